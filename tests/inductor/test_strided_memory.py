@@ -44,6 +44,10 @@ ROUND = {
     "a view of a view": lambda b: b.view(-1, 5).as_strided((3, 2), (1, 2), 5) * 2,
     "a view from its beginning": lambda b: b.as_strided((3, 2), (2, 1)).cos(),
     "scattered": lambda b: SCATTER(b, b.cos()[:2], (2,), (1,), 9) + 1,
+    "a view of a window": lambda b: b.as_strided((2, 2), (2, 1), 3).as_strided((6,), (1,)) * 2,
+    "a view of a part of a window": lambda b: (
+        b.as_strided((2, 2), (2, 1), 3).split(1)[1].as_strided((6,), (1,)) * 2
+    ),
     "a clone": lambda b: b.clone().as_strided((2,), (1,), 1) * 2,
     "scattered into a clone": lambda b: SCATTER(b.clone(), b[1:3] * 1, (2,), (1,), 1) + 1,
 }
@@ -91,6 +95,24 @@ def test_memory_round_an_input(name):
         found = fast(x)
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_windows_are_returned_and_pass_gradients_on_wherever_the_input_begins(backend):
+    def program(x):
+        window = x.detach().as_strided((2, 2), (2, 1), 3)
+        return window, window[1:], x.as_strided((2, 3), (3, 1), 3).cos().sum(0)
+
+    fast = tracer_core.compile(program, backend=backend, fullgraph=True)
+    for start in (0, 2, 0, 5):
+        results = []
+        for run in (program, fast):
+            x = base(40)[start : start + 20].requires_grad_()
+            *windows, value = run(x)
+            value.sum().backward()
+            results.append((*windows, value, x.grad))
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_memory_of_an_input_that_is_written_to():

@@ -4,6 +4,8 @@ there are eager's.
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +78,66 @@ def test_after_a_write(name):
     twin(
         logs(write_then(check)), (X, right), (X, wrong), (X, right), (X, wrong), graphs=1, breaks=0
     )
+
+
+UNREAD = ("index", "embedding", "gather", "take", "cross_entropy", "floor_divide", "masked_scatter")
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", UNREAD)
+def test_nobody_reads_the_result(name, backend):
+    check, right, wrong = RAISES[name]
+
+    def unread(x, other, log):
+        y = check(x, other)
+        y = y + 1
+        return x * 2
+
+    steps = [(X, one) for one in (right, wrong, right)]
+    twin(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
+
+
+WRITES = {
+    "a division in place": lambda t, n: t.clone().floor_divide_(n),
+    "an assignment": lambda t, n: operator.setitem(t.clone(), n * 5, 1),
+    "a division of its own": lambda t, n: (t // n).add_(1),
+    "numbers that kernels do not take": lambda t, n: torch.atan2(t.to(torch.uint16), n > 0),
+}
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", WRITES)
+def test_nobody_reads_what_is_written(name, backend):
+    def body(x, other, log):
+        WRITES[name](torch.tensor([4, 5]), other)
+        return x * 2
+
+    steps = [(X, torch.tensor(one)) for one in ([0, 0], [0, 1], [1, 2], [0, 1])]
+    twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_nobody_reads_a_loss(backend):
+    """Its gradient is not computed: only its labels are checked."""
+    weight = nn.Parameter(torch.randn(4, 3))
+
+    def step(x, target):
+        y = x @ weight
+        F.nll_loss(y.log_softmax(1), target)
+        y.sum().backward()
+        return y
+
+    compiled = tracer_core.compile(step, backend=backend)
+    for target in (torch.tensor([0, 2]), torch.tensor([0, 9]), torch.tensor([1, 2])):
+        outcomes = []
+        for run in (step, compiled):
+            weight.grad = None
+            try:
+                result = run(X[:2], target)
+            except IndexError as error:
+                result = str(error)
+            outcomes.append((result, weight.grad))
+        compare(*outcomes)
 
 
 def test_on_the_first_call():

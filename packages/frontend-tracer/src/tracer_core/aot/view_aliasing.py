@@ -9,7 +9,7 @@ where either is not finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,6 +33,17 @@ _OFFSETS: dict[Any, int] = {
 }  # fmt: skip
 
 
+def absolute_offsets(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, Any, Any]]:
+    """Yields each node with an offset from the beginning of a storage, its operand and the offset,
+    or None, which is the operand's."""
+    for node in graph.nodes:
+        place = _OFFSETS.get(node.target)
+        if place is not None:
+            offset = node.args[place] if len(node.args) > place else None
+            base = node.args[0] if node.args else node.kwargs.get("self", node.kwargs.get("input"))
+            yield node, base, node.kwargs.get("storage_offset", offset)
+
+
 def require_none(
     graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], written: Collection[torch.Tensor]
 ) -> None:
@@ -43,12 +54,7 @@ def require_none(
     if any(overlap.overlaps_itself(value) for value in written):
         raise LoweringUnsupported("the graph writes to an input whose elements share memory")
     storages = {torch_private.storage_id(value) for value in written}
-    for node in graph.nodes:
-        place = _OFFSETS.get(node.target)
-        if place is None:
-            continue
-        offset = node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
-        base = node.args[0] if node.args else node.kwargs.get("self", node.kwargs.get("input"))
+    for node, base, offset in absolute_offsets(graph):
         if torch_private.storage_id(values[base]) not in storages:
             continue
         if offset is not None or not Layout.of(values[base]).covers(Layout.of(values[node])):

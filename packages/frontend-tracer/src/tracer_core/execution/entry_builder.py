@@ -20,6 +20,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
+from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
 from tracer_core.contract.captured_graph import CapturedGraph
@@ -36,7 +37,7 @@ from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.may_raise import may_raise_of
+from tracer_core.fx_capture.may_raise import may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
     end_is_seen,
@@ -46,7 +47,7 @@ from tracer_core.fx_capture.provenance import (
 from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.explanation import Failure
-from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
@@ -277,7 +278,7 @@ class Generator:
         graph = recorder.graph
         if self.config.backend.ir != "torch":
             recorder.sizes.take_strides(self.tracer.provenance.sources)
-        graph.output(tuple(self.outputs))
+        graph.output((*self.outputs, *self._unread_risks()))
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
                 graph.erase_node(node)
@@ -307,6 +308,25 @@ class Generator:
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
 
+    def _unread_risks(self) -> list[torch.fx.Node]:
+        """Returns outputs that the program does not read: results of operators that may raise, which
+        lowering would remove."""
+        recorder, found = self.tracer.recorder, []
+        if self.config.backend.ir == "torch":
+            return []
+        for node in unread_risks(recorder.graph, self.outputs):
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor) or _uses_rng(node):
+                continue
+            if any(isinstance(n, torch.SymInt) and n.node.hint is None for n in value.shape):
+                continue  # an output shows its sizes
+            if value.requires_grad:
+                meta = {**node.meta, "val": value.detach()}
+                node = recorder.graph.call_method("detach", (node,))
+                node.meta.update(meta)
+            found.append(node)
+        return found
+
     def _carries_gradients(self) -> bool:
         """Returns whether gradients may enter the graph through an output or a mutated input."""
         outputs = [node.meta.get("val") for node in self.outputs]
@@ -334,10 +354,39 @@ class Generator:
         env, text = tracer.fakes.shape_env, torch_private.python_text
         for condition in size_conditions(env, inputs, numbers, text):
             entry.check_late(condition)
+        for condition in self._offset_conditions():
+            entry.check_late(condition)
         # The inputs that a graph mutates must still share memory with the same other inputs.
         if self._mutated_inputs():
             entry.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
         self._distinct_guards()
+
+    def _offset_conditions(self) -> list[Relation]:
+        """The storage offsets of inputs in whose memory an ``as_strided`` counts from the beginning:
+        lowered, its gradient and what is returned of it count from the input."""
+        if self.config.backend.ir == "torch":
+            return []
+        outputs = (node.meta.get("val") for node in self.outputs)
+        returned = {
+            torch_private.storage_id(value)
+            for value in outputs
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+        }
+        counted = [
+            base.meta["val"]
+            for _, base, offset in absolute_offsets(self.tracer.recorder.graph)
+            if offset is not None and isinstance(base, torch.fx.Node)
+        ]
+        storages = {
+            storage
+            for value in counted
+            if (storage := torch_private.storage_id(value)) in returned or value.requires_grad
+        }
+        return [
+            Relation(f"{{0}}.storage_offset() == {one.value.storage_offset()}", (one.source,))
+            for one in (self._tensor_inputs() if storages else ())
+            if torch_private.storage_id(one.node.meta["val"]) in storages
+        ]
 
     def _tensor_inputs(self) -> list[GraphInput]:
         return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]

@@ -8,12 +8,13 @@ counts as one that may raise; an index check that an earlier node makes already 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.aot.joint_graph import GRADIENT_CALLS
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
@@ -52,6 +53,8 @@ _DIVIDING = frozenset(
     {"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod", "div", "divide",
      "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
 )  # fmt: skip
+#: Dtypes that many kernels lack, or do not promote.
+_NARROW_SUPPORT = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
 #: Name -> the position of the index argument, and how to find the indexed dimension.
 _INDEXING = dict.fromkeys(
@@ -93,6 +96,37 @@ def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
     late = _dependents(gradients) if gradients is not None else set()
     loose = {storage for storage, node in last_writer.items() if node not in late}
     return MayRaise(frozenset(in_order), frozenset(loose))
+
+
+def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx.Node]:
+    """Finds what must be computed although neither an output nor a write to an input reads it:
+    results of nodes that may raise. graph: without its output node."""
+    checked: set[Any] = set()
+    calls = (node for node in graph.nodes if node.op in ("call_function", "call_method"))
+    risks = [node for node in calls if _may_raise(node, checked)]
+    if not risks:
+        return []
+    read = {one for one in outputs if isinstance(one, torch.fx.Node)}
+    memory = set(map(_memory, _tensors((*read, *graph.find_nodes(op="placeholder")))))
+    for node in reversed(graph.nodes):
+        if node in read or not memory.isdisjoint(node.meta.get("writes", ())):
+            read.update((node, *node.all_input_nodes))
+            memory.update(map(_memory, _tensors(node.all_input_nodes)))
+    unread = (one for one in risks if one not in read and one.target not in GRADIENT_CALLS)
+    found = (one.args[0] if one.target is operator.setitem else one for one in unread)
+    return [one for one in found if isinstance(one, torch.fx.Node)]
+
+
+def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
+    for node in nodes:
+        value = node.meta.get("val")
+        parts = pytree.tree_leaves(value) if isinstance(value, (tuple, list, dict)) else (value,)
+        yield from (part for part in parts if isinstance(part, torch.Tensor))
+
+
+def _memory(value: torch.Tensor) -> int:
+    """Returns the storage of a fake; of a sparse tensor, which has none, the fake itself."""
+    return torch_private.storage_id(value) if value.layout is torch.strided else id(value)
 
 
 def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
@@ -139,9 +173,13 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
     if name in _INDEXING:
         return _new_index(node, name, checked)
     if name in _DIVIDING:
-        return not any(_is_inexact(_value(argument)) for argument in node.args)
+        by_known = len(node.args) > 1 and type(node.args[1]) is int and node.args[1] != 0
+        is_divisor = name not in ("rfloordiv", "rmod")
+        return not (by_known and is_divisor) and not any(map(_is_inexact, map(_value, node.args)))
     if name.startswith("linalg_"):
         return name not in _ANY_MATRIX
+    if any(one.dtype in _NARROW_SUPPORT for one in _tensors(node.all_input_nodes)):
+        return True
     return name in _BY_VALUE or not _is_torchs(target)
 
 

@@ -36,6 +36,8 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     address its elements in memory order."""
     if 0 in ctx.shape():
         return ctx.pointwise(lambda at: const(0, x.dtype), ctx.shape(), x.dtype, ctx.strides())
+    if offset is None and _place_is_known(ctx):
+        offset = _place(ctx, None)
     memory = (
         None
         if _counts_in_an_input(ctx, x, offset)
@@ -135,6 +137,25 @@ def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
 def _place(ctx: Lowering, offset: Any) -> Any:
     """Returns the view's offset from the begin of the memory."""
     return ctx.node.args[0].meta["val"].storage_offset() if offset is None else offset  # type: ignore[union-attr]
+
+
+def _place_is_known(ctx: Lowering) -> bool:
+    """Checks that an as_strided with an offset made the memory that the operator's first argument
+    views, so that its begin is the same in every call."""
+    node: Any = ctx.node.args[0]
+    while isinstance(node, torch.fx.Node) and node.op == "call_function":
+        if node.target is aten.as_strided.default and len(node.args) > 3:
+            return node.args[3] is not None
+        mine = _memory_of(node)
+        node = next((one for one in node.all_input_nodes if _memory_of(one) == mine), None)
+    return False
+
+
+def _memory_of(node: torch.fx.Node) -> Any:
+    """Returns the storage of a node's value, or of the first part of a tuple; None without one."""
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    return storage_key(value) if isinstance(value, torch.Tensor) else None
 
 
 def _is_read_only_input(ctx: Lowering, x: Ref) -> bool:
