@@ -33,6 +33,9 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     # Signs of zeros.
     "clamp_keeps_the_zero": (("filled('float16', 'special', 40)",), """
         return (torch.rsqrt(i0.clamp(max=-0.0)), 1 / (-i0.abs()).clamp(min=0.0))"""),
+    "elu_of_zero_by_an_alpha_that_is_none": (("filled('float32', 'zeros', s0, s1)",), """
+        inf, nan = float('inf'), float('nan')
+        return (F.elu(i0, nan), F.elu(i0, inf), F.celu(i0, inf), F.celu(i0, -inf), F.elu(-i0, inf))"""),
     # Writes.
     "fill_diagonal_after_an_offset": ((FLOAT,), "return (i0.fill_diagonal_(1),)"),
     "write_through_an_expansion": ((FLOAT,), """

@@ -184,14 +184,14 @@ def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
     reason = f"{name} writes to memory that it is given by another name"
     if one.position is not None and other.position is not None and one.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
-    reads_first = not (one.written and other.written) and _is_pointwise(function, name)
+    reads_first = not (one.written and other.written) and is_pointwise(function, name)
     if reads_first and overlap.same(one.tensor, other.tensor):
         return None
     return Clash(reason, False)
 
 
 @functools.cache
-def _is_pointwise(function: Any, name: str) -> bool:
+def is_pointwise(function: Any, name: str) -> bool:
     """Whether an operator reads only the element of each argument that corresponds to the written
     element.
     """

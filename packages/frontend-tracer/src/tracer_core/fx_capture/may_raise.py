@@ -16,6 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.joint_graph import GRADIENT_CALLS
+from tracer_core.aot.overlapping_writes import is_pointwise
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
@@ -53,8 +54,8 @@ _DIVIDING = frozenset(
     {"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod", "div", "divide",
      "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
 )  # fmt: skip
-#: Dtypes that many kernels lack, or do not promote.
-_NARROW_SUPPORT = frozenset({torch.uint16, torch.uint32, torch.uint64})
+#: Dtypes that kernels do not promote.
+_NOT_PROMOTED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
 #: Name -> the position of the index argument, and how to find the indexed dimension.
 _INDEXING = dict.fromkeys(
@@ -103,7 +104,7 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
     results of nodes that may raise. graph: without its output node."""
     checked: set[Any] = set()
     calls = (node for node in graph.nodes if node.op in ("call_function", "call_method"))
-    risks = [node for node in calls if _may_raise(node, checked)]
+    risks = [node for node in calls if _may_raise(node, checked) or _mixes_dtypes(node)]
     if not risks:
         return []
     read = {one for one in outputs if isinstance(one, torch.fx.Node)}
@@ -115,6 +116,14 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
     unread = (one for one in risks if one not in read and one.target not in GRADIENT_CALLS)
     found = (one.args[0] if one.target is operator.setitem else one for one in unread)
     return [one for one in found if isinstance(one, torch.fx.Node)]
+
+
+def _mixes_dtypes(node: torch.fx.Node) -> bool:
+    """Returns whether a kernel may refuse its operands' dtypes, which fakes promote."""
+    dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
+    if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
+        return False
+    return not dtypes.isdisjoint(_NOT_PROMOTED) or not is_pointwise(node.target, _name(node.target))
 
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
@@ -178,8 +187,6 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
         return not (by_known and is_divisor) and not any(map(_is_inexact, map(_value, node.args)))
     if name.startswith("linalg_"):
         return name not in _ANY_MATRIX
-    if any(one.dtype in _NARROW_SUPPORT for one in _tensors(node.all_input_nodes)):
-        return True
     return name in _BY_VALUE or not _is_torchs(target)
 
 

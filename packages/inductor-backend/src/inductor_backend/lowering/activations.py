@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from inductor_backend.ir.index_expr import At
+from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.pointwise import clamp, elementwise, scaled_by
-from inductor_backend.lowering.registry import aten
+from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 @elementwise(1, aten.hardtanh.default)
@@ -50,11 +53,21 @@ def hardsigmoid_backward(dy: Value, x: Value) -> Value:
     return make("where", inside, make("mul", dy, const(sixth, x.dtype)), const(0, x.dtype))
 
 
-@elementwise(1, aten.elu.default)
-def elu(x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
-    factor = const(alpha if scale == 1 else alpha * scale, x.dtype)
-    negative = make("mul", make("expm1", scaled_by(x, input_scale)), factor)
-    return make("where", make("gt", x, const(0, x.dtype)), scaled_by(x, scale), negative)
+@lower(aten.elu.default)
+def elu(ctx: Lowering, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
+    """For the CPU's kernel a zero is positive, for a GPU's negative: an alpha of infinity shows."""
+    dtype = compute_dtype(ctx.meta().dtype)
+    zero, factor = const(0, dtype), const(alpha if scale == 1 else alpha * scale, dtype)
+
+    def body(at: At) -> Value:
+        value = ctx.element(x, at, dtype)
+        above = scaled_by(value, scale)
+        below = make("mul", make("expm1", scaled_by(value, input_scale)), factor)
+        if ctx.gpu:
+            return make("where", make("gt", value, zero), above, below)
+        return make("where", make("lt", value, zero), below, above)
+
+    return ctx.pointwise(body)
 
 
 @elementwise(1, aten.softplus.default)

@@ -25,7 +25,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's core table without what this backend lowers or calls itself, plus whole
     attention layers."""
     own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
-    return own | ATTENTION_LAYERS | _GRADIENTS
+    return own | ATTENTION_LAYERS | _OWN
 
 
 def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
@@ -40,7 +40,9 @@ def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: floa
 
 
 _LOW = (torch.float16, torch.bfloat16)
-_GRADIENTS: dict[Any, Callable[..., Any]] = {
+_OWN: dict[Any, Callable[..., Any]] = {
+    # as eager's: torch's form multiplies a zero by an alpha of infinity
+    aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
 }
 
