@@ -141,6 +141,10 @@ REFUSED = {
     "truth_values_subtracted": "filled('bool', 'exact', 3)|0.001 - i0",
     "argmax_of_truth_values": "filled('bool', 'exact', 3)|torch.argmax(i0)",
     "lerp_to_another_dtype": "filled('bfloat16', 'exact', 3)|torch.lerp(i0, i0, i0, out=torch.empty(0))",
+    "index_add_of_another_dtype": "filled('float32', 'exact', 3)|i0.index_add(0, i0.long() * 0, i0.double())",
+    "index_copy_of_another_dtype": "filled('int64', 'exact', 3)|i0.index_copy(0, i0 * 0, i0.float())",
+    "index_put_of_another_dtype": "filled('int64', 'exact', 3)|i0.index_put((i0 * 0,), i0.float(), True)",
+    "gcd_of_floats": "filled('float32', 'exact', 3)|torch.gcd(i0, i0 + 1)",
     "soft_margin_loss_that_broadcasts": "filled('float32', 'exact', 2, 1)|F.soft_margin_loss(i0, i0.mT)",
 }
 

@@ -131,6 +131,21 @@ def _of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels take operands of one dtype" if len(dtypes) > 1 and "out" not in kwargs else None
 
 
+def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Kernels that write numbers into memory do not convert them; autocast may before."""
+    given = (*args, *(kwargs[name] for name in ("source", "values") if name in kwargs))
+    *_, source = (one for one in given if isinstance(one, torch.Tensor))
+    if source.dtype == args[0].dtype or torch.is_autocast_enabled(args[0].device.type):
+        return None
+    return "kernels write numbers of the same dtype"
+
+
+def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    inexact = any(one.is_floating_point() or one.is_complex() for one in operands)
+    return "kernels have it for whole numbers only" if inexact else None
+
+
 def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "it counts from the beginning of the storage, which no guard watches"
 
@@ -215,6 +230,11 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
     "fill_diagonal_": _diagonal,
     **dict.fromkeys(("complex", "polar"), _of_one_dtype),
+    **dict.fromkeys(
+        ("index_add", "index_add_", "index_copy", "index_copy_", "index_put", "index_put_"),
+        _written_as,
+    ),
+    **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
     **dict.fromkeys(
