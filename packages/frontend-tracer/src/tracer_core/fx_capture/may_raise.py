@@ -19,6 +19,7 @@ from tracer_core.aot.joint_graph import GRADIENT_CALLS
 from tracer_core.aot.overlapping_writes import is_pointwise
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
+from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
 #: Names (without outer underscores) of operators that check their operands' values.
@@ -55,7 +56,7 @@ _DIVIDING = frozenset(
      "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
 )  # fmt: skip
 #: Dtypes that kernels do not promote.
-_NOT_PROMOTED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+_NOT_PROMOTED = frozenset(names("uint16 uint32 uint64"))
 _SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
 #: Name -> the position of the index argument, and how to find the indexed dimension.
 _INDEXING = dict.fromkeys(
