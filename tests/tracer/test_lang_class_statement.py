@@ -18,7 +18,7 @@ import torch
 
 import tracer_core
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import twin
+from tests.tracer.twin import same, twin
 from tracer_core.testing import compare
 from tracer_core.trace import class_creation
 
@@ -1030,7 +1030,7 @@ def classes_are_called_by_what_they_inherit(x):
     return x + 1, ByClass(2)[1], A(a=1), B(2), C(3).filled
 
 
-@program(graphs=None, kinds=("class_statement",))
+@program(graphs=None, breaks=None)
 def metaclass_answers_every_question(x):
     class Meta(type):
         def __getattribute__(cls, name):
@@ -1302,6 +1302,61 @@ def an_abstract_class_asked_before_it_is_ready(x):
         pass
 
     return x + 1, ready, isinstance(3, A)
+
+
+def test_a_metaclass_that_answers_any_name():
+    class Meta(type):
+        def __getattribute__(self, name):
+            return lambda: name
+
+    class Outer(metaclass=Meta): ...
+
+    def f(x):
+        class Inner(metaclass=Meta):
+            def attribute():
+                return False
+
+        return x + 1, Inner.attribute(), Outer.attribute()
+
+    def g(x):
+        return x + 1, Outer.attribute()
+
+    for one in (f, g):
+        same(one, (X,), (X,), breaks=None)
+
+
+@program(graphs=None, breaks=None)
+def an_entry_whose_name_is_no_text(x):
+    class Name:
+        def __hash__(self):
+            return hash("first")
+
+        def __eq__(self, other):
+            A.__bases__ = (Second,)
+
+    class First:
+        first = second = "of First"
+
+    class Second:
+        first = second = "of Second"
+
+    A = type("A", (First,), {Name(): 5})
+    tracer_core.graph_break()
+    return x + 1, A.first, A.second
+
+
+@program(graphs=None, breaks=None)
+def a_module_class_that_notes_what_it_is_asked(x):
+    log = []
+
+    class Module(types.ModuleType):
+        def __getattribute__(self, name):
+            log.append(name)
+            return super().__getattribute__(name)
+
+    module = Module("m")
+    module.a = 1
+    return x + module.a, log
 
 
 @program.cases()

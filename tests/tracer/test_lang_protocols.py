@@ -1247,6 +1247,22 @@ def test_a_registered_class_is_no_subclass_to_operators():
     same(f, (X,), (Y,), breaks=None)
 
 
+@program(graphs=None, breaks=None)
+def percent_of_what_is_no_mapping(x):
+    class Letters(str): ...
+
+    texts = []
+    for template, value in [
+        (b"no format", bytearray(b"1")), (b"no format", b"1"), ("no format", Letters("a")),
+        ("no format", bytearray(b"1")), (bytearray(b"no format"), 7),
+    ]:  # fmt: skip
+        try:
+            texts.append(template % value)
+        except TypeError as error:
+            texts.append(str(error))
+    return x + 1, texts
+
+
 @program
 def percent_of_a_text_formats_whatever_the_right_operand_is(x):
     class Reflected:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import weakref
 
 import pytest
 import torch
 
 import tracer_core
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import twin
+from tests.tracer.twin import same, twin
 from tracer_core.testing import compare
 
 program = Programs()
@@ -653,6 +654,99 @@ def torch_function_that_refuses(x):
         torch.add(x, Refuses())
     except TypeError as error:
         return x + 1, "no implementation found" in str(error)
+
+
+class Longer:
+    """Says that it has 100 items more than it has."""
+
+    def __len__(self):
+        return 100 + super().__len__()
+
+
+class LongerList(Longer, list): ...
+
+
+class LongerDict(Longer, dict): ...
+
+
+class LongerTuple(Longer, tuple): ...
+
+
+class LongerDeque(Longer, collections.deque): ...
+
+
+@program
+def containers_made_here_that_say_another_length(x):
+    items, pair = LongerList([1, 2]), LongerTuple((1, x))
+    table = LongerDict(a=1)
+    return (
+        x + 1,
+        [*items],
+        items + [3],
+        items[-1],
+        items[:],
+        len(items),
+        pair[-1],
+        [*pair],
+        {**table},
+    )
+
+
+def test_containers_that_say_another_length():
+    def grow(world):
+        world[0].append(1)
+        world[1]["b"] = 1
+        world[2].append(2)
+
+    def make():
+        items, table, line = LongerList(), LongerDict(), LongerDeque()
+
+        def f(x):
+            return [*items], items[:], list(table), dict(table), [*line], len(items), x + len(line)
+
+        return f, [items, table, line]
+
+    twin(make, (X,), (X,), grow, (X,), (X,), grow, (X,), breaks=None)
+
+
+class CountedList(list):
+    count = 0
+
+    def append(self, item):
+        self.count += 1
+        super().append(item)
+
+    def __len__(self):
+        return 7
+
+
+@program(graphs=None, breaks=None)
+def methods_of_a_base_in_c_outlive_a_graph_break(x):
+    items = CountedList()
+    append, length = super(CountedList, items).append, super(CountedList, items).__len__
+    tracer_core.graph_break()
+    append(x)
+    items.append(x + 1)
+    return items[0], items.count, length()
+
+
+class CountingReference(weakref.ref):
+    calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return super().__call__(), self.calls
+
+
+def test_a_reference_that_counts_its_calls():
+    target = torch.nn.ReLU()
+
+    def f(x):
+        one = CountingReference(target)
+        first, second = one(), one()
+        return x + second[1], first[0] is target, first[1], one.calls
+
+    same(f, (X,), (X,), breaks=None)
 
 
 @program.cases()

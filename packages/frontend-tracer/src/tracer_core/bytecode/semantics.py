@@ -39,6 +39,9 @@ class ExceptionSemantics(Protocol):
     def look_into(self, group: BaseException) -> None:
         """Called before the contents of an exception group decide something."""
 
+    def report_unraisable(self, error: BaseException, obj: Any) -> None:
+        """Reports an exception that cannot be raised where it happened, in an operation on `obj`."""
+
 
 class AttributeSemantics(Protocol):
     """Reading attributes."""

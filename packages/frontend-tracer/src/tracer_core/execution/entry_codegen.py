@@ -26,7 +26,7 @@ from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
 from tracer_core.guards.numpy_types import ARRAY
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, computed
 from tracer_core.guards.watched_words import Checked
@@ -181,7 +181,7 @@ class CacheEntry:
             return False  # what the guard cache remembers must not outlive the call
         # It keeps alive what it cannot refer to weakly, which a built-in object (a weak reference,
         # a view) is not worth.
-        return refers_weakly(value) or bool(type(value).__flags__ & HEAP_TYPE)
+        return refers_weakly(value) or bool(flags(type(value)) & HEAP_TYPE)
 
     def is_late(self, source: Source) -> bool:
         """Returns whether a source is fetched on every call: it goes through a weak reference or a

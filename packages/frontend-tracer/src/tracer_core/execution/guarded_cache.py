@@ -24,6 +24,7 @@ from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.entry_codegen import DIRECT_ROOTS
 from tracer_core.fx_capture.dynamic_shapes import Seen
+from tracer_core.guards.object_layout import weak_reference_offset
 from tracer_core.guards.own_reference import OwnReference
 
 use_own_builtins(globals())
@@ -294,4 +295,4 @@ class GuardedCache:
 def _has_identity(value: Any) -> bool:
     """Returns whether a value is an object with a lifetime of its own: not a number, container,
     tensor or function."""
-    return bool(type(value).__weakrefoffset__) and not isinstance(value, _NO_ROOTS)
+    return bool(weak_reference_offset(type(value))) and not isinstance(value, _NO_ROOTS)

@@ -25,7 +25,13 @@ from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.guards.numpy_types import CYTHON
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import (
+    HEAP_TYPE,
+    flags,
+    mro,
+    namespace,
+    weak_reference_offset,
+)
 from tracer_core.guards.own_reference import is_watched
 from tracer_core.guards.source import Source, Sources
 from tracer_core.torch_private.names import classes
@@ -95,14 +101,14 @@ def end_is_seen(value: Any) -> bool:
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if type(value) is weakref.ReferenceType:
         return value.__callback__ is not None
-    if not type(value).__flags__ & HEAP_TYPE or issubclass(type(value), _LONG_LIVED):
+    if not flags(type(value)) & HEAP_TYPE or issubclass(type(value), _LONG_LIVED):
         return False
-    return any("__del__" in owner.__dict__ for owner in type(value).__mro__) or is_watched(value)
+    return any("__del__" in namespace(owner) for owner in mro(type(value))) or is_watched(value)
 
 
 def can_be_watched(value: Any) -> bool:
     """Returns whether the program could make a weak reference to an object."""
-    return bool(type(value).__weakrefoffset__) and not issubclass(type(value), _LONG_LIVED)
+    return bool(weak_reference_offset(type(value))) and not issubclass(type(value), _LONG_LIVED)
 
 
 def kept_when_dead(value: Any) -> bool:
@@ -116,7 +122,7 @@ def kept_when_dead(value: Any) -> bool:
         return True
     if not can_be_watched(value):
         return end_is_seen(value)
-    return bool(kind.__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
+    return bool(flags(kind) & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
 
 
 def is_known_to_another(value: Any) -> bool:
@@ -127,7 +133,7 @@ def is_known_to_another(value: Any) -> bool:
     if not issubclass(type(value), type):
         return False
     bases = type.__dict__["__bases__"].__get__(value)
-    return any(base.__flags__ & HEAP_TYPE for base in bases)
+    return any(flags(base) & HEAP_TYPE for base in bases)
 
 
 def holds_watched(container: Any, depth: int = 3) -> bool:

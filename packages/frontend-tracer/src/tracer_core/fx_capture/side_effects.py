@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
+from tracer_core.guards.object_layout import namespace
+
 MISSING: Any = object()
 
 
@@ -175,7 +177,7 @@ def _restore_slot(change: Change) -> None:
 
 
 def _class_value(cls: Any, name: str) -> Any:
-    return type.__dict__["__dict__"].__get__(cls).get(name, MISSING)
+    return namespace(cls).get(name, MISSING)
 
 
 def _restore_class(change: Change) -> None:

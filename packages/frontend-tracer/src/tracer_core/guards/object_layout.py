@@ -23,6 +23,11 @@ import torch
 HEAP_TYPE = 1 << 9
 #: Flag of classes whose attributes nobody can set (Py_TPFLAGS_IMMUTABLETYPE).
 IMMUTABLE_TYPE = 1 << 8
+#: What `type` says of a class; its metaclass may answer otherwise, in the program's code.
+flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
+mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+namespace: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+weak_reference_offset: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 TYPE = 8  # PyObject: ob_refcnt, ob_type
 DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
 LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, flags, namespace, weak_reference_offset
 
 
 class OwnReference(weakref.ref):  # type: ignore[type-arg]
@@ -27,7 +27,7 @@ class OwnReference(weakref.ref):  # type: ignore[type-arg]
 def refers_weakly(obj: Any) -> bool:
     """Returns whether guards refer to an object weakly. To tensors they do not:
     ``torch.utils.swap_tensors`` refuses tensors with weak references."""
-    return bool(type(obj).__weakrefoffset__) and not isinstance(obj, torch.Tensor)
+    return bool(weak_reference_offset(type(obj))) and not isinstance(obj, torch.Tensor)
 
 
 class OwnDict:
@@ -64,7 +64,7 @@ def held(obj: Any) -> Any:
     if type(obj) is tuple:
         items = tuple(map(held, obj))
         return obj if all(map(operator.is_, items, obj)) else items
-    if not isinstance(obj, _MORTAL) or (isinstance(obj, type) and not obj.__flags__ & HEAP_TYPE):
+    if not isinstance(obj, _MORTAL) or (isinstance(obj, type) and not flags(obj) & HEAP_TYPE):
         return obj
     if type(obj) is types.BuiltinFunctionType and obj.__self__ is not None:
         return obj  # a module's or an object's
@@ -92,7 +92,7 @@ def _has_import_path(obj: Any) -> bool:
             module = described["__module__"].__get__(obj)
         found: Any = sys.modules[module]
         for part in name.split("."):
-            found = (_namespace(found) if isinstance(found, type) else vars(found))[part]
+            found = (namespace(found) if isinstance(found, type) else vars(found))[part]
         for _ in range(_MOST_WRAPPERS):
             if found is obj:
                 return True
@@ -100,10 +100,6 @@ def _has_import_path(obj: Any) -> bool:
     except (AttributeError, KeyError, TypeError):
         pass
     return False
-
-
-def _namespace(cls: type) -> Any:
-    return type.__dict__["__dict__"].__get__(cls)
 
 
 _METHODS = (staticmethod, classmethod)

@@ -36,6 +36,7 @@ from tracer_core.guards.object_layout import (
     TYPE,
     Layout,
     dict_slot,
+    flags,
     member_slot,
     storage_words,
     tensor_words,
@@ -118,7 +119,7 @@ class Words:
         for namespace, keys in checked.dicts:
             self._dict(namespace, keys, volatile)
         for obj in checked.objects:
-            if type(obj).__flags__ & HEAP_TYPE:  # nothing can change the type of another object
+            if flags(type(obj)) & HEAP_TYPE:  # nothing can change the type of another object
                 self._watch(obj, TYPE)
         for cls in checked.classes:
             self._class(cls)

@@ -133,6 +133,9 @@ class TracedReads(Protocol):
 
     def length(self, obj: Any) -> int: ...
 
+    def guard_length(self, obj: Any, source: Any, size: int) -> None:
+        """Guards how many items a container held when the trace began."""
+
     def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
         """obj[index] of a list or tuple, without user code. varies: a number may become a symbol."""
 

@@ -135,10 +135,16 @@ def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> A
     return next(iter(made)) if unpacked else made
 
 
-def bound_slot(obj: Any, name: str) -> Any:
-    """Returns the special method written in C that the object's class has, bound to the object."""
-    raw: Any = next(cls.__dict__[name] for cls in type(obj).__mro__ if name in cls.__dict__)
-    return raw.__get__(obj)
+_IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def bound_in_c(obj: Any, owner: type | None, name: str) -> Any:
+    """Returns a method written in C bound to an object: that of its class `owner`, which a subclass
+    may override; of the first class that has one, if `owner` is None."""
+    lineage = type(obj).__mro__ if owner is None else (owner,)
+    found = (cls.__dict__.get(name) for cls in lineage)
+    raw: Any = next((one for one in found if isinstance(one, _IN_C)), None)
+    return getattr(obj, name) if raw is None else raw.__get__(obj)
 
 
 def union_of(args: tuple[Any, ...]) -> Any:

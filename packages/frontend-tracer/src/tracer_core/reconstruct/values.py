@@ -43,7 +43,7 @@ from tracer_core.reconstruct.objects import ObjectRebuilder, base_of
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
     alias_of,
-    bound_slot,
+    bound_in_c,
     called,
     is_module_global,
     proxy_of,
@@ -225,9 +225,9 @@ class Rebuilder(ObjectRebuilder):
         )
         if receiver is None or described or lasting:
             return self.constant(obj)
-        if isinstance(obj, types.MethodWrapperType):
-            return self._call(obj, bound_slot, receiver, obj.__name__)
-        return self._call(obj, getattr, receiver, obj.__name__)
+        return self._call(
+            obj, bound_in_c, receiver, getattr(obj, "__objclass__", None), obj.__name__
+        )
 
     def _wrapper(self, obj: Any) -> str:
         """Emits a staticmethod or classmethod, which copies its function's name and text."""

@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.bytecode.code import UNSUPPORTED, decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
@@ -182,9 +182,7 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
     if isinstance(meta, type) and has_python(Entries.static(meta, "mro")):
         raise Break("class_statement", f"the metaclass of {name} has its own mro()")
     if isinstance(meta, type) and hides_class(meta):
-        raise Break(
-            "class_statement", f"the metaclass of {name} answers for what {name} is made of"
-        )
+        raise RunNatively(f"the metaclass of {name} answers for what {name} is made of")
 
 
 def _prepare(
@@ -249,6 +247,8 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if issubclass(meta, enum.EnumMeta):
         raise Break("class_statement", f"the enumeration {name} is made by a call")
     entries = tracer.containers.mapping(namespace)
+    if any(type(key) is not str for key in entries):  # each look-up may run the program's code
+        raise RunNatively(f"{name} has an entry whose name is no str")
     calling = tracer.frames[-1].globals
     if "__module__" not in entries and "__name__" in calling:
         entries["__module__"] = calling["__name__"]

@@ -80,6 +80,12 @@ SAFE_ITERATORS = frozenset(
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
 
 
+#: The type of what `sys.unraisablehook` is called with, which has no other name.
+_UNRAISABLE: Any = next(
+    kind for kind in tuple.__subclasses__() if kind.__name__ == "UnraisableHookArgs"
+)
+
+
 class EagerExceptions:
     """Exceptions with CPython's semantics."""
 
@@ -104,6 +110,10 @@ class EagerExceptions:
 
     def look_into(self, group: BaseException) -> None:
         """Does nothing: this interpreter makes no guards."""
+
+    def report_unraisable(self, error: BaseException, obj: Any) -> None:
+        shown = without_own(error.__traceback__)
+        sys.unraisablehook(_UNRAISABLE((type(error), error, shown, None, obj)))
 
 
 class EagerOperators:

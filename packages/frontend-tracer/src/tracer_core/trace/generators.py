@@ -201,7 +201,8 @@ class TracedGenerator:
         try:
             close = self._method_of(inner, "close")
         except Exception as error:
-            raise Break("native_python", "an error in the look-up of close() is printed") from error
+            self.machine.exceptions.report_unraisable(error, inner)
+            close = None
         self.running = True
         try:
             if close is not None:

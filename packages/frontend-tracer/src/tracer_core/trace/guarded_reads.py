@@ -15,6 +15,7 @@ import torch
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
+from tracer_core.guards.source import Source
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
@@ -132,22 +133,33 @@ class GuardedReads(Component):
 
     def _check_size(self, obj: Any) -> None:
         """Breaks for a container with more entries than are guarded one by one."""
-        if len(obj) > _MOST_ENTRIES and self.provenance.source_of(obj) is not None:
-            raise Break(
-                "unsupported_value", f"a {type(obj).__name__} of {len(obj)} entries is read"
-            )
+        size = _size(obj)
+        if size > _MOST_ENTRIES and self.provenance.source_of(obj) is not None:
+            raise Break("unsupported_value", f"a {type(obj).__name__} of {size} entries is read")
 
     def length(self, obj: Any) -> int:
-        source = self.provenance.source_of(obj)
+        """Returns how many items a container holds, without user code."""
+        source, size = self.provenance.source_of(obj), _size(obj)
         if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
-            self.provenance.guard(GuardKind.LEN, source, len(obj))
-        return len(obj)
+            self.guard_length(obj, source, size)
+        return size
+
+    def guard_length(self, obj: Any, source: Source, size: int) -> None:
+        """Guards how many items a container held when the trace began."""
+        method = self.tracer.entries.static(type(obj), "__len__")
+        if isinstance(method, types.WrapperDescriptorType):
+            empty = size == 0 and isinstance(obj, dict)
+            self.provenance.guard(
+                GuardKind.EMPTY if empty else GuardKind.LEN, source, None if empty else size
+            )
+        else:  # the guard must not call the program's
+            read = self.sources.make(source, "applied", self.provenance.constant(_size).key)
+            self.provenance.guard(GuardKind.EQ, read, size)
 
     def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
         """Returns obj[index] of a list or tuple, without user code. varies: a number may become a
         symbol."""
-        base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
-        value = base.__getitem__(obj, index)
+        value = _base(obj).__getitem__(obj, index)
         if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
             return value
         return self.provenance.item(obj, index, value, varies=varies)
@@ -180,12 +192,10 @@ class GuardedReads(Component):
             raise Break(
                 "unknown_native", f"the keys of a {type(obj).__name__} with its own __iter__"
             )
-        if not found:
-            self.provenance.guard(GuardKind.EMPTY, source)
-        elif all(is_constant(key) for key in found):
+        if found and all(is_constant(key) for key in found):
             self.provenance.guard(GuardKind.KEYS, source, found)
         else:
-            self.provenance.guard(GuardKind.LEN, source, len(found))
+            self.guard_length(obj, source, len(found))
             for i, key in enumerate(found):
                 self.provenance.read(key, self.sources.make(source, "nth_key", i))
 
@@ -295,6 +305,16 @@ def _by_identity(value: Any) -> bool:
     )
 
 
+def _base(obj: Any) -> Any:
+    """Returns the type whose methods read a container, whatever its class overrides."""
+    return next((kind for kind in _BASES if isinstance(obj, kind)), type(obj))
+
+
+def _size(obj: Any) -> int:
+    return int(_base(obj).__len__(obj))
+
+
+_BASES = (tuple, list, dict, collections.deque, set, frozenset)
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 #: The largest container whose entries are all guarded.

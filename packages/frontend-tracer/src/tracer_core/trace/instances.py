@@ -125,6 +125,8 @@ def new_object(
             args = [tracer.calls.call_value(owner, args, {})]
         tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
+    if tracer.entries.says_its_class(cls):  # _ask_for_class would not see the object
+        raise RunNatively(f"a {cls.__name__} may do more than say its class")
     raise Break(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
     )

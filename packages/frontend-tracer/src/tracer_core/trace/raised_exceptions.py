@@ -203,6 +203,9 @@ class RaisedExceptions(Component):
         self.tracebacks.setdefault(id(error.__traceback__), (error.__traceback__, error))
         return error.__traceback__
 
+    def report_unraisable(self, error: BaseException, obj: Any) -> None:
+        raise Break("native_python", f"a {type(error).__name__} that cannot be raised is shown")
+
     def look_into_traceback(self) -> None:
         """Runs the activation in CPython if the trace raised an exception: the frames of its
         traceback, and their variables, are the interpreter's."""

@@ -169,6 +169,6 @@ class SideEffects:
         elif change.kind is set:
             self.tracer.reads.guard_members(source, before)
         else:
-            self.provenance.guard(GuardKind.LEN, source, len(before))
+            self.tracer.reads.guard_length(change.obj, source, len(before))
             for i, value in enumerate(before):
                 self.provenance.item(change.obj, i, value)

@@ -437,7 +437,10 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
         if isinstance(values, collections.deque):  # it has items but C code takes it for no mapping
             raise Break("unknown_native", "a deque is formatted by %")
         parts = text_part(tracer, values)
-        if parts is not values and not hasattr(type(values), "__getitem__"):
+        single = str if isinstance(template, str) else (str, bytes, bytearray)
+        if parts is not values and (
+            isinstance(values, single) or not hasattr(type(values), "__getitem__")
+        ):
             parts = (parts,)
     made: str = template % parts
     return made

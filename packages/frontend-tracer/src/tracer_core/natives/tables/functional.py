@@ -357,12 +357,15 @@ def _call_generic(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[s
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
     cls = tracer.attributes.getattr(args[0], "__class__")
-    implementation = query(tracer, functools.partial(function.dispatch, cls))
+    implementation = _dispatch(tracer, function.dispatch, [cls], {})
     return tracer.calls.prepare(implementation, args, kwargs)
 
 
 def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``generic.dispatch(cls)``: guards the registry's answer."""
+    cache = inspect.getclosurevars(function).nonlocals.get("dispatch_cache")
+    if type(cache) is not weakref.WeakKeyDictionary:  # each question would run the program's code
+        tracer.break_graph("unknown_native", f"a {type(cache).__name__} caches what is dispatched")
     return query(tracer, functools.partial(function, *args, **kwargs))
 
 
