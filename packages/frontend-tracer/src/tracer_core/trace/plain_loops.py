@@ -46,13 +46,12 @@ class PlainLoops(Component):
         loop = frames[same - 1]
         raw = loop.code.raw
         reason = f"a loop of plain Python in {raw.co_qualname} goes on for {PATIENCE} instructions"
-        if tracer.nesting:
-            raise Break("long_loop", reason)  # before the call that the loop is in
-        if all(node.op == "placeholder" for node in nodes):
-            begun = [one is other for one, other in zip(frames, self._begun, strict=False)]
-            if sum(begun) >= same:
-                raise RunNatively(reason, loop_at=same - 1)
+        begun = sum(one is other for one, other in zip(frames, self._begun, strict=False))
+        plain = all(node.op == "placeholder" for node in nodes)
+        if plain and begun < same:
             raise RunNatively(reason, code=raw)
-        if frames[-1] is loop:
+        if plain and not tracer.nesting:
+            raise RunNatively(reason, loop_at=same - 1)
+        if tracer.nesting or frames[-1] is loop:  # in a nested run: before the call that it is in
             raise Break("long_loop", reason)
         self.look_at = tracer.steps + 1  # where the loop's own frame is active

@@ -21,7 +21,7 @@ from tracer_core.bytecode.tracebacks import (
     raising_instruction,
 )
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
@@ -62,14 +62,10 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
     return any(_holds_stand_in(item, depth - 1) for item in items)
 
 
-#: Flag of types whose attributes cannot be set (Py_TPFLAGS_IMMUTABLETYPE).
-_IMMUTABLE_TYPE = 1 << 8
-
-
 def name_in_c(cls: type) -> str:
     """Returns a type's name as C code's error messages give it: with the module, for a type that C
     code made."""
-    made_by_class_statement = cls.__flags__ & HEAP_TYPE and not cls.__flags__ & _IMMUTABLE_TYPE
+    made_by_class_statement = cls.__flags__ & HEAP_TYPE and not cls.__flags__ & IMMUTABLE_TYPE
     if made_by_class_statement or cls.__module__ == "builtins":
         return cls.__name__
     return f"{cls.__module__}.{cls.__name__}"
