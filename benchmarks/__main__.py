@@ -14,7 +14,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "first_call": ("first_call:main", "seconds until the first result, stage by stage"),
     "overhead": ("overhead:main", "microseconds of a call that computes nothing"),
     "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
-    "loops": ("scenarios:loops", "loops of 1,000 iterations with a graph break in them"),
+    "loops": ("scenarios:loops", "loops with a graph break in them, and of plain Python"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("scenarios:generate", "tokens a second of generate(), by cache"),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),

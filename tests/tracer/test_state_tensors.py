@@ -372,3 +372,20 @@ def test_one_memory_seen_with_a_fixed_size_and_with_a_changing_one(backend):
         for one, other in zip((*found, *ours), (*expected, *eager), strict=True):
             assert torch.equal(one, other)
         assert found[1].untyped_storage().data_ptr() == ours[0].untyped_storage().data_ptr()
+
+
+def test_items_whose_base_was_written_to_behind_autograd():
+    def f(x):
+        seen = []
+        for item in x:
+            item.detach().add_(1)
+            tracer_core.graph_break()
+            seen.append(item.detach().sum())
+        return seen, x
+
+    for _ in range(2):
+        leaf, other = (torch.ones(3, 2, requires_grad=True) for _ in range(2))
+        wanted, got = f(leaf), tracer_core.compile(f, backend="eager")(other)
+        assert [float(one) for one in got[0]] == [float(one) for one in wanted[0]]
+        assert got[1] is other
+        assert torch.equal(other, leaf)

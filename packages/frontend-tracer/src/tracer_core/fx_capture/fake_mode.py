@@ -58,6 +58,16 @@ class Constraint:
         return f"{lowest}..{highest}"
 
 
+def _refuse_lost_history(real: torch.Tensor) -> None:
+    """Breaks the graph before a view whose history autograd refuses to tell, because its base was
+    written to; operators that need no history can still run on it."""
+    if real.requires_grad and real._is_view():
+        try:
+            _ = real.is_leaf
+        except RuntimeError as error:
+            raise Break("autograd_in_graph", str(error).partition(". ")[0]) from None
+
+
 class Fakes:
     """Maps real tensors to fakes for one trace. Mutable. symbolic: whether sizes may be SymInts.
     where(): the user's line that is being run. data_sizes: data-dependent sizes become unbacked
@@ -118,6 +128,7 @@ class Fakes:
             # so does one that the transformed function closes over
             with torch_private.outside_transforms():
                 return self._make(real, name, symbolic)
+        _refuse_lost_history(real)
         # FakeTensorMode makes the storage of an input of symbolic sizes, and of those that share it.
         storage = real.untyped_storage()._cdata if real.layout is torch.strided else None
         if any(symbolic):
