@@ -168,3 +168,19 @@ def test_a_context_that_the_program_has_cleared_stays_cleared():
 
     same(f, (torch.ones(2),), (torch.ones(2),))
     same(after_a_break, (torch.ones(2),), (torch.ones(2),), breaks=2)
+
+
+def test_an_error_that_a_generator_raises_in_place_of_a_stop_keeps_its_context():
+    def ends_wrongly():
+        raise StopIteration
+        yield
+
+    def f(x):
+        made = ends_wrongly()
+        tracer_core.graph_break()
+        try:
+            raise TypeError
+        except TypeError:
+            return next(made)
+
+    same(f, (torch.ones(2),), (torch.zeros(2),), breaks=None)

@@ -290,7 +290,7 @@ def test_the_layout_stays_when_settings_change(monkeypatch):
     channels-last.
     """
     inputs = PROGRAMS["block"][1]
-    made = run(PROGRAMS["block"][0], inputs)
+    made = run(PROGRAMS["block"][0], inputs, pure=True)
     gm, first = made.compilation.gm, made.compilation.program.images_last
     assert len(first) == 3
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)

@@ -122,9 +122,11 @@ class Machine:
                 return
             self.frames.pop()
             if len(self.frames) == base:
+                context = error.__context__
                 try:
                     raise error
                 finally:
+                    error.__context__ = context  # see RERAISE
                     # Its traceback keeps this frame alive, and all callers and their results.
                     del error
             self.frames[-1].last = self.frames[-1].ip - 1

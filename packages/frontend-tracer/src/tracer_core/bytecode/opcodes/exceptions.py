@@ -150,4 +150,8 @@ def reraise(m: Machine, f: Frame, arg: int) -> None:
     # The offset below (lasti) is for tracebacks only: the handler is looked up from this
     # instruction.
     error = m.raising = m.pop(f)
-    raise error
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context  # Python would chain what the interpreter's callers handle
