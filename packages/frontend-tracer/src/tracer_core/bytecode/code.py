@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dis
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,8 +104,11 @@ _EAGER_ONLY = frozenset(
     {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
      "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects"}
 )  # fmt: skip
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+#: Instructions behind which a function does not go on.
+ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+#: Flags of generator functions, coroutine functions and asynchronous generators.
+NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: Jumps by the truth of a value.
 BRANCHES = frozenset(
     f"POP_JUMP_{way}IF_{what}"
@@ -237,7 +241,7 @@ def _liveness(
         changed = False
         for i in range(len(names) - 1, -1, -1):
             out: set[int] = set()
-            if names[i] not in _ENDS and not jumps[i]:
+            if names[i] not in ENDS and not jumps[i]:
                 out |= live[i + 1]
             if has_target[i]:
                 out |= live[args[i]]

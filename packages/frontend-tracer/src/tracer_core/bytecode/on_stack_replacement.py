@@ -13,15 +13,15 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracer_core.bytecode.code import ENDS, JUMPS, NOT_PLAIN
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
-from tracer_core.bytecode.tracebacks import unplaced
+from tracer_core.bytecode.tracebacks import UNIT, unplaced
 
 use_own_builtins(globals())
 
-_UNIT = 2  # bytes of an instruction without its caches
-_NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_JUMPS_OR_ENDS = JUMPS | ENDS
 _PACKED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 #: An exception table has numbers of 6 bits in a byte: more of the number follows; an entry begins.
 _MORE, _BEGINS = 0x40, 0x80
@@ -77,11 +77,11 @@ def replacement(frame: Frame) -> Callable[[], Any]:
             emit("PUSH_NULL")
         else:
             load(value)
-    emit("JUMP_FORWARD", _target(frame) // _UNIT)
+    emit("JUMP_FORWARD", _target(frame) // UNIT)
     code = raw.replace(
         co_code=bytes(prologue) + raw.co_code,
-        co_linetable=unplaced(len(prologue) // _UNIT) + raw.co_linetable,
-        co_exceptiontable=_shifted(raw, len(prologue) // _UNIT),
+        co_linetable=unplaced(len(prologue) // UNIT) + raw.co_linetable,
+        co_exceptiontable=_shifted(raw, len(prologue) // UNIT),
         co_freevars=(*raw.co_freevars, *(f"<held {n}>" for n in range(len(held)))),
         co_flags=raw.co_flags & ~_PACKED,
         co_posonlyargcount=0,
@@ -104,8 +104,8 @@ _NOTHING = _nothing.__code__
 def _target(frame: Frame) -> int:
     """Returns the offset of a frame's next instruction, its prefixes included."""
     code, offset = frame.code.raw.co_code, frame.code.offsets[frame.ip]
-    while offset >= _UNIT and code[offset - _UNIT] == dis.EXTENDED_ARG:
-        offset -= _UNIT
+    while offset >= UNIT and code[offset - UNIT] == dis.EXTENDED_ARG:
+        offset -= UNIT
     return offset
 
 
@@ -113,7 +113,7 @@ def _target(frame: Frame) -> int:
 def _depths(raw: types.CodeType) -> dict[int, int]:
     """Returns how many values are on CPython's stack before each instruction (by offset); nothing
     for code that CPython cannot enter in the middle."""
-    if raw.co_flags & _NOT_PLAIN:
+    if raw.co_flags & NOT_PLAIN:
         return {}
     found = instructions(raw)
     following = {one.begin: after for one, after in zip(found, found[1:], strict=False)}
@@ -136,7 +136,7 @@ def _depths(raw: types.CodeType) -> dict[int, int]:
                 goes_on(target, then)
         if one.target is not None:
             goes_on(one.target, depth + _effect(one, jump=True))
-        if one.begin in following and not _ends(one):
+        if one.begin in following and one.name not in _JUMPS_OR_ENDS:
             goes_on(following[one.begin].begin, depth + _effect(one, jump=False))
     return depths
 
@@ -145,18 +145,12 @@ def _effect(one: Instruction, jump: bool) -> int:
     return dis.stack_effect(one.opcode, one.arg, jump=jump)
 
 
-def _ends(one: Instruction) -> bool:
-    return one.name in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE") or (
-        one.name.startswith("JUMP_") and not one.name.endswith("_OR_POP")
-    )
-
-
 def _shifted(raw: types.CodeType, n_units: int) -> bytes:
     """Returns the exception table of code that so many units were put before."""
     table = bytearray()
     for one in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
-        start, length = one.start // _UNIT + n_units, (one.end - one.start) // _UNIT
-        target = one.target // _UNIT + n_units
+        start, length = one.start // UNIT + n_units, (one.end - one.start) // UNIT
+        target = one.target // UNIT + n_units
         entry = bytearray()
         for number in (start, length, target, one.depth << 1 | one.lasti):
             entry.extend(_digits(number))

@@ -23,7 +23,8 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 
 use_own_builtins(globals())
 
-_UNIT = 2  # bytes per instruction without its caches
+#: Bytes of an instruction without its caches.
+UNIT = 2
 _NOP = dis.opmap["NOP"]
 #: Position table entry for up to 8 units without a position; add their number less one.
 _NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
@@ -225,14 +226,14 @@ def _ending_at(offset: int) -> bytes:
     """Returns the instructions of `_raise`, the last one moved to an offset (or the first possible
     one behind it)."""
     text = _raise.__code__.co_code
-    missing = max(offset + _UNIT - len(text), 0) // _UNIT
-    return text[:_UNIT] + bytes((_NOP, 0)) * missing + text[_UNIT:]
+    missing = max(offset + UNIT - len(text), 0) // UNIT
+    return text[:UNIT] + bytes((_NOP, 0)) * missing + text[UNIT:]
 
 
 def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
     """Returns (instructions, position table) of equal length. Under a profiler or debugger, CPython
     3.11 unrolls the table into an array as long as the code: a longer table would overflow it."""
-    missing = (len(text) - len(raw.co_code)) // _UNIT
+    missing = (len(text) - len(raw.co_code)) // UNIT
     if missing <= 0:
         return text + bytes((_NOP, 0)) * -missing, raw.co_linetable
     return text, raw.co_linetable + unplaced(missing)

@@ -87,7 +87,8 @@ def capture(
     """Traces from `start` until the program returns or breaks, and compiles the trace.
 
     start: puts the frames into a tracer. state: the values of the code region. natives: code that
-    is not followed -> the kind of break. answers: changed where the program fails only because is_compiling() says True.
+    is not followed -> the kind of break. answers: changed where the program fails only because
+    is_compiling() says True.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str, str]] = {}

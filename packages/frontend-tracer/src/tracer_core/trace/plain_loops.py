@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
@@ -36,9 +37,7 @@ class PlainLoops(Component):
         if tracer.steps > STEP_LIMIT:
             raise Break("step_limit", f"more than {STEP_LIMIT} instructions")
         frames, nodes = tracer.frames, tracer.recorder.graph.nodes
-        same = 0
-        for one, other in zip(frames, self._frames, strict=False):
-            same += one is other
+        same = _shared(frames, self._frames)
         if self._unrolls or not same or len(nodes) > self._n_nodes:
             self._frames, self._n_nodes = frames.copy(), len(nodes)
             self.look_at = min(tracer.steps + PATIENCE, STEP_LIMIT + 1)
@@ -46,12 +45,16 @@ class PlainLoops(Component):
         loop = frames[same - 1]
         raw = loop.code.raw
         reason = f"a loop of plain Python in {raw.co_qualname} goes on for {PATIENCE} instructions"
-        begun = sum(one is other for one, other in zip(frames, self._begun, strict=False))
         plain = all(node.op == "placeholder" for node in nodes)
-        if plain and begun < same:
+        if plain and _shared(frames, self._begun) < same:
             raise RunNatively(reason, code=raw)
         if plain and not tracer.nesting:
             raise RunNatively(reason, loop_at=same - 1)
         if tracer.nesting or frames[-1] is loop:  # in a nested run: before the call that it is in
             raise Break("long_loop", reason)
         self.look_at = tracer.steps + 1  # where the loop's own frame is active
+
+
+def _shared(frames: list[Any], others: list[Any]) -> int:
+    """Returns how many frames two chains share: the outermost ones."""
+    return sum(map(operator.is_, frames, others))

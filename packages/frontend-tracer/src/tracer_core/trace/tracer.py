@@ -18,7 +18,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode import opcodes  # fills the handler table
-from tracer_core.bytecode.code import decode
+from tracer_core.bytecode.code import NOT_PLAIN, decode
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.interpreter import Machine
@@ -57,8 +57,6 @@ from tracer_core.trace.side_effect_tracking import SideEffects
 __all__ = ["Tracer", "opcodes"]
 
 _MODULE_CALL = torch.nn.Module.__call__
-#: Code flags of generator functions, coroutine functions and asynchronous generators.
-_NOT_PLAIN = 0x20 | 0x80 | 0x200
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
@@ -318,7 +316,7 @@ class Tracer(Machine, Tracing):
             frame = self.calls.call_object(module, args[1:], kwargs)
         else:
             plain = type(function.__globals__) is dict and not decode(function.__code__).unsupported
-            if function.__code__.co_flags & _NOT_PLAIN or not plain:
+            if function.__code__.co_flags & NOT_PLAIN or not plain:
                 self.provenance.constant(function)
                 function, args = _called_from_outside(function), [function, *args]
             frame = self.calls.frame_of(function, args, kwargs)
