@@ -18,18 +18,8 @@
 template <int R, int C>
 static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add, const float* factor) {
     V acc[R][C] = {};
-    for (int64_t k = 0; k < K; k++) {
-        V bv[C];
-        UNROLL for (int j = 0; j < C; j++) {
-            bv[j] = load(b + k * WIDE + j * LANES);
-            KEEP(bv[j]);
-        }
-        UNROLL for (int i = 0; i < R; i++) {
-            V av = same(a[i * lda + k]);
-            KEEP(av);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += av * bv[j];
-        }
-    }
+    for (int64_t k = 0; k < K; k++)
+        add_products(acc, [&](int i) { return same(a[i * lda + k]); }, [&](int j) { return load(b + k * WIDE + j * LANES); });
     UNROLL for (int i = 0; i < R; i++) {
         const V f = same(factor ? factor[i] : 1.0f);
         UNROLL for (int j = 0; j < C; j++) {

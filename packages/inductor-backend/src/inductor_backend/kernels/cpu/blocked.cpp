@@ -17,18 +17,8 @@ template <int R, int C, bool PACKED>
 static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add) {
     V acc[R][C] = {};
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1, 3);
-    for (int64_t k = 0; k < K; k++) {
-        V bv[C];
-        UNROLL for (int j = 0; j < C; j++) {
-            bv[j] = load(b + k * NC + j * LANES);
-            KEEP(bv[j]);
-        }
-        UNROLL for (int i = 0; i < R; i++) {
-            V av = same(PACKED ? a[k * MB + i] : a[i * lda + k]);
-            KEEP(av);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += av * bv[j];
-        }
-    }
+    for (int64_t k = 0; k < K; k++)
+        add_products(acc, [&](int i) { return same(PACKED ? a[k * MB + i] : a[i * lda + k]); }, [&](int j) { return load(b + k * NC + j * LANES); });
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int j = 0; j < C; j++) {
             float* p = c + i * ldc + j * LANES;

@@ -19,17 +19,8 @@ static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, co
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
     for (int64_t k = 0; k < K; k++) {
-        V wv[C];
-        UNROLL for (int j = 0; j < C; j++) {
-            wv[j] = load(w + k * ldw + j * LANES);
-            KEEP(wv[j]);
-        }
         if (C == NB && fetch) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(w + (k + 128 / R + 8) * ldw + j * LANES, 0, 2);
-        UNROLL for (int i = 0; i < R; i++) {
-            V xv = same(x[i][k]);
-            KEEP(xv);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
-        }
+        add_products(acc, [&](int i) { return same(x[i][k]); }, [&](int j) { return load(w + k * ldw + j * LANES); });
     }
     done<R, C>(acc, tile, add, finish);
 }
@@ -37,22 +28,13 @@ static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, co
 template <int R>
 static NOINLINE void block_of_halves(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K,
                                      float* tile, bool add, bool, const Finish* finish) {
-    H low[R] = {}, high[R] = {};
+    H halves[R][2] = {};
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
-    for (int64_t k = 0; k < K; k++) {
-        H one = half(w + k * ldw), two = half(w + k * ldw + 8);
-        KEEP(one);
-        KEEP(two);
-        UNROLL for (int i = 0; i < R; i++) {
-            H xv = same_half(x[i][k]);
-            KEEP(xv);
-            low[i] += xv * one;
-            high[i] += xv * two;
-        }
-    }
+    for (int64_t k = 0; k < K; k++)
+        add_products(halves, [&](int i) { return same_half(x[i][k]); }, [&](int j) { return half(w + k * ldw + 8 * j); });
     V acc[R][1];
-    UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(low[i], high[i]);
+    UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(halves[i][0], halves[i][1]);
     done<R, 1>(acc, tile, add, finish);
 }
 #endif

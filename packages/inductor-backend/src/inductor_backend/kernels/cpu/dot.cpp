@@ -29,11 +29,6 @@ static NOINLINE void dot_block(const float* x, int64_t ldx, const float* w, int6
     V acc[R][C] = {};
     int64_t k = 0;
     for (; k + LANES <= K; k += LANES) {
-        V wv[C];
-        UNROLL for (int j = 0; j < C; j++) {
-            wv[j] = load(w + j * ldw + k);
-            KEEP(wv[j]);
-        }
         if (C > 1 && ahead) {
             __builtin_prefetch(next + k, 0, 2);
             __builtin_prefetch(next + ldw + k, 0, 2);
@@ -42,11 +37,7 @@ static NOINLINE void dot_block(const float* x, int64_t ldx, const float* w, int6
                 __builtin_prefetch(next + 3 * ldw + k, 0, 2);
             }
         }
-        UNROLL for (int i = 0; i < R; i++) {
-            V xv = load(x + i * ldx + k);
-            KEEP(xv);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
-        }
+        add_products(acc, [&](int i) { return load(x + i * ldx + k); }, [&](int j) { return load(w + j * ldw + k); });
     }
     if (k < K) {
         V wv[C];

@@ -44,18 +44,8 @@ struct First {
         for (int64_t ky = 0; ky < g.KH; ky++) {
             const float* from = lines + ky * g.dh * g.C * apart;
             for (int64_t c = 0; c < g.C; c++, from += apart)
-                for (int64_t kx = 0; kx < g.KW; kx++, panel += wide) {
-                    V wv[C];
-                    UNROLL for (int j = 0; j < C; j++) {
-                        wv[j] = load(panel + j * LANES);
-                        KEEP(wv[j]);
-                    }
-                    UNROLL for (int i = 0; i < R; i++) {
-                        V xv = same(from[i * STRIDE + kx]);
-                        KEEP(xv);
-                        UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
-                    }
-                }
+                for (int64_t kx = 0; kx < g.KW; kx++, panel += wide)
+                    add_products(acc, [&](int i) { return same(from[i * STRIDE + kx]); }, [&](int j) { return load(panel + j * LANES); });
         }
         if (finish) return finish_block<R, C>(acc, *finish, count);
         UNROLL for (int i = 0; i < R; i++)
@@ -65,25 +55,16 @@ struct First {
     // the same of one vector of columns
     template <int R>
     NOINLINE void block_of_halves(const float* lines, const float* panel, int64_t count, float* tile, const Finish* finish) const {
-        H low[R] = {}, high[R] = {};
+        H halves[R][2] = {};
         const int64_t apart = line();
         for (int64_t ky = 0; ky < g.KH; ky++) {
             const float* from = lines + ky * g.dh * g.C * apart;
             for (int64_t c = 0; c < g.C; c++, from += apart)
-                for (int64_t kx = 0; kx < g.KW; kx++, panel += LANES) {
-                    H one = half(panel), two = half(panel + 8);
-                    KEEP(one);
-                    KEEP(two);
-                    UNROLL for (int i = 0; i < R; i++) {
-                        H xv = same_half(from[i * STRIDE + kx]);
-                        KEEP(xv);
-                        low[i] += xv * one;
-                        high[i] += xv * two;
-                    }
-                }
+                for (int64_t kx = 0; kx < g.KW; kx++, panel += LANES)
+                    add_products(halves, [&](int i) { return same_half(from[i * STRIDE + kx]); }, [&](int j) { return half(panel + 8 * j); });
         }
         V acc[R][1];
-        UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(low[i], high[i]);
+        UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(halves[i][0], halves[i][1]);
         if (finish) return finish_block<R, 1>(acc, *finish, count);
         UNROLL for (int i = 0; i < R; i++) put(tile + i * PANEL, acc[i][0]);
     }

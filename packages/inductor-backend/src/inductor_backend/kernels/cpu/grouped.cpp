@@ -5,7 +5,6 @@
 // run_pack's. A unit for each size of a group (-DCHANNELS=16 -DRUN=run_grouped_16). See packed.py for the arguments.
 #include "packed.h"
 
-#define R 8                  // pixels of a block
 #define COPIED_BYTES 20480   // of a group at once: L1
 #define MOST_LINES 16        // of a task's result
 
@@ -23,6 +22,8 @@ typedef VU WU;
 #endif
 #define VECTORS (CHANNELS / WIDTH)
 #define GROUPS (WIDE / CHANNELS)
+#define MOST_SUMS (REGISTERS == 32 ? 16 : 12)
+#define R (GROUPS * VECTORS > MOST_SUMS / 8 ? MOST_SUMS / (GROUPS * VECTORS) : 8)  // pixels of a block
 #define UNITS (64 / WIDE)  // that are copied and stored side by side: memory is read and written in longer runs
 
 static thread_local Scratch together;
@@ -58,27 +59,19 @@ struct Grouped {
     }
     // R neighbouring pixels, WIDE channels; at: what the first of them reads first
     template <int S> NOINLINE void block(const float* at, const float* panel, float* tile) const {
-        W acc[R][GROUPS * VECTORS] = {};
+        W acc[GROUPS][R][VECTORS] = {};
         const int64_t line = g.dh * across() * WIDE, step = g.dw * WIDE;
         for (int64_t ky = 0; ky < g.KH; ky++, at += line)
             for (int64_t kx = 0; kx < g.KW; kx++) {
                 const float* from = at + kx * step;
-                for (int64_t k = 0; k < CHANNELS; k++, from++, panel += WIDE) {
-                    W wv[GROUPS * VECTORS];
-                    UNROLL for (int j = 0; j < GROUPS * VECTORS; j++) {
-                        wv[j] = *(const WU*)(panel + j * WIDTH);
-                        KEEP(wv[j]);
-                    }
-                    UNROLL for (int i = 0; i < R; i++)
-                        UNROLL for (int h = 0; h < GROUPS; h++) {
-                            W xv = from[i * S * WIDE + h * CHANNELS] - W{};
-                            KEEP(xv);
-                            UNROLL for (int j = h * VECTORS; j < (h + 1) * VECTORS; j++) acc[i][j] += xv * wv[j];
-                        }
-                }
+                for (int64_t k = 0; k < CHANNELS; k++, from++, panel += WIDE)
+                    UNROLL for (int h = 0; h < GROUPS; h++)
+                        add_products(acc[h], [&](int i) { return from[i * S * WIDE + h * CHANNELS] - W{}; },
+                                     [&](int j) -> W { return *(const WU*)(panel + h * CHANNELS + j * WIDTH); });
             }
-        UNROLL for (int i = 0; i < R; i++)
-            UNROLL for (int j = 0; j < GROUPS * VECTORS; j++) *(WU*)(tile + i * WIDE + j * WIDTH) = acc[i][j];
+        UNROLL for (int h = 0; h < GROUPS; h++)
+            UNROLL for (int i = 0; i < R; i++)
+                UNROLL for (int j = 0; j < VECTORS; j++) *(WU*)(tile + i * WIDE + h * CHANNELS + j * WIDTH) = acc[h][i][j];
     }
     // lines [y0, y1) of image b, channels [c0, c1)
     template <int S> void task(int64_t b, int64_t y0, int64_t y1, int64_t c0, int64_t c1) const {

@@ -7,17 +7,8 @@ template <int R, int C>
 static NOINLINE void panel_block(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, float* tile, bool add, bool fetch) {
     V acc[R][C] = {};
     for (int64_t k = 0; k < K; k++) {
-        V wv[C];
-        UNROLL for (int j = 0; j < C; j++) {
-            wv[j] = load(w + k * ldw + j * LANES);
-            KEEP(wv[j]);
-        }
         if (C == NB && fetch) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(w + (k + 32 / R + 8) * ldw + j * LANES, 0, 3);
-        UNROLL for (int i = 0; i < R; i++) {
-            V xv = same(x[i * ldx + k]);
-            KEEP(xv);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
-        }
+        add_products(acc, [&](int i) { return same(x[i * ldx + k]); }, [&](int j) { return load(w + k * ldw + j * LANES); });
     }
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int j = 0; j < C; j++) {

@@ -11,8 +11,10 @@
 #endif
 #if LANES == 16
 #define MB 6        // rows of a block of NB vectors: as many accumulators as registers hold
+#define REGISTERS 32
 #else
 #define MB 3
+#define REGISTERS 16
 #endif
 #define NB 4        // vectors of a block
 #define KC 128      // a panel of KC x NB vectors stays in L1
@@ -52,6 +54,33 @@ INLINE V same(float v) { return v - V{}; }
 #else
 #define KEEP(value)
 #endif
+
+// acc[i][j] += row(i) * column(j). The columns stay in registers while the rows pass, or the other way round where the sums
+// leave no room for that (16 registers hold 3 x 4 sums, 3 rows and 1 column; measured with AVX2: 34 GFLOP/s, then 56 on one core).
+template <class T, int R, int C, class Row, class Column> INLINE void add_products(T (&acc)[R][C], Row row, Column column) {
+    T kept[R > C ? R : C];
+    if (R * C + C + 1 <= REGISTERS) {
+        UNROLL for (int j = 0; j < C; j++) {
+            kept[j] = column(j);
+            KEEP(kept[j]);
+        }
+        UNROLL for (int i = 0; i < R; i++) {
+            T one = row(i);
+            KEEP(one);
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] += one * kept[j];
+        }
+        return;
+    }
+    UNROLL for (int i = 0; i < R; i++) {
+        kept[i] = row(i);
+        KEEP(kept[i]);
+    }
+    UNROLL for (int j = 0; j < C; j++) {
+        T one = column(j);
+        KEEP(one);
+        UNROLL for (int i = 0; i < R; i++) acc[i][j] += kept[i] * one;
+    }
+}
 
 #if LANES == 16
 // Half vectors: where one vector of columns is all there is, a broadcast of 16 floats takes as long as a multiplication, one of
