@@ -120,3 +120,23 @@ def test_cross_entropy_never_stores_the_likelihoods_of_all_classes():
     c = compiled(F.cross_entropy, x, t)
     assert c.kernels == 2 and c.compilation.memory.size < 64 * 1000
     torch.testing.assert_close(c(x, t)[0], F.cross_entropy(x, t))
+
+
+@pytest.mark.parametrize("columns", [64, 1000, 4097])
+def test_the_variance_of_equal_numbers_is_zero(columns):
+    """The sum of a row is rounded, and its mean with it: the distances to that are no variance."""
+    x = torch.full((3, columns), 1000.1)
+    x[1] += 1e-3 * R(columns)
+
+    def program(x):
+        return x.var(1), x.std(1), F.layer_norm(x, x.shape[-1:])
+
+    variance, deviation, normal = compiled(program, x)(x)
+    expected = program(x.double())
+    assert variance[[0, 2]].tolist() == [0.0, 0.0] == deviation[[0, 2]].tolist()
+    assert not normal[[0, 2]].any()
+    # row 1: as exact as its mean, which is rounded to float32 between steps of 6e-5
+    torch.testing.assert_close(variance[1].double(), expected[0][1], rtol=1e-4, atol=0)
+    eager = program(x)[2][1].double()
+    limit = 2 * (eager - expected[2][1]).abs().max() + 1e-6
+    assert (normal[1].double() - expected[2][1]).abs().max() <= limit

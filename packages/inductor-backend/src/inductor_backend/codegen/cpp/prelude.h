@@ -480,11 +480,23 @@ TC_INLINE void tc_stream_end() {
     __builtin_ia32_sfence();
 #endif
 }
-template <class T> TC_INLINE T tc_squares_of(const T* x, int64_t length, T mean) {  // sum of (x - mean)^2
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < length; ++i) { const T d = x[i] - mean; sum += d * d; }
-    return sum;
+struct tc_moments { double sum, squares; };
+template <class T> TC_INLINE tc_moments tc_moments_of(const T* x, int64_t length, T mean) {  // of x - mean
+    T sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum, squares)
+    for (int64_t i = 0; i < length; ++i) { const T d = x[i] - mean; sum += d; squares += d * d; }
+    return {sum, squares};
+}
+// The squared distances to the mean, which is corrected by the sum of the distances: the sum it was made from is rounded.
+// Numbers that differ by less than that rounding need a second turn, and equal numbers have a variance of 0.
+template <class T, class Moments> TC_INLINE double tc_squares(int64_t length, double& mean, Moments moments) {
+    for (bool again = false;; again = true) {
+        const tc_moments found = moments((T)mean);
+        if (found.sum - found.sum != 0) return found.squares;  // overflown
+        mean = (T)mean + found.sum / length;
+        const double moved = found.sum * found.sum / length;
+        if (again || !(moved > found.squares / 64)) return found.squares - moved;
+    }
 }
 template <class T> struct tc_welford {
     T mean = 0, m2 = 0, weight = 0;

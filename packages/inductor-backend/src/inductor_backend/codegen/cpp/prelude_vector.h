@@ -174,14 +174,14 @@ TC_OVER_LANES(total, tc_added)
 TC_OVER_LANES(greatest, tc_greater)
 TC_OVER_LANES(least, tc_lesser)
 TC_INLINE int tc_nans(tc_v x) { return __builtin_ia32_cmpps512_mask(x, x, 3, TC_ALL_LANES, 4); }  // a bit for each NaN
-// the sum of squared distances to the mean
-TC_INLINE float tc_squares(const float* x, int64_t length, float mean) {
-    tc_v sums[4] = {}, m = tc_splat(mean);
+TC_INLINE tc_moments tc_moments_in_vectors(const float* x, int64_t length, float mean) {
+    tc_v sums[4] = {}, squares[4] = {}, m = tc_splat(mean);
     tc_walk<4>(0, length, [&](int64_t i, auto lanes, int u) __attribute__((always_inline)) {
         const tc_v d = tc_keep(lanes, tc_take(lanes, x + i) - m, 0.0f);
-        sums[u] += d * d;
+        sums[u] += d;
+        squares[u] += d * d;
     });
-    return tc_total(sums);
+    return {tc_total(sums), tc_total(squares)};
 }
 
 // ---- comparing, rounding, roots

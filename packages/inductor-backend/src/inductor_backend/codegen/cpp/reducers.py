@@ -147,7 +147,8 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         f"{n}_block[{{local}}] = {{v}}; {n}_part += {{v}};",
         (
             f"{double} {n}_bmean = {n}_part / ({kind}){{length}};",
-            f"{double} {n}_bm2 = {{squares}}({n}_block, {{length}}, ({kind}){n}_bmean);",
+            f"{double} {n}_bm2 = tc_squares<{kind}>({{length}}, {n}_bmean, [&]({kind} mean) {{{{"
+            f" return {{moments}}({n}_block, {{length}}, mean); }}}});",
             f"tc_redo_overflown({n}_block, {{length}}, {n}_bmean, {n}_bm2);",
             f"const {double} {n}_new = {n}_count + {{length}}, {n}_delta = {n}_bmean - {n}_mean;",
             f"{n}_mean += {n}_delta * ({{length}} / {n}_new);",

@@ -230,7 +230,7 @@ class RowWriter(ElementWriter):
     def _close(self, reducers: list[tuple[Store, Reducer]], length: str) -> None:
         for _, reducer in reducers:
             for line in reducer.close:
-                self.out.line(line.format(length=length, squares="tc_squares_of"))
+                self.out.line(line.format(length=length, moments="tc_moments_of"))
 
     def _elements(
         self,

@@ -322,4 +322,4 @@ def _close(writer: ElementWriter, store: Store, reducer: Reducer, length: str) -
     if store.reduce in ("max", "min"):
         out.line(f"const bool {n}_nan = {n}_nans != 0;")
     for line in reducer.close:
-        out.line(line.format(length=length, squares="tc_squares"))
+        out.line(line.format(length=length, moments="tc_moments_in_vectors"))
