@@ -6,7 +6,7 @@
 // tests/inductor_runtime/test_prelude.py holds them); float64 forms are libm's, right but not vectorised.
 //
 //   exponentials  tc_exp[v] tc_exp2[v] tc_expm1[v] tc_log[v] tc_log2[v] tc_log10[v] tc_log1p[v] tc_pow[v]
-//   trigonometry  tc_sin[v] tc_cos[v] tc_tan[v] tc_asin tc_acos tc_atan tc_atan2 tc_sinh tc_cosh tc_asinh tc_acosh tc_atanh
+//   trigonometry  tc_sin[v] tc_cos[v] tc_tan[v] tc_asin tc_acos tc_atan[v] tc_atan2[v] tc_sinh tc_cosh tc_asinh tc_acosh tc_atanh
 //   activations   tc_tanh[v] tc_sigmoid[v] tc_erf[v] tc_erfc tc_gelu_erf[v] tc_gelu_tanh[v] tc_silu[v] tc_softplus[v] tc_relu[v]
 //   roots         tc_sqrt[v] tc_rsqrt[v]
 //   rounding      tc_floor[v] tc_ceil[v] tc_trunc[v] tc_round[v] (half to even)
@@ -354,12 +354,36 @@ TC_INLINE float tc_tan(float x) { return __builtin_tanf(x); }
 #define TC_LIBM(name)                                              \
     TC_INLINE float tc_##name(float x) { return __builtin_##name##f(x); } \
     TC_INLINE double tc_##name(double x) { return __builtin_##name(x); }
-TC_LIBM(asin) TC_LIBM(acos) TC_LIBM(atan) TC_LIBM(sinh) TC_LIBM(cosh) TC_LIBM(asinh) TC_LIBM(acosh) TC_LIBM(atanh)
+TC_LIBM(asin) TC_LIBM(acos) TC_LIBM(sinh) TC_LIBM(cosh) TC_LIBM(asinh) TC_LIBM(acosh) TC_LIBM(atanh)
 TC_INLINE double tc_sin(double x) { return __builtin_sin(x); }
 TC_INLINE double tc_cos(double x) { return __builtin_cos(x); }
 TC_INLINE double tc_tan(double x) { return __builtin_tan(x); }
-TC_INLINE float tc_atan2(float y, float x) { return __builtin_atan2f(y, x); }
+TC_INLINE double tc_atan(double x) { return __builtin_atan(x); }
 TC_INLINE double tc_atan2(double y, double x) { return __builtin_atan2(y, x); }
+// The angle of (x, y), y >= 0: float64's bits are enough for the last one of float32. backwards: x is negative, or -0.0
+TC_INLINE float tc_angle(double y, double x, bool backwards) {
+    const bool steep = y > x, equal = y == x;  // infinite or zero, both of them
+    const double t = equal ? (y == 0 ? 0.0 : 1.0) : (steep ? x : y) / (steep ? y : x), s = t * t;
+    double p = s * 0x1.657b3ba0095aep-13 + -0x1.807a77421f2f7p-10;  // atan(t) / t in t^2, from 0 to 1
+    p = p * s + 0x1.850bdf56a80b6p-8;
+    p = p * s + -0x1.f323674b044a5p-7;
+    p = p * s + 0x1.d17abe7889664p-6;
+    p = p * s + -0x1.5ab9279e2b201p-5;
+    p = p * s + 0x1.bf2393efe8459p-5;
+    p = p * s + -0x1.0bb9539dc5436p-4;
+    p = p * s + 0x1.39e23d1599a8ep-4;
+    p = p * s + -0x1.742d65ac65c77p-4;
+    p = p * s + 0x1.c717834559cfep-4;
+    p = p * s + -0x1.24922161af34dp-3;
+    p = p * s + 0x1.999998469d323p-3;
+    p = p * s + -0x1.5555555316212p-2;
+    p = p * s + 0x1.ffffffffff5ccp-1;
+    p *= t;
+    p = steep ? 0x1.921fb54442d18p0 - p : p;
+    return backwards ? 0x1.921fb54442d18p1 - p : p;
+}
+TC_INLINE float tc_atan(float x) { return tc_copysign(tc_angle(tc_abs(x), 1.0, false), x); }
+TC_INLINE float tc_atan2(float y, float x) { return tc_copysign(tc_angle(tc_abs(y), tc_abs(x), tc_bits(x) >> 31), y); }
 
 // ---- division. Integers: a zero divisor is reported (eager raises too) and never traps.
 template <class T> TC_INLINE T tc_divisor(T b) {
@@ -384,7 +408,12 @@ template <class T> TC_INLINE T tc_floordiv(T a, T b) {
 }
 TC_INLINE float tc_truncdiv(float a, float b) { return tc_trunc(a / b); }
 TC_INLINE double tc_truncdiv(double a, double b) { return tc_trunc(a / b); }
-TC_INLINE float tc_fmod(float a, float b) { return __builtin_fmodf(a, b); }
+TC_INLINE float tc_fmod(float a, float b) {
+    const double x = tc_abs(a), y = tc_abs(b), q = x / y;
+    if (__builtin_expect(!(q < 0x1p29 && y < TC_INF_F), 0)) return __builtin_fmodf(a, b);
+    const double r = x - tc_trunc(q) * y;  // exact: 29 bits by 24, and a multiple of y's last bit
+    return tc_copysign(r < 0 ? r + y : r, a);  // below 0 where q was rounded up to a whole number
+}
 TC_INLINE double tc_fmod(double a, double b) { return __builtin_fmod(a, b); }
 template <class T> TC_INLINE T tc_float_mod(T a, T b) {
     T r = tc_fmod(a, b);
