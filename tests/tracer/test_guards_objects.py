@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import typing
 import warnings
 import weakref
 
@@ -225,3 +226,12 @@ def test_modules_of_one_list_called_through_one_function(no_warnings):
             for layer in layers:
                 compare(torch.relu(layer(X)), fast(layer, X))
     assert len(counter.graphs) == 20
+
+
+def test_parts_of_a_parameter_specification():
+    """CPython 3.12 frees them without clearing weak references to them."""
+    spec = typing.ParamSpec("spec")
+    compiled = tracer_core.compile(lambda of, x: (of.args.__origin__ is spec, x + 1))
+    for _ in range(4):
+        assert compiled(spec, torch.ones(1)) == (True, torch.full((1,), 2.0))
+        gc.collect()

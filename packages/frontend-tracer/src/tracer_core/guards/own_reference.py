@@ -10,6 +10,7 @@ import functools
 import operator
 import sys
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -24,10 +25,15 @@ class OwnReference(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+_NOT_CLEARED = (torch.Tensor, typing.ParamSpecArgs, typing.ParamSpecKwargs)
+
+
 def refers_weakly(obj: Any) -> bool:
     """Returns whether guards refer to an object weakly. To tensors they do not:
-    ``torch.utils.swap_tensors`` refuses tensors with weak references."""
-    return bool(weak_reference_offset(type(obj))) and not isinstance(obj, torch.Tensor)
+    ``torch.utils.swap_tensors`` refuses tensors with weak references. To parts of a ParamSpec they
+    do not: CPython 3.12 and 3.13 free them without clearing their weak references."""
+    kind = type(obj)
+    return bool(weak_reference_offset(kind)) and not issubclass(kind, _NOT_CLEARED)
 
 
 class OwnDict:
