@@ -534,6 +534,108 @@ def zips_and_maps(x, log):
     return out
 
 
+@types.coroutine
+def asked(x):
+    got = yield x
+    return got * 2
+
+
+@program()
+def an_awaited_generator(x, log):
+    """``await`` takes a generator by the flags of its code."""
+
+    async def waiting(one):
+        return await one
+
+    g = asked(x)
+    broken()
+    task = waiting(g)
+    first = task.send(None)
+    try:
+        task.send(x + 1)
+    except StopIteration as stop:
+        return first, stop.value
+
+
+@program(kinds=PRINT)
+def what_generators_say_of_themselves(x, log):
+    g = asked(x)
+    log.append((g.__class__ is types.GeneratorType, g.gi_code is asked.__code__, g.gi_running))
+    next(g)
+    broken()
+    log.append((g.gi_code is asked.__code__, g.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE))
+    log.append((inspect.getgeneratorstate(g), g.gi_yieldfrom, inspect.isawaitable(g)))
+    g.close()
+    log.append((inspect.getgeneratorstate(g), g.gi_frame))
+    return x + 1
+
+
+@program()
+def generators_of_ordinary_functions(x, log):
+    """types.coroutine wraps what such a function returns, and calls it each time."""
+
+    def begin():
+        log.append("called")
+        return endless(x)
+
+    begin = types.coroutine(begin)
+    one, two = begin(), begin()
+    broken()
+    log.append((type(one).__name__, one.gi_code is endless.__code__, one.__await__() is one))
+    return next(one), next(one), next(two)
+
+
+@program()
+def thrown_from_c(x, log):
+    """The inner generator gets what C code throws into the outer one."""
+
+    def inner():
+        try:
+            yield x
+        except KeyError as error:
+            log.append(str(error))
+            yield x + 1
+
+    def outer():
+        yield from inner()
+
+    g = outer()
+    a = next(g)
+    broken()
+    (b,) = map(g.throw, [KeyError("thrown")])
+    return a, b
+
+
+@program()
+def a_generator_as_a_key(x, log):
+    g = endless(x)
+    table = {g: 2, (g, 1): 3}
+    broken()
+    return next(g) * table[g] * table[g, 1] + (g in {g})
+
+
+@program()
+def a_generator_that_ignores_its_end(x, log):
+    def stubborn():
+        try:
+            yield x
+        except GeneratorExit:
+            yield x + 1
+
+    def dropped():
+        g = stubborn()
+        return next(g)
+
+    old = sys.unraisablehook
+    sys.unraisablehook = lambda told: log.append((told.exc_type, str(told.exc_value)))
+    try:
+        a = dropped()
+        log.append("dropped")
+    finally:
+        sys.unraisablehook = old
+    return a + 1
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_generator_at_a_break(name):
     fn, graphs, breaks, kinds = PROGRAMS[name]

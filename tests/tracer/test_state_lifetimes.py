@@ -665,7 +665,67 @@ def passed_on(x):
     return x + 1, seen, kept[0].name
 
 
+def noting(name):
+    try:
+        yield 1
+        yield 2
+    finally:
+        Noted.ends.append(name)
+
+
+def begun(name):
+    made = noting(name)
+    next(made)
+    return made
+
+
+def a_generator_in_a_callee(x):
+    def inner():
+        held = begun("callee")
+        return next(held)
+
+    n = inner()
+    return x + n, n_ends()
+
+
+def generators_in_containers(x):
+    items, table, box = [begun("item")], {"k": begun("value")}, Box()
+    box.held = begun("attribute")
+    tracer_core.graph_break()
+    seen = [n_ends()]
+    items.clear()
+    seen.append(n_ends())
+    del table["k"]
+    seen.append(n_ends())
+    box.held = None
+    return x + 1, seen, n_ends()
+
+
+def a_generator_that_goes_on(x):
+    held = noting("first")
+    tracer_core.graph_break()
+    next(held)
+    seen = [n_ends()]
+    held = begun("second")
+    seen.append(n_ends())
+    tracer_core.graph_break()
+    seen.append(len(list(held)))
+    held = None
+    return x + 1, seen, n_ends()
+
+
+def a_generator_in_an_iterator(x):
+    pairs = zip(begun("zipped"), [1, 2, 3], strict=False)
+    first = next(pairs)
+    tracer_core.graph_break()
+    seen = [n_ends()]
+    pairs = None
+    return x + first[0], seen, n_ends()
+
+
 ENDS = [
+    a_generator_in_a_callee, generators_in_containers, a_generator_that_goes_on,
+    a_generator_in_an_iterator,
     in_a_global, in_an_attribute, in_an_object, in_containers, in_a_callee, in_an_argument,
     in_a_cell, in_a_closure, in_an_exception, a_temporary, passed_on,
 ]  # fmt: skip

@@ -54,6 +54,7 @@ from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
+from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
 
@@ -185,7 +186,8 @@ class Generator:
             return kept_when_dead(value)
         if is_known_to_another(value):
             return True
-        return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
+        watched = isinstance(value, HOST_ITERATORS) or can_be_watched(value)
+        return end_is_seen(value) or (self.rebuilder.has_made(value) and watched)
 
     def finish(self, broken: Break | None, where: str) -> Captured:
         tracer, entry = self.tracer, self.entry

@@ -12,6 +12,7 @@ import datetime
 import enum
 import fractions
 import functools
+import gc
 import itertools
 import re
 import types
@@ -87,18 +88,20 @@ _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def end_is_seen(value: Any) -> bool:
+def end_is_seen(value: Any, depth: int = 3) -> bool:
     """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
-    referenced, is a generator that may be inside ``try``, a weak reference with a callback, or a
-    memoryview, which keeps its buffer from being resized. The tracer must not keep such an object
-    alive."""
+    referenced, is a generator that may be inside ``try`` or holds such an object, a weak reference
+    with a callback, or a memoryview, which keeps its buffer from being resized. The tracer must not
+    keep such an object alive. depth: how deep generators and containers are looked into."""
     if type(value) is memoryview:
         return True
     if type(value) is types.GeneratorType:
         suspended = SUSPENDED_GENERATORS.get(value)
         if suspended is not None:
-            return bool(suspended.acts_when_closed())
-        return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
+            return suspended.acts_when_closed() or holds_watched(suspended.values, depth)
+        return value.gi_frame is not None and (
+            bool(value.gi_code.co_exceptiontable) or holds_watched(gc.get_referents(value), depth)
+        )
     if type(value) is weakref.ReferenceType:
         return value.__callback__ is not None
     if not flags(type(value)) & HEAP_TYPE or issubclass(type(value), _LONG_LIVED):
@@ -118,7 +121,7 @@ def kept_when_dead(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
-    if kind in _CONTAINERS and holds_watched(value):
+    if kind in _HOLDERS and holds_watched(value):
         return True
     if not can_be_watched(value):
         return end_is_seen(value)
@@ -136,18 +139,25 @@ def is_known_to_another(value: Any) -> bool:
     return any(flags(base) & HEAP_TYPE for base in bases)
 
 
-def holds_watched(container: Any, depth: int = 3) -> bool:
-    """Returns whether a plain container holds an object whose death the program can observe."""
-    values = dict.values(container) if type(container) is dict else container
-    return any(
-        (depth > 0 and holds_watched(one, depth - 1))
-        if type(one) in _CONTAINERS
-        else end_is_seen(one)
+def holds_watched(container: Any, depth: int = 4) -> bool:
+    """Returns whether a plain container, or an iterator, holds an object whose death the program can
+    observe."""
+    kind = type(container)
+    values = dict.values(container) if kind is dict else container
+    if kind in _ITERATORS:
+        values = gc.get_referents(container)
+    return depth > 0 and any(
+        holds_watched(one, depth - 1) if type(one) in _HOLDERS else end_is_seen(one, depth - 1)
         for one in itertools.islice(values, _MOST_HELD)
     )
 
 
-_CONTAINERS = frozenset({list, tuple, dict, set, frozenset, collections.deque})
+#: Iterators that hold others.
+_ITERATORS = frozenset(
+    {zip, map, filter, enumerate, type(iter([])), type(iter(()))}
+    | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
+)
+_HOLDERS = _ITERATORS | {list, tuple, dict, set, frozenset, collections.deque}
 #: How many items of a container `holds_watched` looks at.
 _MOST_HELD = 64
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.frame import contents
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.reading import special_methods
 from tracer_core.natives.tracing import Tracing
@@ -98,8 +99,16 @@ def runs_natively(
         return False
     if function.__name__ in _INTERPRETED or "_caller" in function.__code__.co_names:
         return False
+    if any(map(_is_foreign, filter(callable, map(contents, function.__closure__ or ())))):
+        return False
     code = package in _LOOKS_AT_CODE
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
+
+
+def _is_foreign(function: Any) -> bool:
+    """Returns whether a function that a library's function holds (of ``types.coroutine``) is not of
+    such a library."""
+    return _known(getattr(function, "__module__", None) or "") is None
 
 
 def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:

@@ -129,7 +129,8 @@ class Rebuilder(ObjectRebuilder):
 
     def _generator(self, obj: TracedGenerator) -> str:
         """Emits a generator that is live across a graph break, with its frame as data."""
-        name = self._call(obj, new_suspended_generator, obj.name, obj.code_name)
+        described = (obj.name, obj.code_name, obj.frame.code.raw)
+        name = self._call(obj, new_suspended_generator, *described)
         self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
         return name
 

@@ -30,7 +30,7 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot, is_subtype
-from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.generators import ANSWERS, TracedGenerator
 from tracer_core.trace.scalars import NUMBERS, SYMBOLS
 
 _NATIVE_GETTERS = (
@@ -178,8 +178,10 @@ class Attributes(Component):
             raise Break("unknown_native", "attributes of a threading.local belong to a thread")
 
     def _generator_attribute(self, generator: TracedGenerator, name: str) -> Any:
-        if name in ("__name__", "__qualname__"):
-            return generator.name if name == "__name__" else generator.code_name
+        if name in ANSWERS:
+            return ANSWERS[name](generator)
+        if name == "gi_frame" and generator.finished:
+            return None
         if hasattr(types.GeneratorType, name):
             raise Restart(generator.born, "native_python", f"a generator's {name} is read")
         raise AttributeError(f"'generator' object has no attribute '{name}'")

@@ -18,12 +18,24 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.frame import NULL, LazyValue
+from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.provenance import end_is_seen
+from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
+from tracer_core.trace.generators import TracedGenerator, is_left_inside
+from tracer_core.trace.live_generators import LiveGenerators
 
 #: Objects that live long and lead to everything, and those that hold nothing.
-_NOT_ENTERED = (types.ModuleType, type, torch.nn.Module, torch.Tensor, types.CodeType)
+_NOT_ENTERED = (
+    types.ModuleType,
+    type,
+    torch.nn.Module,
+    torch.Tensor,
+    types.CodeType,
+    Machine,
+    Component,
+)
 #: By id: a metaclass may have a hash of its own.
 _LEAVES = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None), torch.Tensor,
 torch.nn.Parameter, type(NULL))))  # fmt: skip
@@ -36,8 +48,8 @@ _BUDGET = 500_000
 class Finalization:
     """The objects of one trace whose death is to be seen. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
-        self._tracer = tracer
+    def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
+        self._tracer, self._copies = tracer, carried.generators
         self._ending: dict[int, Any] = {}
         #: Containers from before the trace that held such objects when the program changed them.
         self._changed: list[Any] = []
@@ -48,13 +60,14 @@ class Finalization:
     def start(self, state: tuple[Any, ...]) -> None:
         """Notes the objects that only the activation holds. state: its values."""
         if any(_may_lead(value) for value in state):
-            self._ending = _owned(state)
+            self._ending = self._owned(state)
 
     def overwritten(self, holder: Any, values: Iterable[Any]) -> None:
         """Notes that the program changes `holder`, which held these values."""
         for value in values:
             if id(type(value)) not in _LEAVES:
-                ending = {id(one): one for one in _reached([value], _FEW) if _ends(one)}
+                reached = self._reached([value], _FEW)
+                ending = {id(one): one for one in reached if _may_end(one)}
                 if ending:
                     self._ending |= ending
                     self._changed.append(holder)
@@ -70,7 +83,7 @@ class Finalization:
         mutations, self._mutations = self._mutations, tracer.side_effects.mutations
         if mutations == self._mutations and all(held[one] >= n for one, n in before.items()):
             return
-        found = _reached([*slots, *self._changed])
+        found = self._reached([*slots, *self._changed])
         self._left -= len(found)
         if self._left < 0:
             self._ending.clear()
@@ -79,11 +92,63 @@ class Finalization:
         for key, value in list(self._ending.items()):
             if key not in reached:
                 del self._ending[key]
-                if step:
+                if step and self._is_seen(value):
                     what = type(value).__qualname__
                     raise Restart(
                         step, "finalizer", f"what may be the last reference to a {what} is dropped"
                     )
+
+    def _is_seen(self, value: Any) -> bool:
+        """Returns whether the program sees the death of an object, as it is now."""
+        if id(value) in self._copies:
+            return is_left_inside(self._copies[id(value)][0])
+        return end_is_seen(value)
+
+    def _parts(self, value: Any) -> list[Any]:
+        """Returns the objects that an object holds."""
+        if type(value) is TracedGenerator:
+            originals = [real for made, real in self._copies.values() if made is value]
+            return [*_slots(value.frame), value.frame.function, *originals]
+        if type(value) is types.GeneratorType:
+            if id(value) in self._copies:
+                return [self._copies[id(value)][0]]
+            if value in SUSPENDED_GENERATORS:
+                return list(SUSPENDED_GENERATORS[value].values)
+        if not _may_lead(value) or not gc.is_tracked(value):
+            return []
+        if type(value) is types.FunctionType:
+            held = (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
+            return [one for one in held if one]
+        return gc.get_referents(value)
+
+    def _reached(self, roots: list[Any], most: int = _MOST) -> list[Any]:
+        """Returns the objects that these lead to, themselves among them; at most so many."""
+        found = {id(value): value for value in roots}
+        queue = deque(found.values())
+        while queue and len(found) < most:
+            for part in self._parts(queue.popleft()):
+                if id(type(part)) not in _LEAVES and id(part) not in found:
+                    found[id(part)] = part
+                    queue.append(part)
+        return list(found.values())
+
+    def _owned(self, state: tuple[Any, ...]) -> dict[int, Any]:
+        """Returns the objects with an observable death that nothing but the state holds, by id: as
+        the garbage collector does, those whose references are all from the state or from one
+        another."""
+        nodes = self._reached([value for value in state if _may_lead(value)])
+        if not any(map(_may_end, nodes)):
+            return {}
+        inside = Counter(map(id, state))
+        for i in range(len(nodes)):
+            inside.update(map(id, self._parts(nodes[i])))
+        outside = [
+            nodes[i]
+            for i in range(len(nodes))
+            if sys.getrefcount(nodes[i]) - _OWN_REFERENCES - inside[id(nodes[i])] > 0
+        ]
+        kept = {id(one) for one in self._reached(outside)}
+        return {id(one): one for one in nodes if id(one) not in kept and _may_end(one)}
 
 
 def _slots(frame: Any) -> Iterator[Any]:
@@ -95,54 +160,15 @@ def _slots(frame: Any) -> Iterator[Any]:
             yield value
 
 
-def _ends(value: Any) -> bool:
-    """Returns whether the program sees the death of an object. Generators that are live across a
-    graph break are tracked elsewhere."""
-    return type(value) is not types.GeneratorType and end_is_seen(value)
+def _may_end(value: Any) -> bool:
+    """Returns whether the program sees the death of an object, perhaps after a generator has been
+    advanced."""
+    suspended = SUSPENDED_GENERATORS.get(value) if type(value) is types.GeneratorType else None
+    return end_is_seen(value) if suspended is None else bool(suspended.facts.code.co_exceptiontable)
 
 
 def _may_lead(value: Any) -> bool:
     return id(type(value)) not in _LEAVES and not issubclass(type(value), _NOT_ENTERED)
-
-
-def _parts(value: Any) -> list[Any]:
-    """Returns the objects that an object holds."""
-    if not _may_lead(value) or not gc.is_tracked(value):
-        return []
-    if type(value) is types.FunctionType:
-        held = (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
-        return [one for one in held if one]
-    return gc.get_referents(value)
-
-
-def _reached(roots: list[Any], most: int = _MOST) -> list[Any]:
-    """Returns the objects that these lead to, themselves among them; at most so many."""
-    found = {id(value): value for value in roots}
-    queue = deque(found.values())
-    while queue and len(found) < most:
-        for part in _parts(queue.popleft()):
-            if id(type(part)) not in _LEAVES and id(part) not in found:
-                found[id(part)] = part
-                queue.append(part)
-    return list(found.values())
-
-
-def _owned(state: tuple[Any, ...]) -> dict[int, Any]:
-    """Returns the objects with an observable death that nothing but the state holds, by id: as the
-    garbage collector does, those whose references are all from the state or from one another."""
-    nodes = _reached([value for value in state if _may_lead(value)])
-    if not any(map(_ends, nodes)):
-        return {}
-    inside = Counter(map(id, state))
-    for i in range(len(nodes)):
-        inside.update(map(id, _parts(nodes[i])))
-    outside = [
-        nodes[i]
-        for i in range(len(nodes))
-        if sys.getrefcount(nodes[i]) - _OWN_REFERENCES - inside[id(nodes[i])] > 0
-    ]
-    kept = {id(one) for one in _reached(outside)}
-    return {id(one): one for one in nodes if id(one) not in kept and _ends(one)}
 
 
 def _own_references() -> int:

@@ -110,7 +110,7 @@ class TracedGenerator:
         """Throws an exception: an object, or a class with a value and a traceback."""
         if rest and sys.version_info >= (3, 12):
             self.machine.calls.call_value(warnings.warn, [_OLD_THROW, DeprecationWarning], {})
-        inner = self._delegate()
+        inner = self.delegate()
         if inner is not None:
             return self._throw_into(inner, error, rest)
         error = self._exception(error, *rest)
@@ -149,7 +149,7 @@ class TracedGenerator:
             f"calling {error!r} should have returned an instance of BaseException, not {kind}"
         )
 
-    def _delegate(self) -> Any:
+    def delegate(self) -> Any:
         """Returns the iterator that the generator waits for at ``yield from``, or None."""
         if self.running or self.finished or not self.started:
             return None
@@ -219,7 +219,7 @@ class TracedGenerator:
         if self.finished or not self.started:
             self.finished = self.moved = True
             return
-        inner = self._delegate()
+        inner = self.delegate()
         raised = None if inner is None else self._close_inner(inner)
         try:
             self._resume(raised or GeneratorExit())
@@ -253,7 +253,26 @@ class TracedGenerator:
         raise StopIteration if value is None else StopIteration(value)
 
 
+def _code_of(generator: TracedGenerator) -> Any:
+    """Returns the function's own code object, which equals the decoded one unless the program has
+    replaced it since."""
+    function, raw = generator.frame.function, generator.frame.code.raw
+    if function.__code__ != raw:
+        return raw
+    return generator.machine.attributes.getattr_or(function, "__code__", raw)
+
+
 TracedGenerator.__name__ = "generator"  # the name in Python's own messages
+#: Attribute of a generator -> what the program reads.
+ANSWERS: dict[str, Callable[[TracedGenerator], Any]] = {
+    "__class__": lambda one: types.GeneratorType,
+    "__name__": lambda one: one.name,
+    "__qualname__": lambda one: one.code_name,
+    "gi_code": _code_of,
+    "gi_running": lambda one: one.running,
+    "gi_suspended": lambda one: one.started and not (one.running or one.finished),
+    "gi_yieldfrom": TracedGenerator.delegate,
+}
 
 
 class LazyIterator:
@@ -287,6 +306,12 @@ class LazyIterator:
 
 #: Host objects, in place of Python's own iterators, whose methods run natively.
 HOST_ITERATORS = (TracedGenerator, LazyIterator)
+
+
+def is_left_inside(generator: TracedGenerator) -> bool:
+    """Returns whether a generator stands inside handlers, which run when its last reference goes."""
+    suspended = generator.started and not generator.finished
+    return suspended and acts_when_closed(generator.frame)
 
 
 def acts_when_closed(frame: Frame) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
@@ -53,7 +54,7 @@ class LiveGenerators:
         provenance.follows_late = True
         provenance.guard(GuardKind.IS, make(source, "suspended"), facts)
         if layout is None:
-            made = TracedGenerator(self._tracer, Frame(_ENDED))
+            made = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
             made.finished = True
             return self._stands_for(generator, made, source)
         names, values = layout.code.co_varnames, generator_values(generator)

@@ -21,6 +21,7 @@ import torch
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part
 from tracer_core.trace.scalars import SYMBOLS
 
@@ -168,10 +169,19 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
     )
 
 
+def _is_replaced(tracer: Tracing, key: Any) -> bool:
+    """Returns whether the trace works on a copy of the object behind a key."""
+    if type(key) is tuple:
+        return any(_is_replaced(tracer, part) for part in key)
+    return isinstance(key, HOST_ITERATORS) and not tracer.provenance.is_fresh(key)
+
+
 def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
     run that code again: its answers are guarded, and it changed nothing."""
     tracer.scalars.payload(key)
+    if _is_replaced(tracer, key):
+        raise Break("unsupported_value", "a generator from before this segment is looked up")
     known = [other for other in keys_of(container) if other is not key]
     own = has_own_hash(tracer, key)
     if not own and not any(has_own_hash(tracer, other) for other in known):

@@ -9,14 +9,17 @@ generated code then puts in place with `set_frame`.
 from __future__ import annotations
 
 import copy
+import inspect
 import types
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, kept_when_dead
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
@@ -26,9 +29,10 @@ use_own_builtins(globals())
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a frame stands (None: it has ended), and whether it has begun. Equal facts are one
-    object."""
+    """The code of a frame, where the frame stands (None: it has ended), and whether it has begun.
+    Equal facts are one object."""
 
+    code: types.CodeType
     layout: FrameLayout | None
     started: bool
 
@@ -39,10 +43,14 @@ class SuspendedGenerator:
 
     __slots__ = ("facts", "values", "primed")
 
-    def __init__(self) -> None:
-        self.facts = _FINISHED
+    def __init__(self, code: types.CodeType) -> None:
+        self.facts = _interned(Facts(code, None, True))
         self.values: tuple[Any, ...] = ()
         self.primed = False
+
+    def stand_at(self, layout: FrameLayout | None, values: Sequence[Any], started: bool) -> None:
+        self.facts = _interned(Facts(self.facts.code, layout, started))
+        self.values = tuple(values)
 
     def acts_when_closed(self) -> bool:
         """Returns whether closing the generator may run code: it stands inside handlers."""
@@ -60,16 +68,16 @@ class SuspendedGenerator:
             raise StopIteration
         (frame,) = frames_of((layout,), self.values)
         self.values = ()
-        running = TracedGenerator(RealMachine(), frame)
+        machine = RealMachine()
+        machine.frames = [
+            frame
+        ]  # from which ``throw()`` and ``close()`` of an inner one are called
+        running = TracedGenerator(machine, frame)
         running.started = self.facts.started
         try:
             return running.send(sent) if error is None else running.throw(error)
         finally:
-            if running.finished:
-                self.facts = _FINISHED
-            else:
-                layout, values = layout_of(frame)
-                self.facts, self.values = _interned(Facts(layout, running.started)), tuple(values)
+            self.stand_at(*frame_parts(running), running.started)
             frame.generator = None
 
 
@@ -80,37 +88,56 @@ def _interned(facts: Facts) -> Facts:
     return _known_facts.setdefault(facts, facts)
 
 
-_FINISHED = _interned(Facts(None, True))
-
-
 def _run(suspended: SuspendedGenerator) -> Generator[Any, Any, Any]:
-    """The body of every suspended generator."""
-    sent, error = None, None
+    """The body of every suspended generator. No variable of its own holds what it yields or what is
+    thrown into it: neither would die where it does in eager."""
+    sent: Any = None
+    passed: list[Any] = [None]
     if suspended.primed:
         try:
             sent = yield
         except BaseException as raised:
-            error = raised
+            passed = [raised]
     while True:
         try:
-            value = suspended.advance(sent, error)
+            passed.append(suspended.advance(sent, passed.pop()))
         except StopIteration as stop:
             return stop.value
-        sent, error = None, None
-        try:
-            sent = yield value
         except BaseException as raised:
-            error = raised
+            raise raised.with_traceback(without_own(raised.__traceback__))  # noqa: B904  (the same exception)
+        sent = None
+        try:
+            sent = yield passed.pop()
+            passed.append(None)
+        except BaseException as raised:
+            passed.append(raised)
+
+
+#: Code of a generator function -> `_run` with the flags and names of that code: ``await`` takes a
+#: generator by its flags.
+_BODIES: WeakKeyDictionary[types.CodeType, Callable[[SuspendedGenerator], Any]] = (
+    WeakKeyDictionary()
+)
 
 
 # -- for generated code
 # ---------------------------------------------------------------------------------
 
 
-def new_suspended_generator(name: str, qualname: str) -> Any:
-    """Makes a suspended generator without a frame."""
-    suspended = SuspendedGenerator()
-    made: Any = _run(suspended)
+def new_suspended_generator(name: str, qualname: str, code: types.CodeType) -> Any:
+    """Makes a suspended generator of a generator function's code, without a frame."""
+    body = _BODIES.get(code)
+    if body is None:
+        body = _BODIES[code] = types.FunctionType(
+            _run.__code__.replace(
+                co_flags=_run.__code__.co_flags | code.co_flags & inspect.CO_ITERABLE_COROUTINE,
+                co_name=code.co_name,
+                co_qualname=code.co_qualname,
+            ),
+            globals(),
+        )
+    suspended = SuspendedGenerator(code)
+    made: Any = body(suspended)
     made.__name__, made.__qualname__ = name, qualname
     SUSPENDED_GENERATORS[made] = suspended
     return made
@@ -126,11 +153,11 @@ def set_frame(
     """Sets where the generator stands from now on."""
     suspended: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
-        suspended.facts, suspended.values = _FINISHED, ()
+        suspended.stand_at(None, (), True)
         if not generator.gi_running:
             generator.close()
     else:
-        suspended.facts, suspended.values = _interned(Facts(layout, started)), values
+        suspended.stand_at(layout, values, started)
     if started and not suspended.primed and generator.gi_frame is not None:
         suspended.primed = True
         if not generator_has_begun(generator):
@@ -143,7 +170,7 @@ def generator_has_begun(generator: Any) -> bool:
 
 
 def _first_instruction() -> int:
-    probe: Any = _run(SuspendedGenerator())
+    probe: Any = _run(SuspendedGenerator(_run.__code__))
     before: int = probe.gi_frame.f_lasti
     return before + 1
 

@@ -26,7 +26,7 @@ from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
-from tracer_core.fx_capture.provenance import Provenance, end_is_seen
+from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
@@ -41,7 +41,7 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.containers import Items
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.finalization import Finalization
-from tracer_core.trace.generators import acts_when_closed
+from tracer_core.trace.generators import is_left_inside
 from tracer_core.trace.guarded_reads import GuardedReads
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
@@ -130,8 +130,7 @@ class Tracer(Machine, Tracing):
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
-        self.dying: set[int] = set()
-        self.finalization = Finalization(self)
+        self.finalization = Finalization(self, self.carried)
         self.loops = PlainLoops(self, unrolls)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
@@ -180,8 +179,6 @@ class Tracer(Machine, Tracing):
         if self.unbuildable:
             self._break_before_unbuildable()
         if self.nesting == 0:
-            if self.dying:
-                self._break_before_death()
             self.finalization.check(self._step_before)
         if self.steps >= self.loops.look_at:
             self.loops.look()
@@ -191,9 +188,7 @@ class Tracer(Machine, Tracing):
         ``with``: its handlers run when its last reference goes, which a trace does not see.
         is_carried(generator): the generator is live across the graph break."""
         for made in self.calls.generators:
-            if not made.started or made.finished or is_carried(made):
-                continue
-            if acts_when_closed(made.frame):
+            if is_left_inside(made) and not is_carried(made):
                 raise Restart(
                     made.born, "unsupported_value", f"{made.code_name} is left inside try or with"
                 )
@@ -209,24 +204,6 @@ class Tracer(Machine, Tracing):
                 raise Restart(
                     step, "unsupported_value", f"a {made.__module__}.{made.__qualname__} is made"
                 )
-
-    def _break_before_death(self) -> None:
-        """Breaks before an instruction that may drop the last reference to a generator with an
-        observable finalization."""
-        frame = self.frames[-1]
-        name = frame.code.names[frame.ip]
-        if name in ("STORE_FAST", "DELETE_FAST"):
-            value = frame.locals[frame.code.args[frame.ip]]
-        elif name == "POP_TOP":
-            value = frame.stack[-1]
-        else:
-            return
-        value = value.value if type(value) is LazyValue else value
-        if id(value) in self.dying:
-            raise Break(
-                "finalizer",
-                f"what may be the last reference to a {type(value).__qualname__} is dropped",
-            )
 
     def close(self) -> None:
         """Restores the old contents of every object and torch's state. May be called again."""
@@ -327,11 +304,6 @@ class Tracer(Machine, Tracing):
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
         """Returns the frames of an activation at a break."""
         unread: list[Any] = []
-        self.dying = {
-            id(value)
-            for value in state
-            if type(value) is types.GeneratorType and end_is_seen(value)
-        }
         self.finalization.start(state)
         position = 0
         for layout in layouts:
