@@ -459,3 +459,31 @@ def test_args_tuple_is_returned_whole():
         return args, args[0] + 1
 
     same(f, (X, 1, "s"), (Y, 1, "s"))
+
+
+class Word(str):
+    """A text that equals others whatever their case is."""
+
+    def __eq__(self, other):
+        return str(self).lower() == str(other).lower()
+
+    def __hash__(self):
+        return hash(str(self).lower())
+
+
+class Hashed(str):
+    def __hash__(self):
+        return 5
+
+
+def test_keywords_of_a_subclass_of_str():
+    """CPython compares them with the parameters, and does not look them up."""
+
+    def scaled(x, scale, shift=0, **others):
+        return x * scale + shift, len(others)
+
+    def f(x, kind):
+        return scaled(x, **{kind("scale"): 3, kind("shift"): 2, "other": 1})
+
+    same(lambda x: f(x, Hashed), (X,), (Y,))
+    same(lambda x: scaled(x, 3, **{Word("Shift"): 2}), (X,), (Y,), breaks=None)

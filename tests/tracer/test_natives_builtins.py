@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import cmath
 import collections
+import itertools
 import math
 import operator
 
@@ -494,3 +495,20 @@ def test_dict_fromkeys_takes_no_keywords():
             return x - 1, str(error)
 
     same(fn, (X,), (X,), kinds=("native_python",))
+
+
+def test_iterators_of_constants_are_run_by_c_code():
+    """Item by item, twenty million would take minutes."""
+
+    def f(x):
+        forward, backward = itertools.tee(itertools.repeat(0, 20_000_000))
+        found = any(forward)
+        del backward
+        first, second = itertools.tee(enumerate("abc"))
+        begun = next(first)
+        pairs = all(itertools.chain(zip(range(1, 9), "ab", strict=False), [0])), list(second)
+        biggest = max(itertools.islice(itertools.count(3, 2), 50_000))
+        digits = iter(range(10))
+        return x + biggest, found, begun, pairs, list(first), 3 in digits, list(digits)
+
+    same(f, (X,), (X,))

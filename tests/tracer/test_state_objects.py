@@ -3,6 +3,7 @@ change happens once, whatever the attribute held before, and is seen by the next
 
 from __future__ import annotations
 
+import sys
 import types
 
 import pytest
@@ -803,3 +804,21 @@ def test_two_objects_that_become_one(kind):
     for i, (value, first, second) in enumerate(got):
         assert torch.equal(value, for_eager[i % 2])
         assert (first, second) == ((1, 2) if i % 2 == 0 else (2, 0))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="such classes came with 3.12")
+def test_an_object_whose_class_is_made_in_c():
+    testcapi = pytest.importorskip("_testcapi")
+
+    def make():
+        def f(x):
+            kind = testcapi.make_vectorcall_class()
+            one = kind()
+            one.set_vectorcall(kind)
+            said = [one()]
+            kind.__call__ = lambda self: "of the program"
+            return x + 1, said, one()
+
+        return f
+
+    twin(make, (X,), (Y,), (X,))

@@ -39,7 +39,10 @@ def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, A
     }
     rest: dict[str, Any] = {}
     for name, value in kwargs.items():
-        index = accepted.get(name)
+        # CPython compares a keyword with each parameter, and takes no hash of it.
+        if type(name).__eq__ is not str.__eq__:
+            raise Break("native_python", f"a {type(name).__name__} is a keyword")
+        index = accepted.get(str.__str__(name))
         if index is None:
             rest[name] = _open(machine, value)
         elif slots[index] is not NULL:

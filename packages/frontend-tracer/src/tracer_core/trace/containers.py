@@ -54,6 +54,8 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     }
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
+#: Iterators that run C code if what they hold does, and how deep one holds others.
+_IN_C, _DEEPEST = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS), 8
 #: Type of an OrderedDict's iterators, which no text makes again.
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
@@ -451,7 +453,29 @@ class Items(Component):
 
     def stream(self, value: Any) -> Iterator[Any]:
         """Yields the items of an iterable as the program's own iteration gives them, one by one."""
-        return self._advanced(self.iterate(value))
+        iterator = self.iterate(value)
+        return iterator if self.runs_in_c(iterator) else self._advanced(iterator)
+
+    def runs_in_c(self, iterator: Any) -> bool:
+        """Returns whether nothing can be traced in taking the items of an iterator: it was made in
+        the trace, of C iterators and constants."""
+        if not self._is_plain(iterator, _DEEPEST):
+            return False
+        self.tracer.advanced_at = self.tracer.outer_step
+        return True
+
+    def _is_plain(self, value: Any, depth: int) -> bool:
+        if is_constant(value):
+            return True
+        return (
+            depth > 0
+            and type(value) in _IN_C
+            and self.provenance.is_fresh(value)
+            and all(
+                part is type(value) or self._is_plain(part, depth - 1)
+                for part in gc.get_referents(value)
+            )
+        )
 
     def _advanced(self, iterator: Any) -> Iterator[Any]:
         while True:

@@ -27,6 +27,7 @@ _SAFE_CLASSES = (
     types.SimpleNamespace,
     types.MethodType, types.CellType, types.MappingProxyType,
 )  # fmt: skip
+_METHODS_IN_C = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
 #: Types whose ``__new__`` makes an empty container, whatever the arguments.
 _FILLED_BY_INIT = (
     dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque
@@ -77,6 +78,10 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
     if new is object.__new__:
         if getattr(cls, "__abstractmethods__", None):
             return cls(*args, **kwargs)  # raises Python's own error
+        if any(map(_is_made_in_c, cls.__mro__[:-1])):
+            raise Break(
+                "unknown_native", f"a {cls.__qualname__}, which may hold data of C, is made"
+            )
         obj = object.__new__(cls)
     else:
         obj = tracer.calls.call_value(new, [cls, *args], kwargs)
@@ -84,6 +89,14 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
         return obj
     _ask_for_class(tracer, obj)
     return _initialise(tracer, obj, args, kwargs)
+
+
+def _is_made_in_c(cls: type) -> bool:
+    """Returns whether C code has made a class: it defines methods that only C types define."""
+    return any(
+        type(entry) in _METHODS_IN_C and entry.__objclass__ is cls
+        for entry in type.__dict__["__dict__"].__get__(cls).values()
+    )
 
 
 def _ask_for_class(tracer: Tracing, obj: Any) -> None:

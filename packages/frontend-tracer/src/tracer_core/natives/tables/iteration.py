@@ -113,9 +113,11 @@ def sum_of(tracer: Tracer, iterable: Any, /, start: Any = 0) -> Any:
     return start if summed or not is_constant(start) else sum(plain, start)
 
 
-@special_rows({any: (True,), all: (False,)})
-def search(tracer: Tracer, wanted: bool, iterable: Any) -> bool:
+@special_rows({any: (any, True), all: (all, False)})
+def search(tracer: Tracer, function: Any, wanted: bool, iterable: Any) -> bool:
     iterator = tracer.containers.iterate(iterable)
+    if tracer.containers.runs_in_c(iterator):
+        return bool(function(iterator))
     while True:
         more, item = tracer.containers.advance(iterator)
         if not more:
