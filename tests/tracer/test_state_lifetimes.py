@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import functools
 import gc
 import sys
+import types
 import weakref
 
 import pytest
@@ -798,9 +801,54 @@ def subclasses_are_asked(x):
     return x + 1, seen, len(Parent.__subclasses__())
 
 
+def a_class_is_dropped(x):
+    class Kind(enum.Enum):
+        ONE = 1
+
+    class Owner:
+        @staticmethod
+        def twice(x):
+            return x * 2
+
+        @classmethod
+        def three(cls):
+            return 3
+
+        @staticmethod
+        @functools.lru_cache
+        def unused():
+            return 0
+
+        @property
+        def four(self):
+            return 4
+
+    print(end="")
+    ends = (
+        weakref.ref(Owner), weakref.ref(Owner.twice), weakref.ref(Owner.three.__func__),
+        weakref.ref(Owner.four.fget), weakref.ref(Owner.unused), weakref.ref(Kind.ONE),
+    )  # fmt: skip
+    x = Owner.twice(x) + Owner().four + Owner.three() + Kind.ONE.value
+    del Owner, Kind
+    gc.collect()
+    return x, [end() is None for end in ends]
+
+
+def functions_and_sets_are_dropped(x):
+    def function():
+        pass
+
+    members = {1, 2}
+    ends = weakref.ref(function), weakref.ref(members)
+    seen = [end() is None for end in ends]
+    del function, members
+    return x + 1, seen, [end() is None for end in ends]
+
+
 ASKED = [
     cycle_is_collected, arguments_are_given_up, callback_of_an_unused_variable,
-    references_are_counted, subclasses_are_asked,
+    references_are_counted, subclasses_are_asked, a_class_is_dropped,
+    functions_and_sets_are_dropped,
 ]  # fmt: skip
 
 
@@ -824,3 +872,36 @@ def test_a_function_that_counts_references_runs_natively():
     held = Thing()
     for _ in range(3):
         torch.testing.assert_close(fast(X, held), f(X, held))
+
+
+def test_a_method_of_a_class_without_a_name_is_replaced():
+    def make():
+        def double(x):
+            return x * 2
+
+        def triple(x):
+            return x * 3
+
+        class Owner:
+            one = other = staticmethod(double)
+            size = property(lambda self: 1, doc="one")
+
+        def f(x):
+            same = vars(Owner)["one"] is vars(Owner)["other"]
+            return Owner.one(x) + Owner().size, same, Owner.size.__doc__
+
+        def other(_):
+            Owner.other = staticmethod(double)
+
+        def one(_):
+            Owner.one = staticmethod(triple)
+
+        def size(_):
+            Owner.size = property(lambda self: 2, doc="two")
+
+        return f, types.SimpleNamespace(other=other, one=one, size=size)
+
+    twin(
+        make, (X,), (Y,), lambda w: w.other(0), (X,), lambda w: w.one(0), (X,),
+        lambda w: w.size(0), (X,), (Y,), graphs=4, breaks=0,
+    )  # fmt: skip

@@ -33,7 +33,7 @@ from tracer_core.guards.object_layout import (
     namespace,
     weak_reference_offset,
 )
-from tracer_core.guards.own_reference import is_watched
+from tracer_core.guards.own_reference import is_watched, outlives_entries
 from tracer_core.guards.source import Source, Sources
 from tracer_core.torch_private.names import classes
 
@@ -59,6 +59,20 @@ _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
 TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
+#: Types of descriptors that take no weak reference -> the parts that make two of them alike.
+WRAPPED: dict[type, tuple[str, ...]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel", "__doc__"),
+}
+
+
+def _parts_die(value: Any) -> bool:
+    """Returns whether a part of a descriptor may die before the cache entry."""
+    parts = (getattr(value, part) for part in WRAPPED[type(value)])
+    return not all(is_constant(part) or outlives_entries(part) for part in parts)
+
+
 def is_constant(value: Any) -> bool:
     """Returns whether a value is guarded by equality: immutable at every depth."""
     kind = type(value)
@@ -81,7 +95,9 @@ def keys_of(container: Any) -> list[Any]:
 
 
 #: Long-lived objects; weak references to them are bookkeeping that the program does not see.
-_LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
+_LONG_LIVED = (
+    type, torch.Tensor, torch.nn.Module, BaseException, types.ModuleType, types.CodeType,
+)  # fmt: skip
 
 
 #: Generator object -> its suspended generator (trace/suspended_generators.py).
@@ -104,8 +120,10 @@ def end_is_seen(value: Any, depth: int = 3) -> bool:
         )
     if type(value) is weakref.ReferenceType:
         return value.__callback__ is not None
-    if not flags(type(value)) & HEAP_TYPE or issubclass(type(value), _LONG_LIVED):
+    if issubclass(type(value), _LONG_LIVED):
         return False
+    if not flags(type(value)) & HEAP_TYPE:
+        return bool(weak_reference_offset(type(value))) and is_watched(value)
     return any("__del__" in namespace(owner) for owner in mro(type(value))) or is_watched(value)
 
 
@@ -340,6 +358,8 @@ class Provenance:
             return value
         if isinstance(value, _BOUND_TYPES) and _is_bound(value.__self__):
             return self._read_bound(value, source)
+        if type(value) in WRAPPED and _parts_die(value):
+            return self._read_wrapped(value, source)
         if isinstance(value, IDENTITY_TYPES):
             if source.root.kind != "const" or source.base is not None:
                 self.guard(GuardKind.IS, source, value)
@@ -358,6 +378,19 @@ class Provenance:
             self.guard(GuardKind.TYPE, source, type(value))
             if type(value) is tuple:
                 self.guard(GuardKind.LEN, source, len(value))
+        return value
+
+    def _read_wrapped(self, value: Any, source: Source) -> Any:
+        """Reads a descriptor that the entry could not refer to weakly: its parts are guarded."""
+        known = self._by_id.get(id(value))
+        if known is not None:
+            if known is not source:
+                self.guard(GuardKind.SAME, source, known)
+            return value
+        self.register(value, source)
+        self.guard(GuardKind.TYPE, source, type(value))
+        for part in WRAPPED[type(value)]:
+            self.read(getattr(value, part), self.sources.make(source, "slot", part))
         return value
 
     def _read_bound(self, value: Any, source: Source) -> Any:

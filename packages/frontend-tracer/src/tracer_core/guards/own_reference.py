@@ -6,6 +6,7 @@ an object's finalization (a graph break), and must not keep alive what the progr
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 import sys
@@ -50,7 +51,8 @@ class OwnDict:
 
 
 class Mortal:
-    """Stands for a function or class that its cache entry does not keep alive."""
+    """Stands for a function, class or member of an enumeration that its cache entry does not keep
+    alive."""
 
     __slots__ = ("reference", "_text")
 
@@ -61,7 +63,9 @@ class Mortal:
         return self._text
 
 
-_MORTAL = (type, types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
+_MORTAL = (
+    type, types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper, enum.Enum,
+)  # fmt: skip
 
 
 def held(obj: Any) -> Any:
@@ -70,11 +74,7 @@ def held(obj: Any) -> Any:
     if type(obj) is tuple:
         items = tuple(map(held, obj))
         return obj if all(map(operator.is_, items, obj)) else items
-    if not isinstance(obj, _MORTAL) or (isinstance(obj, type) and not flags(obj) & HEAP_TYPE):
-        return obj
-    if type(obj) is types.BuiltinFunctionType and obj.__self__ is not None:
-        return obj  # a module's or an object's
-    if _has_import_path(obj):
+    if not isinstance(obj, _MORTAL) or not refers_weakly(obj) or outlives_entries(obj):
         return obj
     return Mortal(obj, type.__repr__(obj) if isinstance(obj, type) else repr(obj))
 
@@ -86,9 +86,23 @@ def object_of(obj: Any) -> Any:
     return obj.reference() if type(obj) is Mortal else obj
 
 
+def outlives_entries(obj: Any) -> bool:
+    """Returns whether a function, class or member of an enumeration lives as long as a module."""
+    if not isinstance(obj, _MORTAL):
+        return False
+    return (isinstance(obj, type) and not flags(obj) & HEAP_TYPE) or _has_import_path(obj)
+
+
 def _has_import_path(obj: Any) -> bool:
     """Returns whether a module leads to a function or class by its names, perhaps through the
-    functions that wrap it. Runs no user code."""
+    functions that wrap it; to a member of an enumeration, by those of its class. Runs no user
+    code."""
+    if isinstance(obj, enum.Enum):
+        obj = type(obj)
+    if type(obj) is types.BuiltinFunctionType and obj.__self__ is not None:
+        owner = obj.__self__
+        if not isinstance(owner, types.ModuleType) or vars(owner).get(obj.__name__) is obj:
+            return True  # an object's or a module's
     described = type.__dict__ if isinstance(obj, type) else None
     try:
         if described is None:

@@ -517,7 +517,7 @@ class Attributes(Component):
                     source = self.entries.entry_source(base, name)
                     return self.provenance.read_varying(raw, source) if guarded else raw
                 if guarded:
-                    self.entries.read_class_entry(raw, self.entries.entry_source(base, name))
+                    self.entries.read_class_entry(raw, self.entries.entry_source(base, name), base)
                 if cls is not obj:
                     return self.get_descriptor(raw, obj, cls, name)
                 if isinstance(raw, staticmethod):

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
@@ -128,7 +129,7 @@ class Entries(Component):
             if name in namespace:
                 value = namespace[name]
                 if guarded and type(value) not in _NUMBERS:
-                    self.read_class_entry(value, self.entry_source(owner, name))
+                    self.read_class_entry(value, self.entry_source(owner, name), owner)
                 return owner, value
             if guarded:
                 self.provenance.guard(GuardKind.HAS_NOT, self.namespace_of(owner), name)
@@ -150,17 +151,28 @@ class Entries(Component):
                         GuardKind.MRO, self.provenance.constant(owner), owner.__mro__
                     )
 
-    def read_class_entry(self, value: Any, source: Source) -> None:
+    def read_class_entry(self, value: Any, source: Source, owner: type) -> None:
         """Guards a value found on a class. The contents of the value are guarded where they are
-        read."""
+        read. The guards keep no value alive that only a class holds that may die."""
         if isinstance(value, (tuple, torch.Tensor)):
             self.provenance.read(value, source)
             return
-        self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
-        if type(value).__flags__ & HEAP_TYPE and not is_constant(value):
+        if is_constant(value):
+            self.provenance.guard(GuardKind.EQ, source, value)
+            return
+        if type(value) in WRAPPED:
+            self.provenance.read(value, source)
+            return
+        known = self.provenance.source_of(value)
+        dies = not isinstance(value, (*IDENTITY_TYPES, *_C_METHODS)) and not outlives_entries(owner)
+        if not dies:
+            self.provenance.guard(GuardKind.IS, source, value)
+        elif known is not None and known is not source:
+            self.provenance.guard(GuardKind.SAME, source, known)
+        if dies or type(value).__flags__ & HEAP_TYPE:
             # The type decides whether the value is a descriptor.
             self.provenance.guard(GuardKind.TYPE, source, type(value))
-        if not is_constant(value) and self.provenance.source_of(value) is None:
+        if known is None:
             self.provenance.adopt(value, source)
 
     def forget_entries(self) -> None:

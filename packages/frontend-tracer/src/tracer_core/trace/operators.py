@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -372,7 +372,7 @@ class Operations(Component):
             return True  # reached by two paths; a guard keeps both leading to one object
         if (
             type(left) is type(right)
-            and not isinstance(left, IDENTITY_TYPES)
+            and (type(left) in WRAPPED or not isinstance(left, IDENTITY_TYPES))
             and not is_constant(left)
         ):
             one, other = self.provenance.source_of(left), self.provenance.source_of(right)
