@@ -173,6 +173,10 @@ class Machine:
         value = frame.stack.pop()
         return self.open(value) if type(value) is LazyValue else value
 
+    def called(self, value: Any) -> Any:
+        """Returns what an instruction took from the stack to call, or to compare with None."""
+        return self.open_called(value) if type(value) is LazyValue else value
+
     def pop_n(self, frame: Frame, n: int) -> list[Any]:
         if n == 0:
             return []
@@ -199,6 +203,10 @@ class Machine:
 
     def open(self, unread: LazyValue) -> Any:
         return unread.value
+
+    def open_called(self, unread: LazyValue) -> Any:
+        """Returns a value of which an instruction needs no more than what a call of it does."""
+        return self.open(unread)
 
     def break_graph(self, kind: str, reason: str) -> NoReturn:
         raise Break(kind, reason)

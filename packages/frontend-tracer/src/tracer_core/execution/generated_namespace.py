@@ -20,7 +20,13 @@ from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
 from tracer_core.fx_capture.known_scalars import single
-from tracer_core.guards.guard import data_of, exact_members, same_objects, tensor_is
+from tracer_core.guards.guard import (
+    data_of,
+    exact_members,
+    function_is,
+    same_objects,
+    tensor_is,
+)
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
@@ -92,6 +98,7 @@ def runtime_namespace() -> dict[str, Any]:
         "TracerError": TracerError,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of, "exact_members": exact_members,
+        "function_is": function_is,
         "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups,
         "memory": memory,
         "are_distinct": are_distinct, "single": single,

@@ -294,6 +294,18 @@ class Provenance:
         self.register(obj, source)
         self._read[source] = obj
 
+    def adopt_same(self, obj: Any, source: Source) -> None:
+        """Registers an object of a known type; guards that it is that of an earlier source."""
+        found = self._by_id.get(id(obj))
+        if found is None:
+            self.adopt(obj, source)
+        elif found is not source:
+            self.guard(GuardKind.SAME, source, found)
+
+    def has_identity(self, obj: Any, source: Source) -> bool:
+        """Returns whether guards see to it that a source leads to this very object."""
+        return source.kind == "const" or self._read.get(source) is obj
+
     def constant(self, obj: Any) -> Source:
         """Returns a source for an object that is the same on every call (classes, functions,
         modules)."""
@@ -363,8 +375,12 @@ class Provenance:
         if isinstance(value, IDENTITY_TYPES):
             if source.root.kind != "const" or source.base is not None:
                 self.guard(GuardKind.IS, source, value)
-            if id(value) not in self._by_id:
+            known = self._by_id.get(id(value))
+            if known is None:
                 self.register(value, source)
+            elif type(value) is types.FunctionType and not self.has_identity(value, known):
+                self._read[known] = value  # it was only called, or its frame resumed
+                self.guard(GuardKind.IS, known, value)
             return value
         found = self._by_id.get(id(value))
         if found is not None:

@@ -21,7 +21,7 @@ _COST = {kind: i for i, kind in enumerate((
     GuardKind.IS, GuardKind.TYPE, GuardKind.EQ, GuardKind.SAME, GuardKind.NOT_SAME,
     GuardKind.EMPTY, GuardKind.LEN,
     GuardKind.HAS, GuardKind.HAS_NOT, GuardKind.UNBOUND, GuardKind.UNSET, GuardKind.IS_SET,
-    GuardKind.MRO,
+    GuardKind.MRO, GuardKind.FUNCTION,
     GuardKind.KEYS, GuardKind.DATA, GuardKind.TENSOR))}  # fmt: skip
 
 

@@ -6,12 +6,14 @@ valid. A guard has no side effects and never runs user code.
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import enum
 import fractions
 import math
 import operator
 import pathlib
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +34,8 @@ class GuardKind(enum.Enum):
     object as another source. LEN / KEYS: of a container. HAS / HAS_NOT: a dict has or lacks a key.
     EMPTY: a falsy container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty
     cell. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array.
-    MRO: a class and its bases.
+    MRO: a class and its bases. FUNCTION: what calls of a function rely on beside its code, globals
+    and cells.
     """
 
     TYPE = "type"
@@ -51,6 +54,7 @@ class GuardKind(enum.Enum):
     IS_SET = "is_set"
     DATA = "data"
     MRO = "mro"
+    FUNCTION = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,34 @@ class TensorFacts:
     requires_grad: bool
     shape: tuple[int | None, ...]
     stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts:
+    """What a call relies on in a function that is made anew with the same code: its name in errors,
+    and which parameters have defaults. It has no attributes: no marks."""
+
+    name: str
+    n_defaults: int
+    keywords: tuple[str, ...]
+
+
+def function_facts(function: types.FunctionType) -> FunctionFacts:
+    """Returns what a FUNCTION guard compares."""
+    defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or ()
+    return FunctionFacts(function.__qualname__, len(defaults), tuple(keywords))
+
+
+def function_is(value: Any, name: str, n_defaults: int, keywords: tuple[str, ...]) -> bool:
+    """Checks a FUNCTION guard."""
+    return (
+        type(value) is types.FunctionType
+        and value.__qualname__ == name
+        and len(value.__defaults__ or ()) == n_defaults
+        and tuple(value.__kwdefaults__ or ()) == keywords
+        and value.__builtins__ is builtins.__dict__  # type: ignore[attr-defined]
+        and not value.__dict__
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,5 +345,8 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",
     GuardKind.IS_SET: lambda g, v, c, f: f"not is_unset({c(g.expected)}, {v})",
     GuardKind.MRO: lambda g, v, c, f: f"same_objects({v}.__mro__, {c(g.expected)})",
+    GuardKind.FUNCTION: lambda g, v, c, f: (
+        f"function_is({v}, {g.expected.name!r}, {g.expected.n_defaults}, {g.expected.keywords!r})"
+    ),
     GuardKind.DATA: lambda g, v, c, f: f"data_of({v}) == {g.expected!r}",
 }

@@ -82,6 +82,11 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
     return None
 
 
+def is_known(module: str) -> bool:
+    """Returns whether functions of a module may run natively."""
+    return _known(module) is not None
+
+
 def runs_natively(
     tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:

@@ -296,6 +296,9 @@ class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol)
     def cell_contents(self, cell: Any) -> Any:
         """Returns the contents of a cell, or NULL; guarded either way."""
 
+    def guard_namespace(self, function: types.FunctionType, source: Source) -> None:
+        """Guards the globals of a function that may be another one in the next call."""
+
     def made_here(self, function: types.FunctionType) -> bool:
         """Returns whether the trace itself made this function."""
 

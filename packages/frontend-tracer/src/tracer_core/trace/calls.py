@@ -7,6 +7,7 @@ before that native code (`Restart`).
 
 from __future__ import annotations
 
+import builtins
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,12 @@ from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
 from tracer_core.bytecode.code import UNSUPPORTED, decode, is_eager_only
 from tracer_core.bytecode.frame import Frame, LazyValue
+from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
-from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.guard import GuardKind, function_facts
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.own_reference import outlives_entries
+from tracer_core.guards.source import Source
 from tracer_core.natives import libraries, policy
 from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
 from tracer_core.natives.symbolic_scalars import keeps_symbols
@@ -231,6 +235,41 @@ class Calls(Component):
                 self.generators.append(made)
             return made
         return frame
+
+    def read_by_code(self, function: types.FunctionType, source: Source) -> bool:
+        """Guards a function that the program only calls: what it was made of, not its identity, which
+        is another in each call. Returns False for one that is guarded by its identity."""
+        provenance = self.provenance
+        known = provenance.source_of(function)
+        if known is None:
+            if not self._is_made_anew(function):
+                return False
+            provenance.register(function, source)
+        elif provenance.has_identity(function, known) or not self._is_made_anew(function):
+            return False
+        elif known is not source:
+            provenance.guard(GuardKind.SAME, source, known)
+        known = known or source
+        provenance.guard(GuardKind.FUNCTION, known, function_facts(function))
+        self.tracer.names.guard_namespace(function, known)
+        return True
+
+    def _is_made_anew(self, function: types.FunctionType) -> bool:
+        """Returns whether a function may be another one in the next call, and is plain: nothing but
+        its code says what a call of it does."""
+        package = function.__globals__.get("__name__", "")
+        return not (
+            outlives_entries(function)
+            or self.tracer.names.made_here(function)
+            or function.__dict__
+            or type(function.__globals__) is not dict
+            or builtins_of(function) is not builtins.__dict__
+            or function.__code__ in CALLED_CODES
+            or package.partition(".")[0] in CALLED_PACKAGES
+            or effect_of(function) is not None
+            or libraries.is_known(package)
+            or policy.decide(function)[0] is not policy.Decision.INLINE
+        )
 
     def _guard_code(self, function: types.FunctionType) -> None:
         """Guards a function's code, which can be replaced in the same function object."""

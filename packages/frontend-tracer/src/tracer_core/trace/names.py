@@ -13,10 +13,11 @@ import types
 import typing
 from typing import Any
 
-from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.class_creation import ENUM_HOOKS
@@ -79,6 +80,11 @@ class Names(Component):
             self.provenance.register(namespace, found)
         return found
 
+    def guard_namespace(self, function: types.FunctionType, source: Source) -> None:
+        """Guards the globals of a function that may be another one in the next call."""
+        slot = self.sources.make(source, "slot", "__globals__")
+        self.provenance.guard(GuardKind.SAME, slot, self.namespace_source(function))
+
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         self.namespace_source(frame.function)
         self.tracer.side_effects.before_store(frame.globals, name)
@@ -100,6 +106,11 @@ class Names(Component):
         self.tracer.containers.setitem(namespace, name, value)
 
     def load_cell(self, cell: Any, name: str) -> Any:
+        source = self.provenance.source_of(cell)
+        if source is not None and self.effects.peek(cell) is None:
+            value = contents(cell)
+            if type(value) is types.FunctionType and not outlives_entries(value):
+                return LazyValue(value, self.sources.make(source, "contents"))
         value = self.cell_contents(cell)
         if value is NULL:
             raise NameError(
@@ -136,9 +147,9 @@ class Names(Component):
             source = self.provenance.constant(function)
         if source is not None:
             for i, cell in enumerate(cells):
-                if self.provenance.source_of(cell) is None and id(cell) not in self._fresh_cells:
+                if id(cell) not in self._fresh_cells:
                     name = function.__code__.co_freevars[i]
-                    self.provenance.register(cell, self.sources.make(source, "cell", (i, name)))
+                    self.provenance.adopt_same(cell, self.sources.make(source, "cell", (i, name)))
         return cells
 
     # -- functions made in the trace, and their cells --

@@ -27,7 +27,6 @@ from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import Provenance
-from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
@@ -150,6 +149,11 @@ class Tracer(Machine, Tracing):
 
     def open(self, unread: LazyValue) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)
+
+    def open_called(self, unread: LazyValue) -> Any:
+        value, source = unread.value, unread.source
+        is_read = type(value) is types.FunctionType and self.calls.read_by_code(value, source)
+        return value if is_read else self.open(unread)
 
     def _concrete(self, leaf: Any) -> Any:
         return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf
@@ -320,9 +324,7 @@ class Tracer(Machine, Tracing):
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
         self.calls.interpreted[function.__code__] = function
-        namespace = self.names.namespace_source(function)
-        slot = self.provenance.sources.make(source, "slot", "__globals__")
-        self.provenance.guard(GuardKind.SAME, slot, namespace)
+        self.names.guard_namespace(function, source)
 
     def _name_locals(self, layout: FrameLayout, unread: list[Any], position: int) -> None:
         """Names locals as the user does."""

@@ -35,13 +35,13 @@ def pop_jump_if_false(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
 def pop_jump_if_none(m: Machine, f: Frame, arg: int) -> None:
-    if m.pop(f) is None:
+    if m.called(f.stack.pop()) is None:
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(m: Machine, f: Frame, arg: int) -> None:
-    if m.pop(f) is not None:
+    if m.called(f.stack.pop()) is not None:
         f.ip = arg
 
 

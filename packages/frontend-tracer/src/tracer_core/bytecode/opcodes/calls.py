@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 
 from tracer_core.bytecode.code import opcode
-from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.containers import function_text, may_iterate
@@ -23,12 +23,11 @@ def call(m: Machine, f: Frame, arg: int) -> None:
     names = f.kw_names
     # This may break the graph before the call, which then still needs its kw_names.
     values = m.pop_n(f, arg)
-    second = m.pop(f)
-    first = m.pop(f)
+    second, first = f.stack.pop(), f.stack.pop()
     f.kw_names = ()
-    function = second if first is NULL else first
+    function = m.called(second if first is NULL else first)
     if first is not NULL and second is not NULL:
-        values.insert(0, second)
+        values.insert(0, m.open(second) if type(second) is LazyValue else second)
     n = len(names)
     try:
         if n:
@@ -45,8 +44,8 @@ def call_function_ex(m: Machine, f: Frame, arg: int | None) -> None:
     # Since 3.14 there is no argument: NULL stands for no keywords.
     named = m.pop(f) if arg is None or arg & 1 else NULL
     positional = m.pop(f)
-    upper, lower = m.pop(f), m.pop(f)
-    function = lower if upper is NULL else upper
+    upper, lower = f.stack.pop(), f.stack.pop()
+    function = m.called(lower if upper is NULL else upper)
     kwargs = {} if named is NULL else m.containers.mapping(named)
     if not may_iterate(positional):
         kind = m.exceptions.type_name(positional)
