@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 
+import pytest
 import torch
 
 import tracer_core
@@ -619,3 +620,29 @@ def test_the_identity_of_a_function_made_in_each_call_is_seen():
     for _ in range(4):
         expected, result = f(X, kept), fast(X, fast_kept)
         assert torch.equal(result[0], expected[0]) and result[1:] == expected[1:]
+
+
+def test_functions_share_their_annotations_across_a_break():
+    def f(x, key):
+        def one():
+            pass
+
+        def two():
+            pass
+
+        two.__annotations__ = one.__annotations__
+        tracer_core.graph_break()
+        one.__annotations__[key] = int
+        return x + 1, two.__annotations__
+
+    same(f, (X, "a"), (Y, "a"), (X, "b"), breaks=1)
+
+
+def test_a_c_function_gets_the_very_tuple_of_its_arguments():
+    returns_them = pytest.importorskip("_testcapi").MethodDescriptorNopGet()
+
+    def f(x):
+        args = tuple([x + 1, 2])
+        return args[0], returns_them(*args) is args, returns_them(*[1, 2])
+
+    same(f, (X,), (Y,), (X,), breaks=2)

@@ -105,6 +105,10 @@ class ContainerSemantics(Protocol):
         become a symbol. limit: the most items that are taken of an iterator."""
         ...
 
+    def arguments(self, value: Any) -> Any:
+        """Returns what ``*args`` of a call gives; C code may return the very tuple."""
+        ...
+
     def mapping(self, value: Any) -> dict[Any, Any]:
         """Returns the items of a mapping, for ``**kwargs`` and ``{**d}``."""
         ...

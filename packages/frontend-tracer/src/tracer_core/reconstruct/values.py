@@ -186,8 +186,9 @@ class Rebuilder(ObjectRebuilder):
         )
         plain = types.FunctionType(code, obj.__globals__, code.co_name, None, closure)
         for field in _FUNCTION_FIELDS:
+            is_shared = _references(obj, field) > _references(plain, field)
             value = getattr(obj, field, None)
-            if value != getattr(plain, field, None):
+            if value != getattr(plain, field, None) or (type(value) is dict and is_shared):
                 self._pending.append(functools.partial(self._set_field, name, field, value))
         if obj.__dict__:
             self._pending.append(lambda: self._set_attributes(name, obj.__dict__))
@@ -368,6 +369,12 @@ def _gives(function: Any, args: tuple[Any, ...], kind: type) -> bool:
 def _is_stand_in(obj: Any) -> bool:
     """Returns whether an object is the tracer's own, describing one of torch's."""
     return type(obj).__module__.startswith("tracer_core.")
+
+
+def _references(function: types.FunctionType, field: str) -> int:
+    """Returns how many references there are to the value of a field; an empty dictionary, which
+    Python makes when it is read, has that of the function alone."""
+    return sys.getrefcount(getattr(function, field, None))
 
 
 _FUNCTION_FIELDS = (

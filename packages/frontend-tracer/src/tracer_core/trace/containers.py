@@ -451,6 +451,9 @@ class Items(Component):
             return list(value)
         return list(itertools.islice(self.stream(value), limit))
 
+    def arguments(self, value: Any) -> list[Any]:
+        return self.spread(value, varies=True)
+
     def stream(self, value: Any) -> Iterator[Any]:
         """Yields the items of an iterable as the program's own iteration gives them, one by one."""
         iterator = self.iterate(value)

@@ -192,6 +192,9 @@ class EagerContainers:
     def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
         return list(value if limit is None else itertools.islice(value, limit))
 
+    def arguments(self, value: Any) -> Any:
+        return value if type(value) is tuple else list(value)
+
     def mapping(self, value: Any) -> dict[Any, Any]:
         return dict(value)
 

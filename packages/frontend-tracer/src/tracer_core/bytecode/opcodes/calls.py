@@ -52,7 +52,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int | None) -> None:
         raise TypeError(
             f"{function_text(function)} argument after * must be an iterable, not {kind}"
         )
-    args = m.containers.spread(positional, varies=True)
+    args = m.containers.arguments(positional)
     for name in kwargs:
         if not isinstance(name, str):
             raise TypeError("keywords must be strings")
