@@ -69,9 +69,8 @@ class SuspendedGenerator:
         (frame,) = frames_of((layout,), self.values)
         self.values = ()
         machine = RealMachine()
-        machine.frames = [
-            frame
-        ]  # from which ``throw()`` and ``close()`` of an inner one are called
+        # ``throw()`` and ``close()`` of an inner generator are called from this frame.
+        machine.frames = [frame]
         running = TracedGenerator(machine, frame)
         running.started = self.facts.started
         try:
