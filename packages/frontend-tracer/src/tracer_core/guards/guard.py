@@ -97,7 +97,7 @@ def function_is(value: Any, name: str, n_defaults: int, keywords: tuple[str, ...
         and value.__qualname__ == name
         and len(value.__defaults__ or ()) == n_defaults
         and tuple(value.__kwdefaults__ or ()) == keywords
-        and value.__builtins__ is builtins.__dict__  # type: ignore[attr-defined]
+        and value.__builtins__ is builtins.__dict__
         and not value.__dict__
     )
 
