@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import sys
 import types
 import typing
 from typing import ClassVar, NamedTuple
@@ -1164,6 +1165,71 @@ def classes_that_typing_makes_are_of_the_caller(x):
     Id = typing.NewType("Id", int)
     made = [Row, Entry, Other, Id]
     return x + Id(1), [one.__module__ for one in made], tuple(Row(3)), Entry(a=1), Other.__total__
+
+
+@program
+def super_passes_over_a_method_in_c(x):
+    class Lists(collections.defaultdict):
+        def copies(self):
+            return super(collections.defaultdict, self).copy(), super().copy()
+
+    plain, own = Lists(list, a=1).copies()
+    return x + 1, type(plain) is dict, type(own) is Lists, plain == own
+
+
+@program(graphs=None, breaks=None)
+def a_protocol_without_functions(x):
+    @typing.runtime_checkable
+    class P(typing.Protocol):
+        y = None
+
+    class A:
+        pass
+
+    class B:
+        y = 1
+
+    tracer_core.graph_break()
+    return x + 1, isinstance(A(), P), isinstance(B(), P)
+
+
+@program(graphs=None, breaks=None)
+def typing_knows_its_own_hook_after_a_break(x):
+    @typing.runtime_checkable
+    class P(typing.Protocol):
+        y: int
+
+        def go(self): ...
+
+    class A:
+        y = 1
+
+        def go(self): ...
+
+    tracer_core.graph_break()
+    same = vars(P)["__subclasshook__"] is typing._proto_hook if sys.version_info >= (3, 12) else 0
+    return x + 1, same, texts_of(lambda: issubclass(A, P), lambda: issubclass(int, P))
+
+
+@program(graphs=None, breaks=None)
+def the_bases_of_a_generic_named_tuple(x):
+    class Pair(NamedTuple, typing.Generic[T]):
+        a: T
+
+    tracer_core.graph_break()
+    return x + 1, Pair.__bases__ == (tuple, typing.Generic), Pair.__mro__[1] is tuple, Pair(3).a
+
+
+@program(graphs=None, breaks=None)
+def classes_that_typing_makes_after_a_break(x):
+    tracer_core.graph_break()
+
+    class Entry(typing.TypedDict):
+        a: int
+
+    Row = NamedTuple("Row", [("a", int)])  # noqa: UP014 (the call is what is tested)
+    tracer_core.graph_break()
+    return x + 1, Row(3).a, Row.__mro__[1] is tuple, Entry(a=1), Entry.__required_keys__
 
 
 T = typing.TypeVar("T")

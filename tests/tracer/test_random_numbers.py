@@ -252,6 +252,34 @@ def test_an_object_is_given_a_method_of_its_own():
     compare(run(dealt), run(tracer_core.compile(dealt, backend="eager")))
 
 
+def test_the_class_has_another_method(monkeypatch):
+    """As unittest.mock.patch puts it there: it is called as often as in eager. A compiler would call
+    it too, to name its temporary files."""
+    drawn = []
+
+    def counted(self):
+        drawn.append(len(drawn))
+        return 0.25 + len(drawn) / 100
+
+    def run(function):
+        found, one = [], random.Random(5)
+        for number in range(6):
+            if number == 2:
+                monkeypatch.setattr(random.Random, "random", counted, raising=False)
+            if number == 4:
+                monkeypatch.undo()
+            found.append((function(torch.arange(3.0), one), function(torch.ones(2), one)))
+        calls = len(drawn)
+        drawn.clear()
+        return found, calls
+
+    compare(run(varied), run(tracer_core.compile(varied, backend="eager")))
+
+
+def varied(x, g):
+    return x * g.uniform(0, 1) + g.gammavariate(0.5, 1.5)
+
+
 def chosen(x, g):
     return x + g.choice([1.0, 2.0, 3.0])
 

@@ -115,12 +115,16 @@ def unbound(function: Any) -> Any:
             raw = cls.__dict__.get(function.__name__)
             if isinstance(raw, classmethod) and isinstance(raw.__func__, types.FunctionType):
                 continue  # a Python override was passed over by super()
-            if isinstance(raw, (classmethod, types.ClassMethodDescriptorType, staticmethod)):
+            if isinstance(raw, (classmethod, staticmethod)) or (
+                type(raw) is types.ClassMethodDescriptorType and raw.__get__(None, owner) == function
+            ):
                 return raw
         raw = type.__dict__.get(function.__name__)  # a method of the class as an object: mro()
         return raw if isinstance(raw, types.MethodDescriptorType) else None
     for cls in type(owner).__mro__:
         raw = cls.__dict__.get(function.__name__)
+        if type(raw) is types.MethodDescriptorType and raw.__get__(owner, type(owner)) != function:
+            continue  # so was this one
         if raw is not None and not isinstance(raw, types.FunctionType):
             return raw  # a Python override was passed over by super()
     return None

@@ -78,10 +78,10 @@ def called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
 
 
-def is_module_global(obj: Any) -> bool:
-    """Returns whether the module that defines an object's class has the object as a global: it is
-    then a sentinel, not a value."""
-    module = sys.modules.get(type(obj).__module__)
+def is_module_global(obj: Any, definer: Any = None) -> bool:
+    """Returns whether the module that defines an object's class, or another definer, has the object
+    as a global: it is then a sentinel, not a value."""
+    module = sys.modules.get(getattr(definer or type(obj), "__module__", None) or "")
     return module is not None and any(value is obj for value in list(vars(module).values()))
 
 

@@ -233,6 +233,8 @@ class Rebuilder(ObjectRebuilder):
 
     def _wrapper(self, obj: Any) -> str:
         """Emits a staticmethod or classmethod, which copies its function's name and text."""
+        if is_module_global(obj, obj.__func__):
+            return self.constant(obj)
         function = self._value(obj.__func__)
         known = self._made_meanwhile(obj)
         if known is not None:

@@ -107,8 +107,7 @@ def typed_namedtuple(tracer: Tracer, meta: Any, name: Any, bases: Any, namespace
                 "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
             )
     made = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
-    for cls in made.__mro__[:-2]:
-        class_creation.note_class(tracer, cls)
+    class_creation.note_class(tracer, made)
     return made
 
 

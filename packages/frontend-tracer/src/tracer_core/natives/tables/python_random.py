@@ -29,6 +29,16 @@ _OF_NUMBERS = (
 )
 _OF_CONTAINERS = ("choice", "shuffle", "sample", "choices", "randbytes")
 _METHODS: dict[str, Any] = {**vars(_random.Random), **vars(random.Random)}
+#: Methods that others call.
+_CALLED = sorted(
+    {
+        name
+        for method in _METHODS.values()
+        if isinstance(method, types.FunctionType)
+        for name in method.__code__.co_names
+        if callable(_METHODS.get(name))
+    }
+)
 breaks(
     _KIND,
     _REASON,
@@ -57,10 +67,15 @@ def _plain(tracer: Tracer, obj: Any, given: Any, kinds: tuple[type, ...]) -> tup
 
 
 def _draws_plainly(tracer: Tracer, obj: Any) -> bool:
-    """Returns whether an object draws by the methods of its class; guards that it has no others."""
-    return type(obj) is random.Random and tracer.reads.keys(tracer.entries.dict_of(obj)) == [
-        GAUSS_NEXT
-    ]
+    """Returns whether an object draws by the methods of its class, which nobody has replaced; guards
+    that it has no others."""
+    if type(obj) is not random.Random:
+        return False
+    if any(
+        tracer.entries.class_entry(type(obj), name)[1] is not _METHODS[name] for name in _CALLED
+    ):
+        return False
+    return tracer.reads.keys(tracer.entries.dict_of(obj)) == [GAUSS_NEXT]
 
 
 def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
