@@ -255,3 +255,16 @@ def test_an_iterator_over_a_set_whose_member_holds_it():
                 (first, second) if isinstance(first, Member) else (next(iter(second)), first)
             )
             assert member.it is iterator and list(iterator) == [member]
+
+
+def test_sets_of_dictionaries_have_the_order_that_c_code_gives_them():
+    """Its table is larger from the start: strings are met in another order than one by one."""
+
+    def f(x, table, members):
+        made = set(table), frozenset(table), members.union("%d", table), {*table}
+        members.update(table)
+        changed = members.symmetric_difference(table), members.intersection(table)
+        return x + 1, [list(one) for one in (*made, members, *changed)]
+
+    tables = [dict.fromkeys(map(str, range(first, first + 9 * (first + 1)))) for first in range(5)]
+    same(f, *[(X, table, {"a", "b"}) for table in tables], breaks=None)

@@ -12,6 +12,7 @@ import dis
 import functools
 import sys
 import types
+import typing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -64,6 +65,17 @@ def calling_line(code: Code, ip: int) -> tuple[str, str, str, int]:
     return raw.co_filename, raw.co_name, raw.co_qualname, code.lines[ip] or raw.co_firstlineno
 
 
+_C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
+#: Function that counts frames -> its parameters, the one that counts, its default, and what it is for
+#: the frame that calls.
+_COUNT_FRAMES: dict[Any, tuple[tuple[str, ...], str, int, int]] = {
+    warnings.warn: (("message", "category", "stacklevel", "source"), "stacklevel", 1, 1),
+    typing._caller: (("depth", "default"), "depth", 1, 0),  # type: ignore[attr-defined]
+}
+if hasattr(sys, "_getframemodulename"):
+    _COUNT_FRAMES[sys._getframemodulename] = (("depth",), "depth", 0, 0)
+
+
 def call_from(
     callers: Sequence[tuple[types.CodeType, dict[str, Any]]],
     function: Any,
@@ -72,8 +84,8 @@ def call_from(
 ) -> Any:
     """Calls a function from below the frames of the program. callers: (calling code, globals) of
     each, the outermost first."""
-    if function is warnings.warn:
-        args, kwargs = _beyond(len(callers), args, kwargs)
+    if type(function) in _C_OR_PYTHON and function in _COUNT_FRAMES:
+        args, kwargs = _beyond(len(callers), function, args, kwargs)
     packed = (function, args, kwargs)
     call = None
     for code, namespace in reversed(callers[-_MOST_CALLERS:]):
@@ -84,20 +96,19 @@ def call_from(
 
 
 def _beyond(
-    n_callers: int, args: Sequence[Any], kwargs: dict[str, Any]
+    n_callers: int, function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Lets a warning for a caller of the activation pass over the interpreter's own frames."""
-    level = kwargs.get("stacklevel", args[2] if len(args) > 2 else 1)
-    if type(level) is not int or level <= n_callers:
+    """Lets a function that asks for a caller of the activation pass over the interpreter's own
+    frames."""
+    names, name, default, nearest = _COUNT_FRAMES[function]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    level, fits = given.get(name, default), len(given) == len(args) + len(kwargs)
+    if not fits or type(level) is not int or level - nearest < n_callers:
         return args, kwargs
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
         frame, level = frame.f_back, level + 1
-    return args[:2], {
-        **kwargs,
-        **dict(zip(("source",), args[3:], strict=False)),
-        "stacklevel": level,
-    }
+    return (), {**given, name: level}
 
 
 def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | None:

@@ -116,7 +116,8 @@ def unbound(function: Any) -> Any:
             if isinstance(raw, classmethod) and isinstance(raw.__func__, types.FunctionType):
                 continue  # a Python override was passed over by super()
             if isinstance(raw, (classmethod, staticmethod)) or (
-                type(raw) is types.ClassMethodDescriptorType and raw.__get__(None, owner) == function
+                type(raw) is types.ClassMethodDescriptorType
+                and raw.__get__(None, owner) == function
             ):
                 return raw
         raw = type.__dict__.get(function.__name__)  # a method of the class as an object: mro()

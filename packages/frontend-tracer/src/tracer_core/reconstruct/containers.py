@@ -102,13 +102,21 @@ class ContainerRebuilder(Emitter):
         text = self._items(set.__iter__(obj))
         self._fill_pending()
         if text:
-            self.lines.append(f"set_update({name}, [{text}])")
+            self.lines.append(f"set_update({name}, {self._in_order(obj, text)})")
+
+    def _in_order(self, obj: Any, text: str) -> str:
+        """Returns the text of what a set of the same order is made of: the order depends on the size
+        of the table, which a dictionary makes larger than a list does."""
+        members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
+        if not all(map(is_constant, members)) or list(set(members)) == members:
+            return f"[{text}]"
+        return f"{self.constant(dict.fromkeys)}([{text}])"
 
     def _frozenset(self, obj: Any) -> str:
         check_hashed_again(self.tracer, list(obj))
         text = self._items(obj)
         known = self._made_meanwhile(obj)
-        return known or self._new(obj, f"{self.constant(frozenset)}([{text}])")
+        return known or self._new(obj, f"{self.constant(frozenset)}({self._in_order(obj, text)})")
 
     def _deque(self, obj: Any) -> str:
         name = self._new(obj, f"{self.constant(collections.deque)}((), {obj.maxlen!r})")

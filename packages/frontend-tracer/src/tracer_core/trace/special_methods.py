@@ -12,6 +12,7 @@ import collections
 import copyreg
 import enum
 import itertools
+import operator
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -174,6 +175,15 @@ def _is_replaced(tracer: Tracing, key: Any) -> bool:
     if type(key) is tuple:
         return any(_is_replaced(tracer, part) for part in key)
     return isinstance(key, HOST_ITERATORS) and not tracer.provenance.is_fresh(key)
+
+
+def as_given(iterable: Any, items: list[Any]) -> Any:
+    """Returns the members of a set to be as C code takes them: the table of a new set, and so its
+    order, depends on whether they came from a set, a dictionary or one by one."""
+    kept = type(iterable) is dict or isinstance(iterable, _SETS)
+    if kept and len(items) == len(iterable) and all(map(operator.is_, items, iterable)):
+        return iterable
+    return items
 
 
 def realize_key(tracer: Tracing, key: Any, container: Any) -> None:

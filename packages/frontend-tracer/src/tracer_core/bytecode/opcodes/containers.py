@@ -116,7 +116,7 @@ def list_extend(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("SET_UPDATE")
 def set_update(m: Machine, f: Frame, arg: int) -> None:
-    items = m.containers.spread(m.pop(f))
+    items = m.pop(f)
     m.calls.call_value(set.update, [m.peek(f, arg), items], {})
 
 

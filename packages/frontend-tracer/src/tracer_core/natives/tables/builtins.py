@@ -270,6 +270,7 @@ def collection(tracer: Tracer, kind: Any, iterable: Any = (), /) -> Any:
     if kind in (set, frozenset):
         items = [tracer.scalars.concrete(item) for item in items]
         special_methods.realize_keys(tracer, items)
+        return kind(special_methods.as_given(iterable, items))
     return kind(items)
 
 

@@ -322,19 +322,25 @@ def set_operation(tracer: Tracer, method: Any, target: Any, *others: Any) -> Any
     rest = [
         other
         if is_slot or isinstance(other, _SETS)
-        else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
-        if tracer.containers.is_snapshot(other)
+        else _members(tracer, other)
+        if type(other) is dict or tracer.containers.is_snapshot(other)
         else _elements(tracer, target, other)
         for other in others
     ]
     tracer.native_calls.native_reads(
         target, *(other for other in rest if not isinstance(other, types.GeneratorType))
     )
-    elements = [item for other in rest if isinstance(other, (*_SETS, list)) for item in other]
+    elements = [item for other in rest if isinstance(other, (*_SETS, list, dict)) for item in other]
     special_methods.realize_keys(tracer, [*target, *elements])
     if method.__name__ in _SET_UPDATES.split():
         tracer.side_effects.before_change(target)
     return method(target, *rest)
+
+
+def _members(tracer: Tracer, iterable: Any) -> Any:
+    """Returns the members of an iterable that gives them all at once."""
+    items = [tracer.scalars.concrete(item) for item in tracer.containers.spread(iterable)]
+    return special_methods.as_given(iterable, items)
 
 
 def _elements(tracer: Tracer, target: Any, iterable: Any) -> Iterator[Any]:
@@ -375,13 +381,12 @@ def set_pop(tracer: Tracer, target: Any) -> Any:
 @special(set.update)
 def set_update(tracer: Tracer, target: Any, *iterables: Any) -> None:
     for iterable in iterables:
-        whole = tracer.containers.is_snapshot(iterable) or isinstance(iterable, _SETS)
-        groups = [tracer.containers.spread(iterable)] if whole else (
-            [item] for item in tracer.containers.stream(iterable))  # fmt: skip
+        whole = tracer.containers.is_snapshot(iterable) or isinstance(iterable, (*_SETS, dict))
+        groups = [_members(tracer, iterable)] if whole else (
+            [tracer.scalars.concrete(item)] for item in tracer.containers.stream(iterable))  # fmt: skip
         for items in groups:
-            items = [tracer.scalars.concrete(item) for item in items]
             special_methods.realize_keys(tracer, [*target, *items])
-            tracer.side_effects.before_append(target, items)
+            tracer.side_effects.before_append(target, list(items))
             set.update(target, items)
 
 

@@ -91,9 +91,7 @@ CALLED_PACKAGES["traceback"] = _call_traceback
 def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
     depth = tracer.scalars.concrete(depth)
     if type(depth) is not int or depth >= len(tracer.frames):
-        tracer.break_graph(
-            "side_effect_native", "the caller of the compiled function is asked for its module"
-        )
+        raise RunNatively("the caller of the compiled function is asked for its module", True)
     return tracer.frames[-1 - max(depth, 0)].function.__module__
 
 
