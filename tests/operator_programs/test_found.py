@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
 
+import pytest
+import torch
+
+import tracer_core
 from tests.operator_programs.program import Mode, Program
 from tests.operator_programs.run import run
+from tracer_core.testing import compare
 
 FLOAT, PERMUTED = (
     "filled('float32', 'random', s0, s1)",
@@ -30,6 +35,13 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "argmax_of_ties_in_permuted_memory": ((PERMUTED,), """
         t0 = (i0 * 0).round()
         return (t0 * 2, torch.argmax(t0))"""),
+    # Weights of zero.
+    **{
+        f"upsampling_of_infinities_{factor}": (("filled('float32', 'special', 2, 4, 7)",), f"""
+        t0 = F.interpolate(i0, scale_factor={factor}, mode='linear')
+        return (t0, F.interpolate(i0[None], scale_factor={factor}, mode='bilinear'))""")
+        for factor in (2, 3)
+    },
     # Signs of zeros.
     "clamp_keeps_the_zero": (("filled('float16', 'special', 40)",), """
         return (torch.rsqrt(i0.clamp(max=-0.0)), 1 / (-i0.abs()).clamp(min=0.0))"""),
@@ -132,6 +144,9 @@ DYNAMIC: dict[str, tuple[tuple[str, ...], str]] = {
 
 #: Calls that eager refuses.
 REFUSED = {
+    "relu_of_truth_values": "filled('bool', 'random', 9)|F.relu(i0.reshape(3, 3), inplace=True)",
+    "as_strided_beyond_the_storage": "filled('int16', 'random', 3)|i0[1:].as_strided((3,), (1,)) + 1",
+    "as_strided_beyond_a_new_tensor": "filled('float32', 'random', 3)|(i0 + 1).as_strided((4,), (1,))",
     "clamp_min_to_no_half": "filled('float16', 'exact', 3)|torch.clamp_min(i0, 2**62)",
     "add_times_no_int8": "filled('int8', 'exact', 3)|torch.add(i0, i0, alpha=300)",
     "full_like_no_int8": "filled('int8', 'exact', 3)|torch.full_like(i0, 300)",
@@ -202,3 +217,21 @@ def test_strides_of_roll(dims):
 def test_polar_of_two_dtypes_is_refused():
     given = ("filled('float32', 'random', 4)", "filled('bfloat16', 'random', 4)")
     _run(given, "return (torch.polar(i0, i1),)", Mode(), raises=True)
+
+
+def test_inputs_with_the_names_of_methods():
+    """A second graph takes what the first one calls as_strided."""
+
+    def f(x, unfold, expand, add_):
+        as_strided = x.as_strided((2,), (1,))
+        found = as_strided[as_strided > 0]
+        as_strided.clamp_(min=0)
+        unfold.mul_(2)
+        return found, expand + unfold + add_
+
+    given = [[torch.randn(9), torch.ones(3), torch.ones(3), torch.ones(3)] for _ in range(3)]
+    for backend in ("aten_eager", "inductor"):
+        fast = tracer_core.compile(f, backend=backend, dynamic=True)
+        for one in copy.deepcopy(given):
+            again = copy.deepcopy(one)
+            compare((f(*one), one), (fast(*again), again))

@@ -33,10 +33,15 @@ _OFFSETS: dict[Any, int] = {
 }  # fmt: skip
 
 
+def _calls(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Yields the calls of a captured graph. An input's target is its name, which may be a method's."""
+    return (node for node in graph.nodes if node.op.startswith("call_"))
+
+
 def absolute_offsets(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, Any, Any]]:
     """Yields each node with an offset from the beginning of a storage, its operand and the offset,
     or None, which is the operand's."""
-    for node in graph.nodes:
+    for node in _calls(graph):
         place = _OFFSETS.get(node.target)
         if place is not None:
             offset = node.args[place] if len(node.args) > place else None
@@ -78,7 +83,7 @@ def require_whole_windows(
 
     Windows that overlap cannot be written through.
     """
-    for node in graph.nodes:
+    for node in _calls(graph):
         if node.target in _WINDOWS and _leaves_out(node, values) and is_written(values[node]):
             raise LoweringUnsupported(
                 "windows (unfold) that leave elements out, of memory that is written to",
@@ -112,7 +117,7 @@ def require_no_write_through_expansion(
     is_written: Callable[[torch.Tensor], bool],
 ) -> None:
     """Raises for a write to a view of an expanded tensor."""
-    for node in graph.nodes:
+    for node in _calls(graph):
         if not node.meta.get("writes"):
             continue
         for given in node.all_input_nodes:

@@ -150,6 +150,26 @@ def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "it counts from the beginning of the storage, which no guard watches"
 
 
+def _strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The places of ``x.as_strided(size, stride, storage_offset)`` must lie in the storage of x."""
+    named = {
+        **dict(zip(("input", "size", "stride", "storage_offset"), args, strict=False)),
+        **kwargs,
+    }
+    offset = named.get("storage_offset")
+    begin = args[0].storage_offset() if offset is None else offset
+    sizes, strides = (tuple(named.get(key) or ()) for key in ("size", "stride"))
+    numbers = (begin, *sizes, *strides, n_bytes := args[0].untyped_storage().nbytes())
+    if not all(type(one) is int for one in numbers) or 0 in sizes or len(sizes) != len(strides):
+        return None
+    last = begin + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return None if (last + 1) * args[0].element_size() <= n_bytes else "it ends after its storage"
+
+
+def _rectified(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "kernels do not take truth values" if args[0].dtype is torch.bool else None
+
+
 def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     numbers = (*args[1:], *kwargs.values())
     whole = not args[0].dtype.is_floating_point and any(type(one) is float for one in numbers)
@@ -228,6 +248,8 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
+    **dict.fromkeys(("as_strided", "as_strided_", "as_strided_copy"), _strided),
+    **dict.fromkeys(("relu", "relu_"), _rectified),
     "fill_diagonal_": _diagonal,
     **dict.fromkeys(("complex", "polar"), _of_one_dtype),
     **dict.fromkeys(

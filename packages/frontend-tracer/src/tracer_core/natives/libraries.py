@@ -62,9 +62,8 @@ _LOOKS_AT_CODE = frozenset(
 _MAKES_CLASSES = {
     "abc": {"__new__"}, "types": {"new_class", "prepare_class", "resolve_bases"},
     "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"},
-    **dict.fromkeys(
-        ("typing", "typing_extensions"), {"__new__", "_make_nmtuple", "namedtuple", "NamedTuple"}
-    ),
+    "typing": {"__new__", "_make_nmtuple", "namedtuple", "NamedTuple"},
+    "typing_extensions": {"__new__", "_make_nmtuple", "namedtuple", "NamedTuple"},
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: C types whose instances hold no objects of the program.

@@ -54,7 +54,8 @@ def linear_columns(factor: int) -> list[Column]:
         distance = (r + 0.5) / factor - 0.5
         low = -1 if distance < 0 else 0
         far = distance - low
-        found.append(Column(((low, 1 - far), (low + 1, far)) if far else ((low, 1.0),)))
+        # Eager multiplies by a weight of zero, too: infinity becomes NaN.
+        found.append(Column(((low, 1 - far), (low + 1, far))))
     return found
 
 
@@ -76,7 +77,12 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
 
         def value(column: Column, at: At = at, begin: int = begin, middle: bool = middle) -> Value:
             parts = []
-            for distance, weight in column.taps:
+            taps = column.taps
+            if (
+                not middle and begin == 0 and taps[0][0] < 0
+            ):  # before the centre of the first column
+                taps = ((0, 1.0), (1, 0.0))
+            for distance, weight in taps:
                 here = at[-1] + begin + distance
                 if not middle:  # one column: clamp at the border
                     here = Index(min(max(begin + distance, 0), size - 1)) if widest else here
