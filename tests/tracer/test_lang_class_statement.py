@@ -7,6 +7,7 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import sys
@@ -1165,6 +1166,22 @@ def classes_that_typing_makes_are_of_the_caller(x):
     Id = typing.NewType("Id", int)
     made = [Row, Entry, Other, Id]
     return x + Id(1), [one.__module__ for one in made], tuple(Row(3)), Entry(a=1), Other.__total__
+
+
+@program(graphs=None, breaks=None)
+def members_of_an_enumeration_whose_text_cannot_be_read(x):
+    class Day(datetime.date, enum.Enum):
+        FIRST = 2023, 11, 1
+
+        def __new__(cls, *given):
+            day = datetime.date.__new__(cls, *given)
+            day._value_ = given
+            return day
+
+    tracer_core.graph_break()
+    same = Day.FIRST is Day["FIRST"]
+    tracer_core.graph_break()
+    return x + 1, same, texts_of(lambda: repr(Day.FIRST), errors=TypeError), Day.FIRST.year
 
 
 @program

@@ -76,7 +76,15 @@ def held(obj: Any) -> Any:
         return obj if all(map(operator.is_, items, obj)) else items
     if not isinstance(obj, _MORTAL) or not refers_weakly(obj) or outlives_entries(obj):
         return obj
-    return Mortal(obj, type.__repr__(obj) if isinstance(obj, type) else repr(obj))
+    return Mortal(obj, _text(obj))
+
+
+def _text(obj: Any) -> str:
+    """Returns the text of a function, class or member of an enumeration. Runs no user code."""
+    if isinstance(obj, enum.Enum):
+        name = object.__getattribute__(obj, "__dict__").get("_name_")
+        return f"{type.__repr__(type(obj))}.{name}"
+    return type.__repr__(obj) if isinstance(obj, type) else repr(obj)
 
 
 def object_of(obj: Any) -> Any:
