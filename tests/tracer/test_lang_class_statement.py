@@ -1184,6 +1184,32 @@ def members_of_an_enumeration_whose_text_cannot_be_read(x):
     return x + 1, same, texts_of(lambda: repr(Day.FIRST), errors=TypeError), Day.FIRST.year
 
 
+@program(graphs=None, breaks=None)
+def typing_caches_aliases_of_a_class_that_is_made_in_each_call(x):
+    Entry = typing.TypedDict("Entry", {"a": int})  # noqa: UP013
+    one, other = typing.Optional[Entry], typing.Union[None, Entry]  # noqa: UP045
+    tracer_core.graph_break()
+    same = one == other, one.__args__[0] is Entry, other.__args__[1] is Entry
+    return x + 1, same, one is typing.Optional[Entry]  # noqa: UP045
+
+
+@program(graphs=None, breaks=None)
+def an_alias_of_an_alias_lives_across_a_break(x):
+    Ts = typing.TypeVarTuple("Ts")
+
+    class Pack(typing.Generic[*Ts]):
+        pass
+
+    def go(*args):
+        pass
+
+    go.__annotations__["args"] = typing.Unpack[Pack[int, str]]
+    tracer_core.graph_break()
+    found = typing.get_type_hints(go)
+    tracer_core.graph_break()
+    return x + 1, found == {"args": typing.Unpack[Pack[int, str]]}
+
+
 @program
 def super_passes_over_a_method_in_c(x):
     class Lists(collections.defaultdict):

@@ -123,7 +123,10 @@ class Rebuilder(ObjectRebuilder):
             return self.constant(obj)
         if isinstance(obj, _ALIAS) and self._is_cached(obj):
             subscript, operands = obj.__reduce__()
-            return self._call(obj, subscript, *operands)
+            text = self._items(operands)
+            self._fill_pending()  # typing looks the operands up in a cache
+            known = self._made_meanwhile(obj)
+            return known or self._new(obj, f"{self.constant(subscript)}({text})")
         base = None if _is_stand_in(obj) else base_of(type(obj))
         return self._reduced(obj) if base is None else self._instance(obj, base)
 

@@ -191,6 +191,16 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
+def _is_key(tracer: Tracer, value: Any) -> bool:
+    """Returns whether a cache finds a value under the same key in every call: no class or function
+    that is made in each."""
+    if isinstance(value, type) and tracer.entries.made_class(value):
+        return False
+    if type(value) is types.FunctionType and tracer.names.made_here(value):
+        return False
+    return is_constant(value) or isinstance(value, _CODE)
+
+
 def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
     or outdated cache gives eager's answer."""
@@ -200,7 +210,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
             "native_python", f"the cached function {cached.__qualname__} changes what is outside it"
         )
     values = [*args, *kwargs.values()]
-    odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
+    odd = [value for value in values if not _is_key(tracer, value)]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
