@@ -235,3 +235,17 @@ def test_inputs_with_the_names_of_methods():
         for one in copy.deepcopy(given):
             again = copy.deepcopy(one)
             compare((f(*one), one), (fast(*again), again))
+
+
+def test_gradient_of_a_small_soft_margin_loss():
+    """torch's decomposition subtracts two numbers that are almost equal."""
+
+    def gradient(x, target):
+        x = x.detach().requires_grad_()
+        torch.nn.functional.soft_margin_loss(x, target).backward()
+        return x.grad
+
+    x, target = torch.linspace(0.5, 3, 64), torch.full((64,), 7.0)
+    exact = gradient(x.double(), target.double())
+    found = tracer_core.compile(gradient, backend="inductor")(x, target)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)

@@ -39,11 +39,22 @@ def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: floa
     return (share * slope * dy.to(wide)).to(torch.result_type(x, target))
 
 
+def _soft_margin_gradient(dy: Any, x: Any, target: Any, reduction: int) -> Any:
+    """aten.soft_margin_loss_backward, as eager computes it: torch's form subtracts 1 from a sigmoid,
+    which leaves few digits where the loss is small."""
+    wide = torch.float32 if x.dtype in _LOW else x.dtype
+    sign = target.to(wide)
+    loss = torch.exp(-sign * x.to(wide))
+    share = 1.0 / x.numel() if reduction == 1 else 1.0
+    return (sign * loss * -share / (loss + 1.0) * dy.to(wide)).to(x.dtype)
+
+
 _LOW = (torch.float16, torch.bfloat16)
 _OWN: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
+    aten.soft_margin_loss_backward.default: _soft_margin_gradient,
 }
 
 
