@@ -35,6 +35,11 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "argmax_of_ties_in_permuted_memory": ((PERMUTED,), """
         t0 = (i0 * 0).round()
         return (t0 * 2, torch.argmax(t0))"""),
+    # Kernels only move elements of these dtypes.
+    **{
+        f"{dtype}_in_place": ((f"filled('{dtype}', 'random', 9)",), "return (i0.nan_to_num_(), i0.clone())")
+        for dtype in ("uint16", "uint32", "uint64")
+    },
     # Weights of zero.
     **{
         f"upsampling_of_infinities_{factor}": (("filled('float32', 'special', 2, 4, 7)",), f"""

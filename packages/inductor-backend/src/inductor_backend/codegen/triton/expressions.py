@@ -24,6 +24,9 @@ TL_TYPES = {
     torch.int16: "tl.int16",
     torch.int8: "tl.int8",
     torch.uint8: "tl.uint8",
+    torch.uint16: "tl.uint16",
+    torch.uint32: "tl.uint32",
+    torch.uint64: "tl.uint64",
     torch.bool: "tl.int1",
 }
 
@@ -38,6 +41,9 @@ POINTER_TYPES = {
     torch.int16: "*i16",
     torch.int8: "*i8",
     torch.uint8: "*u8",
+    torch.uint16: "*u16",
+    torch.uint32: "*u32",
+    torch.uint64: "*u64",
     torch.bool: "*i1",
 }
 
