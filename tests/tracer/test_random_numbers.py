@@ -291,3 +291,20 @@ def test_numbers_whose_value_is_needed():
 
 def test_callables_take_no_numbers():
     check(lambda x, g: x * g.random(), lambda: random.Random(5), lambda gm, _: gm.forward, breaks=1)
+
+
+@pytest.mark.parametrize("seed", [2.75, "17", int, [1], torch.tensor(5)], ids=str)
+@pytest.mark.parametrize("function", [torch.manual_seed, torch.cuda.manual_seed])
+def test_seeds_that_are_no_whole_numbers(function, seed):
+    def seeded(x):
+        try:
+            function(seed)
+        except Exception as error:
+            return x, type(error), str(error)
+        return x + torch.rand(3), torch.initial_seed()
+
+    def run(called):
+        torch.manual_seed(99)
+        return [called(torch.ones(3)) for _ in range(2)]
+
+    compare(run(seeded), run(tracer_core.compile(seeded, backend="eager")))

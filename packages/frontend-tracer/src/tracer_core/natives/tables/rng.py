@@ -33,7 +33,10 @@ def _state_like(tracer: Tracer, state: torch.Tensor) -> Any:
 def _number(tracer: Tracer, seed: Any) -> Any:
     """Returns a seed as a graph holds it."""
     if type(seed) is not torch.SymInt:
-        return tracer.operators.index(seed)
+        found = tracer.operators.index(seed)
+        if not isinstance(found, int):  # torch calls int(), which may run code of the program
+            tracer.break_graph(_KIND, "a seed that is no whole number")
+        return found
     symbolic = tracer.recorder.concrete is None
     return tracer.recorder.argument(seed if symbolic else tracer.scalars.concrete(seed))
 
