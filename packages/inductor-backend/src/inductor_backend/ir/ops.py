@@ -207,9 +207,12 @@ def outputs_of(reduce: str | None, scan: str | None) -> int:
     return 2 if reduce == "welford" or scan in ("max_at", "min_at") else 1
 
 
-#: Element types that loops read and write.
+#: Element types that loops read, compute with and write.
 MEMORY_DTYPES = frozenset({
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8,
     torch.bool,
 })  # fmt: skip
+
+#: Element types that loops copy, as the write back to an input does, and compute nothing with.
+COPIED_DTYPES = frozenset({torch.uint16, torch.uint32, torch.uint64})

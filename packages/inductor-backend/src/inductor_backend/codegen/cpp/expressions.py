@@ -23,10 +23,11 @@ C_TYPES = {
     torch.int16: "int16_t",
     torch.int8: "int8_t",
     torch.uint8: "uint8_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
     torch.bool: "bool",
 }
-#: Of these dtypes kernels only move elements.
-C_TYPES |= {torch.uint16: "uint16_t", torch.uint32: "uint32_t", torch.uint64: "uint64_t"}
 MEMORY_TYPES = {**C_TYPES, torch.bfloat16: "tc_bf16", torch.float16: "tc_half"}
 
 #: Rounding of a float to a 16-bit type in memory.
