@@ -174,6 +174,8 @@ class Crew:
             return
         seed = worker.left[0] if seed == TOGETHER else seed
         where = f"while {what}{_stack(worker) if status == 'hung' else ''}"
+        if status == "died":
+            worker.process.join(5)  # its own exit code, not that of kill()
         worker.process.kill()
         worker.process.join()
         if status == "died":

@@ -161,6 +161,7 @@ def _differentiated(
     Returns for each input its gradient, whether it is a tensor of its own and the hooks that wait
     for it; and the positions of the inputs as a backward completes them, where that matters."""
     recorder = tracer.recorder
+    _pass(tracer, outputs, bool(options["create_graph"] or options["retain_graph"]))
     known, hooks = recorder.known(), [_hooks_of(tracer, one, _HOOKS[0]) for one in inputs]
     source_of = tracer.provenance.source_of
     had_hooks = any(source_of(one) and one._backward_hooks is not None for one in inputs)
@@ -243,6 +244,19 @@ def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
             seen[node] = None
             nodes += [following for following, _ in node.next_functions]
     return list(seen)
+
+
+def _pass(tracer: Tracing, outputs: Sequence[Any], keep: bool) -> None:
+    """Breaks where an earlier backward has freed a part of the graph that this one needs. The fakes
+    do not always know it: the real input may be a view, whose history a write replaces
+    (``CopySlices``), and what raises in the graph takes the gradients of the earlier backward along.
+    """
+    passed = tracer.side_effects.passed
+    nodes = [one for one in _walk(tracer, outputs) if not hasattr(one, "variable")]
+    if not passed.isdisjoint(nodes):
+        raise Break(_KIND, "a backward through what an earlier one has freed")
+    if not keep:
+        passed.update(nodes)
 
 
 def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:

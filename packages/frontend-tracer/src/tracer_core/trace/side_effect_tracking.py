@@ -46,6 +46,8 @@ class SideEffects:
         self.mutations = 0
         #: Hooks that the program puts on tensors from before the trace, in order.
         self.hooks: list[Any] = []
+        #: Autograd nodes that a backward has passed without ``retain_graph``.
+        self.passed: set[Any] = set()
         self.late: list[LateCall] = []
 
     def activity(self) -> tuple[int, int]:
