@@ -26,6 +26,7 @@ import torch
 
 import tracer_core
 from tests.random_programs.program import Program
+from tests.random_programs.table_programs import end_modes
 from tests.random_programs.world import describe, first_difference
 from tracer_core.errors import RecompileLimitWarning, TracerError
 
@@ -137,7 +138,7 @@ class Side:
                 except Exception as error:
                     result = error
             after = (
-                _end_modes(),
+                end_modes(),
                 torch.is_grad_enabled(),
                 torch.get_default_dtype(),
                 torch.get_rng_state().sum().item(),
@@ -173,15 +174,6 @@ class Side:
         return [line.replace(self.module.__name__, "MODULE") for line in facts]
 
 
-def _end_modes() -> int:
-    """Takes what a program left on torch's stack of function modes from it, and returns how much it
-    was: any object can be there, and torch's functions fail in the comparison then."""
-    left = torch._C._len_torch_function_stack()
-    for _ in range(left):
-        torch._C._pop_torch_function_stack()
-    return left
-
-
 @contextlib.contextmanager
 def _seeded(number: int) -> Iterator[None]:
     torch.default_generator.manual_seed(
@@ -209,7 +201,7 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
     except Exception as error:  # the comparison itself failed
         return Result(program.seed, "harness", repr(error))
     finally:
-        _end_modes()
+        end_modes()
         torch.set_grad_enabled(True)
         tracer_core.reset()
 
@@ -227,7 +219,7 @@ def run_eagerly(program: Program, seconds: float) -> bool:
             return False
         finally:
             side.close()
-            _end_modes()
+            end_modes()
             torch.set_grad_enabled(True)
     return True
 

@@ -180,7 +180,18 @@ def _accepts(one: Row, texts: list[str]) -> bool:
         one.callable(*(eval(text, world) for text in texts))
     except Exception:
         return False
+    finally:
+        end_modes()
     return True
+
+
+def end_modes() -> int:
+    """Takes what a program left on torch's stack of function modes from it, and returns how much it
+    was: any object can be there, and torch's functions fail in the comparison then."""
+    left = torch._C._len_torch_function_stack()
+    for _ in range(left):
+        torch._C._pop_torch_function_stack()
+    return left
 
 
 def _world() -> dict[str, Any]:

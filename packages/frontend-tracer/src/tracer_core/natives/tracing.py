@@ -80,10 +80,12 @@ class TracedDraws(Protocol):
 
 class TracedSideEffects(Protocol):
     """Saves pre-existing objects before their mutation. mutations: the number of mutations by the
-    program, fresh objects included. hooks: that the program puts on pre-existing tensors."""
+    program, fresh objects included. hooks: that the program puts on pre-existing tensors. passed:
+    the autograd nodes that a backward of the trace has freed."""
 
     mutations: int
     hooks: list[Any]
+    passed: set[Any]
 
     def activity(self) -> tuple[int, int]:
         """Returns counters that grow when the program mutates something or runs an operator."""
