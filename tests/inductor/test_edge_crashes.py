@@ -99,3 +99,86 @@ def test_a_long_chain_of_functions_is_several_kernels(monkeypatch, tmp_path):
     x = torch.randn(20)
     torch.testing.assert_close(compiled(x), program(x))
     assert kernels_of(compiled).count > 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True, None])
+def test_constants_that_raise_do_so_in_the_call(dynamic, backend):
+    @tracer_core.compile(backend=backend, dynamic=dynamic)
+    def program(x, y):
+        return y.scatter_add(1, torch.tril_indices(x.shape[0], 2).long() % y.shape[1], y)
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            program(torch.ones(7, 16, 2), torch.ones(3, 0, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_part_of_what_is_written_to_and_has_gradients(backend):
+    def program(x):
+        return x.logical_or_(x).unbind(0)[0]
+
+    same_slopes = []
+    for function in (program, tracer_core.compile(program, backend=backend)):
+        leaf = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+        result = function(leaf * 1)
+        assert result.requires_grad
+        same_slopes.append((result.detach(), torch.autograd.grad(result, leaf)[0]))
+    assert same_slopes[0] == same_slopes[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logsigmoid_of_a_permuted_input(dtype, backend):
+    def program(x):
+        return torch.nn.functional.logsigmoid(x).to(torch.float16)
+
+    compiled = tracer_core.compile(program, backend=backend)
+    for _ in range(2):
+        x = torch.rand(3, 7, 1, dtype=dtype).permute(2, 1, 0).requires_grad_()
+        want, got = program(x), compiled(x)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+        slopes = [torch.autograd.grad(one.float().sum(), x)[0] for one in (got, want)]
+        torch.testing.assert_close(*slopes)
+
+
+def put(y, values):
+    y.index_put_((torch.tensor([0]),), values, accumulate=True)
+
+
+def put_rows(y, values):
+    y[torch.tensor([[0, 1]]), :] = values
+
+
+def put_beside(y, values):
+    y[:, torch.tensor([0, 1])] = values
+
+
+def put_first(y, values):
+    y[0, torch.tensor([0])] = values
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("writes", [put, put_rows, put_beside, put_first])
+def test_values_that_do_not_fit_where_they_are_put(writes, dynamic, backend):
+    def program(y, values):
+        y = y * 2
+        writes(y, values)
+        return y
+
+    compiled = tracer_core.compile(program, backend=backend, dynamic=dynamic)
+    outcomes = []
+    for function in (program, compiled):
+        outcomes.append([])
+        for shape in ((5, 2), (1, 2), (2,), (1, 1, 2), (2, 2), (1, 2, 2), (3, 1, 2), (5, 1), ()):
+            try:
+                outcomes[-1].append(function(torch.ones(5, 2), torch.randn(shape).sign().abs()))
+            except RuntimeError as error:
+                outcomes[-1].append(str(error))
+    for want, got in zip(*outcomes, strict=True):
+        if isinstance(want, str):
+            assert got == want
+        else:
+            torch.testing.assert_close(got, want)

@@ -46,3 +46,61 @@ def test_statistics_near_the_largest_number(dtype, shape, scale):
     largest = torch.finfo(dtype).max * scale * 0.4
     for x in (torch.full(shape, largest, dtype=dtype), torch.rand(shape, dtype=dtype) * largest):
         torch.testing.assert_close(compiled(x), statistics(x), rtol=1e-5, atol=0)
+
+
+ENLARGED = {
+    "rows": ("linear", (2, 3, 5), {"scale_factor": 2}),
+    "picture": ("bilinear", (1, 2, 4, 5), {"scale_factor": 2.0}),
+    "fraction": ("bilinear", (1, 2, 4, 5), {"scale_factor": 1.5, "align_corners": False}),
+    "again": ("bilinear", (1, 2, 4, 5), {"scale_factor": 1.5, "recompute_scale_factor": True}),
+    "corners": ("bilinear", (1, 2, 4, 5), {"scale_factor": 2, "align_corners": True}),
+    "volume": ("trilinear", (1, 2, 3, 4, 2), {"scale_factor": (2, 1, 3)}),
+}
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", ENLARGED)
+def test_infinities_are_enlarged_at_sizes_that_change(name, backend):
+    mode, shape, how = ENLARGED[name]
+
+    def program(x):
+        return F.interpolate(x, mode=mode, **how), F.interpolate(x, [*x.shape[2:]], mode=mode)
+
+    compiled = tracer_core.compile(program, backend=backend, dynamic=True)
+    for more in (0, 1, 3):
+        x = torch.randn(*shape[:-1], shape[-1] + more)
+        x[0, 0] = -INF
+        for value in (x, x.transpose(1, -1).contiguous().transpose(1, -1)):
+            inputs = [value.clone().requires_grad_() for _ in range(2)]
+            results = [fn(one) for fn, one in zip((compiled, program), inputs, strict=True)]
+            for got, want in zip(*results, strict=True):
+                torch.testing.assert_close(got, want, equal_nan=True)
+                assert got.stride() == want.stride()
+            for each in results:
+                sum((one * one).nan_to_num(0, 0, 0).sum() for one in each).backward()
+            torch.testing.assert_close(*(one.grad for one in inputs), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_powers_of_a_number_that_the_dtype_rounds_to_zero(dtype):
+    def program(x):
+        return 1e-45**x, 1e-30 ** (x * x), torch.pow(3e-8, x)
+
+    x = torch.tensor([0.0, 1e-4, 0.01, 0.5, 1.0, 2.0, -1.0, INF, -INF, NAN], dtype=dtype)
+    for got, want in zip(tracer_core.compile(program)(x), program(x), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [2, -2.5, 1e10])
+def test_a_scaled_number_beyond_the_dtype_is_added_before_it_is_rounded(alpha, dtype):
+    """As in eager's vectors; what is left of a row it rounds twice."""
+    large = torch.finfo(dtype).max * 0.9
+
+    def program(x):
+        return torch.add(x, large, alpha=alpha), torch.sub(x, large, alpha=alpha)
+
+    x = torch.tensor([-INF, -large, large, 1.0, INF, NAN], dtype=dtype).repeat(20)
+    for got, want in zip(tracer_core.compile(program)(x), program(x.double()), strict=True):
+        assert got.dtype is dtype
+        torch.testing.assert_close(got, want.to(dtype), equal_nan=True)

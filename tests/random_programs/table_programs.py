@@ -17,6 +17,8 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tests.random_programs.program import Program
 from tests.random_programs.table_arguments import (
     ARGUMENTS,

@@ -13,6 +13,7 @@ import types
 import typing
 import weakref
 
+import pytest
 import torch
 
 import tracer_core
@@ -538,6 +539,52 @@ def test_a_modules_getattribute_sees_the_programs_lookups_only():
     for _ in range(3):
         assert torch.equal(eager(x), compiled(x))
         assert eager.notes == other.notes
+
+
+class Called:
+    def __call__(self, error):
+        return True
+
+
+def outcome(function, *args, **kwargs):
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def sorts(x):
+    return [outcome(sorted, [], reverse=one) for one in (2.5, "a", None, [], True, 0, 2**70)]
+
+
+def pops(x):
+    return [
+        outcome(dict.pop, held, key, *default)
+        for key in (slice(0, 2), [], (1, []), (1, slice(2)), 3)
+        for held in ({}, {1: 2})
+        for default in ((), (7,))
+    ]
+
+
+def groups(x):
+    group = ExceptionGroup("group", [KeyError(1), ValueError(2)])
+    conditions = (Called(), len, Called().__call__, lambda error: True, int, 3, (1,), KeyError)
+    return [
+        str(outcome(method, group, condition))
+        for method in (ExceptionGroup.subgroup, ExceptionGroup.split)
+        for condition in conditions
+    ]
+
+
+def arrays(x):
+    return [outcome(torch.Tensor.__array__, one) for one in (1, "a", [])]
+
+
+@pytest.mark.parametrize("checked", [sorts, pops, groups, arrays])
+def test_arguments_are_checked_as_python_checks_them(checked):
+    compiled = tracer_core.compile(checked, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(2)) == checked(torch.ones(2))
 
 
 @program.cases()

@@ -1100,3 +1100,20 @@ def test_a_message_about_no_type_stays_in_the_graph(call):
             return x + 2, type(error), str(error)
 
     same(f, (X,), (X + 1,), breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_a_write_to_nothing_of_a_meshgrid_9711571(backend):
+    """A write through an expansion as `torch.meshgrid` makes it: in functional form it multiplied
+    by nothing, and infinity became NaN."""
+
+    def program(x):
+        grid = torch.meshgrid(x, x, indexing="xy")[0]
+        grid.tensor_split(2, 1)[1].mul_(2)
+        return grid
+
+    compiled = tracer_core.compile(program, backend=backend)
+    for value in (float("inf"), 2.0):
+        x, y = (torch.tensor(value) for _ in range(2))
+        torch.testing.assert_close(compiled(x), program(y))
+        torch.testing.assert_close(x, y)

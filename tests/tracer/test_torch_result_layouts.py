@@ -127,3 +127,25 @@ def test_gradients_that_enter_in_another_layout(name):
         (found,), (expected,) = compiled(x.requires_grad_(), g), f(x.requires_grad_(), g)
         assert found.stride() == expected.stride()
         torch.testing.assert_close(found, expected)
+
+
+def windows(x):
+    return torch.remainder(x, x.unfold(-3, 2, 1)), torch.atan2(x.unfold(0, 2, 1), x)
+
+
+def flipped(x):
+    part = x.permute(2, 1, 0)[1:].flip(())
+    return torch.eq(torch.ones(3, 4)[..., ::2], part), part * torch.ones(1, 3, 2), part + part
+
+
+def single_rows(x):
+    row = x[:1].permute(2, 0, 1)
+    return row * row, row + x[0, 0, 0], torch.hypot(row, x.permute(2, 0, 1)), row.mT - row.mT[:, :1]
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("program", [windows, flipped, single_rows])
+def test_dimensions_of_one_element_with_strides_of_their_own(program, backend):
+    compiled = tracer_core.compile(program, backend=backend, dynamic=False)
+    x = torch.rand(2, 3, 2) if program is flipped else torch.rand(2, 1, 2)
+    compare(program(x), compiled(x))

@@ -21,6 +21,7 @@ from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_fixups import CORRECTIONS, DTYPE_OF_FIRST
 from tracer_core.aot.lazy_graph_module import add_node
+from tracer_core.aot.linear_resizing import FAKES
 from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.torch_private.names import operators
@@ -244,7 +245,7 @@ class AtenRecorder(TorchDispatchMode):
         """Runs an operator on fakes and records it."""
         fake_args = map_aggregate(args, self._as_fake)
         fake_kwargs: Any = map_aggregate(kwargs, self._as_fake)
-        result = func(*fake_args, **fake_kwargs)
+        result = FAKES.get(func, func)(*fake_args, **fake_kwargs)
         if func in CORRECTIONS:
             result = CORRECTIONS[func](self._fake_mode, fake_args, result)
         if func in SAME_VALUE:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import out_variants, overlapping_writes
+from tracer_core.aot import linear_resizing, out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
@@ -202,7 +202,13 @@ class Interpretation:
         if not python_kernel and not overlapping_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 
+        linear = linear_resizing.linear if target in linear_resizing.FUNCTIONS else None
+
         def run(*args: Any, **kwargs: Any) -> Any:
+            if python_kernel and linear is not None:
+                resized = linear(*args, **kwargs)
+                if resized is not None:
+                    return resized
             watch = overlapping_writes.Watched
             with torch_private.python_dispatcher() if python_kernel else watch():
                 return target(*args, **kwargs)

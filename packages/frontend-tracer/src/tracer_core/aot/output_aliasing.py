@@ -367,10 +367,14 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
 
 def _node(tensor: torch.Tensor) -> Any:
     """Returns the grad_fn; autograd regenerates it on access for a view whose base was written
-    to.
+    to. Raises LoweringUnsupported for one of several views that one operator gave, whose base the
+    functional graph writes to in another order than eager.
     """
     with torch_private.outside_recording():
-        return tensor.grad_fn
+        try:
+            return tensor.grad_fn
+        except RuntimeError as error:
+            raise LoweringUnsupported(str(error)) from None
 
 
 def _distance(view: torch.Tensor, base: torch.Tensor) -> int:

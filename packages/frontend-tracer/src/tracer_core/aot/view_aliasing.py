@@ -106,6 +106,7 @@ _EXPANSIONS = frozenset(
     {
         *("expand", "expand_as", "broadcast_to"),
         *names("Tensor.expand Tensor.expand_as Tensor.broadcast_to broadcast_to broadcast_tensors"),
+        *names("functional.meshgrid functional.broadcast_tensors meshgrid"),
         *names("expand expand.default broadcast_to broadcast_to.default", of="ops.aten"),
     }
 )

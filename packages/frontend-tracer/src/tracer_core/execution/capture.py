@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
@@ -20,6 +20,7 @@ from tracer_core.bytecode.code import is_eager_only
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
+from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
 from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
@@ -137,7 +138,10 @@ def capture(
             unbuildable.add(error.kind)
         except Refused as error:
             # The next trace, and later ones of this place, guard them by value.
-            refused.add(error.what)
+            what = "sizes" if error.what in refused else error.what
+            if what in refused:  # without symbols it fails too
+                raise cast(BackendError, error.__cause__) from None
+            refused.add(what)
         else:
             if as_eager and not answers.as_eager:
                 answers.as_eager = True

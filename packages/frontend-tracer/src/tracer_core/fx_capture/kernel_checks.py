@@ -140,6 +140,37 @@ def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels write numbers of the same dtype"
 
 
+def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) -> str | None:
+    """The values of ``x[indices] = values`` must broadcast to ``x[indices]``. strips: they may have
+    more dimensions, of one element each, in front."""
+    value, index, source = (*args, kwargs.get("indices"), kwargs.get("values"))[:3]
+    parts = index if isinstance(index, (tuple, list)) else (index,)
+    tensors = [one for one in parts if isinstance(one, torch.Tensor)]
+    masks = any(one.dtype in (torch.bool, torch.uint8) for one in tensors)
+    if masks or not tensors or not isinstance(source, torch.Tensor):
+        return None
+    try:
+        with torch.no_grad():
+            wanted = value[tuple(parts)].shape
+    except (IndexError, RuntimeError, TypeError):
+        return None  # the call itself raises
+    if any(
+        isinstance(size, torch.SymInt) and size.node.hint is None
+        for size in (*wanted, *source.shape)
+    ):
+        return None
+    given = list(source.shape)
+    while strips and len(given) > len(wanted) and given[0] == 1:
+        given.pop(0)
+    pairs = zip(reversed(given), reversed(wanted), strict=False)
+    fits = len(given) <= len(wanted) and all(one in (1, size) for one, size in pairs)
+    return None if fits else "the values do not broadcast to the places that are written to"
+
+
+def _put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return _written_as(args, kwargs) or _placed(args, kwargs, strips=False)
+
+
 def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     inexact = any(one.is_floating_point() or one.is_complex() for one in operands)
@@ -252,10 +283,9 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("relu", "relu_"), _rectified),
     "fill_diagonal_": _diagonal,
     **dict.fromkeys(("complex", "polar"), _of_one_dtype),
-    **dict.fromkeys(
-        ("index_add", "index_add_", "index_copy", "index_copy_", "index_put", "index_put_"),
-        _written_as,
-    ),
+    **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), _written_as),
+    **dict.fromkeys(("index_put", "index_put_"), _put),
+    **dict.fromkeys(("setitem", "__setitem__"), _placed),
     **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),

@@ -75,7 +75,9 @@ def _as_kernel(func: Any) -> _Layout:
             sizes.setdefault(size, len(sizes) + 1)
         small = (_in_small(arg, sizes) if isinstance(arg, torch.Tensor) else arg for arg in args)
         steps = func(*small).stride()
-        return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -steps[dim]))
+        return _in_order(
+            shape, sorted(range(len(shape)), key=lambda dim: (-steps[dim], shape[dim] == 1))
+        )
 
     return rule
 
@@ -91,16 +93,23 @@ def _in_small(value: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
     return torch.ones(step, dtype=value.dtype).as_strided(shape, strides)
 
 
-def _has_overlap(value: Any) -> bool:
-    """Whether two dimensions of a tensor have one stride, or one has none."""
+def _is_ambiguous(value: Any) -> bool:
+    """Whether the order of a tensor's dimensions follows from more than the strides of those with
+    several elements: two have one stride, one has none, or one of a single element comes before
+    another that has no smaller stride."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     try:
-        layout = zip(_hint(tuple(value.shape)), _hint(value.stride()), strict=True)
+        layout = list(zip(_hint(tuple(value.shape)), _hint(value.stride()), strict=True))
     except ValueError:
         return False
     steps = [step for size, step in layout if size > 1]
-    return 0 in steps or len(set(steps)) < len(steps)
+    if 0 in steps or len(set(steps)) < len(steps):
+        return True
+    return any(
+        size == 1 and any(n > 1 and later >= step for n, later in layout[dim + 1 :])
+        for dim, (size, step) in enumerate(layout)
+    )
 
 
 @functools.cache
@@ -378,6 +387,9 @@ def _of_ldexp(args: tuple[Any, ...]) -> torch.dtype:
         return torch.result_type(like, power)
 
 
+#: Operators whose second result is laid out like the first where it has the same shape.
+_OF_TWO_ALIKE = frozenset({aten.log_sigmoid_forward.default})
+
 #: Dtypes that fakes get wrong.
 _DTYPES: dict[Any, Callable[[tuple[Any, ...]], torch.dtype]] = {
     **dict.fromkeys(DTYPE_OF_FIRST, lambda args: args[0].dtype),
@@ -389,7 +401,7 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     """Returns the result with the kernel's strides and dtype."""
     if func in _DTYPES and result.dtype is not (dtype := _DTYPES[func](args)):
         result = torch_private.fake_like(result, dtype)
-    if func not in LAYOUTS and not (any(map(_has_overlap, args)) and _is_pointwise(func)):
+    if func not in LAYOUTS and not (any(map(_is_ambiguous, args)) and _is_pointwise(func)):
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
     rule = _rule(func, first.device.type, kwargs) if isinstance(first, torch.Tensor) else None
@@ -406,5 +418,8 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     strides = wanted.stride() if static else _dense(first.shape, wanted)
     if strides is None:
         return result
-    made = torch_private.fake_like(first, strides=strides)
-    return made if first is result else (made, *result[1:])
+    alike = 2 if func in _OF_TWO_ALIKE and result[1].shape == first.shape else 1
+    if first is result:
+        return torch_private.fake_like(first, strides=strides)
+    made = (torch_private.fake_like(one, strides=strides) for one in result[:alike])
+    return (*made, *result[alike:])

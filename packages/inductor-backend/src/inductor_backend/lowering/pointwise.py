@@ -43,7 +43,7 @@ BINARY = {
     "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar],
     "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar],
     "atan2": [aten.atan2.default],
-    "pow": [aten.pow.Tensor_Tensor, aten.pow.Scalar],
+    "pow": [aten.pow.Tensor_Tensor],
     "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
     "shift_left": [
         *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
@@ -81,9 +81,9 @@ def _rounding(name: str) -> Callable[[Value], Value]:
     return lambda x: make(name, x) if x.dtype.is_floating_point else x
 
 
-def _remainder(name: str) -> Any:
-    """Rounds a number to the tensors' 16-bit dtype first, as eager does: a remainder is
-    discontinuous."""
+def _of_rounded(name: str, tensors: bool = False) -> Any:
+    """Rounds a number, and `tensors` too, to the result's 16-bit dtype first, as eager does: a
+    remainder is discontinuous, and so are powers of a number that rounds to 0."""
 
     def lowering(ctx: Lowering, *operands: Any) -> Ref:
         exact = ctx.meta().dtype
@@ -93,7 +93,7 @@ def _remainder(name: str) -> Any:
             value = ctx.element(x, at, dtype)
             return (
                 value
-                if isinstance(x, Ref) or exact == dtype
+                if (isinstance(x, Ref) and not tensors) or exact == dtype
                 else make("round_to", value, attr=exact)
             )
 
@@ -138,8 +138,9 @@ for _name in COMPARISONS.split():
     lower(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_comparison(_name))
 for _name in ("and", "or", "xor"):
     lower(getattr(aten, f"logical_{_name}").default)(_logical(f"bit_{_name}"))
-lower(aten.fmod.Tensor, aten.fmod.Scalar)(_remainder("fmod"))
-lower(aten.remainder.Tensor, aten.remainder.Scalar)(_remainder("mod"))
+for _name, _target in {"fmod": aten.fmod, "mod": aten.remainder}.items():
+    lower(_target.Tensor, _target.Scalar)(_of_rounded(_name))
+lower(aten.pow.Scalar)(_of_rounded("pow", tensors=True))
 
 
 def scaled_by(value: Value, alpha: Any) -> Value:
@@ -147,14 +148,24 @@ def scaled_by(value: Value, alpha: Any) -> Value:
     return value if alpha == 1 else make("mul", value, const(alpha, value.dtype))
 
 
+def _with_scaled(name: str, a: Value, b: Value, alpha: Any) -> Value:
+    """Returns a + alpha * b, or a - alpha * b. Eager rounds once; a compiler would make infinity of
+    the product of two numbers that is beyond the dtype, though the sum may not be."""
+    if b.name == "constant" and b.dtype.is_floating_point and isinstance(alpha, (int, float)):
+        number, largest = float(b.attr[0]), torch.finfo(b.dtype).max
+        if abs(number) <= largest < abs(number * alpha) and abs(alpha) <= largest:
+            return scaled_by(make(name, make("div", a, const(alpha, a.dtype)), b), alpha)
+    return make(name, a, scaled_by(b, alpha))
+
+
 @elementwise(2, aten.add.Tensor, aten.add.Scalar)
 def add(a: Value, b: Value, alpha: Any = 1) -> Value:
-    return make("bit_or" if a.dtype == torch.bool else "add", a, scaled_by(b, alpha))
+    return _with_scaled("bit_or" if a.dtype == torch.bool else "add", a, b, alpha)
 
 
 @elementwise(2, aten.sub.Tensor, aten.sub.Scalar)
 def sub(a: Value, b: Value, alpha: Any = 1) -> Value:
-    return make("sub", a, scaled_by(b, alpha))
+    return _with_scaled("sub", a, b, alpha)
 
 
 @elementwise(2, aten.rsub.Tensor, aten.rsub.Scalar)

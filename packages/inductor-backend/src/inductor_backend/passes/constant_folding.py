@@ -48,6 +48,8 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
     copied = copy_of(gm)
     results = _results(copied.graph)
     values = _computed(copied, results)
+    if values is None:
+        return gm
     for number, node in enumerate(results):
         value = values[node]
         if type(value) is not torch.Tensor or not _alike(value, node.meta["val"]):
@@ -113,8 +115,8 @@ def _is_read(node: Node, known: dict[Node, bool]) -> bool:
     )
 
 
-def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
-    """Evaluates these nodes."""
+def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any] | None:
+    """Evaluates these nodes; None where one of them raises, which the call is to do."""
     needed = made_of(results)
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -125,7 +127,10 @@ def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
                 values[node] = operator.attrgetter(str(node.target))(gm)
                 continue
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = node.target(*args, **kwargs)
+            try:
+                values[node] = node.target(*args, **kwargs)
+            except RuntimeError:
+                return None
     return {node: _own(values[node]) for node in results}
 
 

@@ -149,6 +149,8 @@ def sort(tracer: Tracer, target: Any, **kwargs: Any) -> None:
 def sort_items(tracer: Tracer, items: list[Any], *, key: Any = None, reverse: Any = False) -> None:
     """Sorts a list that only the tracer sees, with the program's key and comparisons. An exception
     leaves the order that C code had reached."""
+    if is_constant(reverse) or type(reverse) in (list, tuple, dict, set):
+        sorted((), reverse=reverse)  # raises Python's own error
     keys = list(items)
     if key is not None:
         keys = [tracer.calls.call_value(key, [item], {}) for item in items]
@@ -250,12 +252,20 @@ def delete(tracer: Tracer, target: Any, key: Any) -> None:
     _kind(target).__delitem__(target, key)
 
 
+def _is_hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
 @special(dict.pop, collections.OrderedDict.pop)
 def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
     asked = key
-    if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
-        if type(target) is dict and not tracer.reads.keys(target):
-            asked = ""  # an empty dictionary does not hash the key
+    hashable = is_constant(key) and _is_hashable(key)
+    if not hashable and type(target) is dict and not tracer.reads.keys(target):
+        asked = ""  # an empty dictionary does not hash the key
     tracer.reads.check_key(asked, target)
     if tracer.reads.dict_get(target, asked, ABSENT) is not ABSENT:
         tracer.side_effects.before_remove(target, asked)

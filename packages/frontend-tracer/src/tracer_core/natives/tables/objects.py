@@ -125,6 +125,13 @@ special(_thread.RLock)(lambda tracer: _thread.RLock())
 # -- exceptions --
 
 
+def _is_condition(value: Any) -> bool:
+    """Whether `split` calls a value: a function, from Python 3.13 on all but classes."""
+    if sys.version_info < (3, 13):
+        return isinstance(value, types.FunctionType)
+    return callable(value) and not isinstance(value, type)
+
+
 @special_each(BaseExceptionGroup.split, BaseExceptionGroup.subgroup)
 def split_group(tracer: Tracer, method: Any, group: Any, condition: Any) -> Any:
     """split and subgroup: the condition may be a user function."""
@@ -137,7 +144,7 @@ def split_group(tracer: Tracer, method: Any, group: Any, condition: Any) -> Any:
     def holds(error: BaseException) -> bool:
         return tracer.operators.truth(tracer.calls.call_value(condition, [error], {}))
 
-    matched = method(group, condition if isinstance(condition, (type, tuple)) else holds)
+    matched = method(group, holds if _is_condition(condition) else condition)
     for part in matched if isinstance(matched, tuple) else (matched,):
         if part is not None and part is not group:
             tracer.exceptions.same_history(group, part)
