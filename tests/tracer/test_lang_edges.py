@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import collections
 import decimal
+import enum
 import fractions
 import functools
+import operator
 import reprlib
 import sys
 import types
@@ -580,7 +582,45 @@ def arrays(x):
     return [outcome(torch.Tensor.__array__, one) for one in (1, "a", [])]
 
 
-@pytest.mark.parametrize("checked", [sorts, pops, groups, arrays])
+class Level(enum.IntEnum):
+    """Its metaclass has ``__getitem__``, ``__iter__`` and ``__len__``, which its members lack."""
+
+    LOW = 1
+    HIGH = 3
+
+
+class Odd(type):
+    def keys(cls):
+        return []
+
+    def __next__(cls):
+        return 1
+
+
+class Nothing(metaclass=Odd):
+    def __iter__(self):
+        return self
+
+
+def metaclasses(x):
+    level = Level.HIGH
+    return [
+        *(
+            outcome(operator.mod, one, level)
+            for one in (bytearray(b"ab"), b"ab", "ab", "%d", b"%d")
+        ),
+        outcome(lambda: [*level]),
+        outcome(lambda: 1 in level),
+        outcome(lambda: {**Nothing()}),
+        outcome(lambda: list(Nothing())),
+        outcome(bytes, level),
+        outcome(operator.length_hint, level, 7),
+        outcome(lambda first, second: 1, *[level]),
+        outcome(lambda: (lambda *all: all)(*level)),
+    ]
+
+
+@pytest.mark.parametrize("checked", [sorts, pops, groups, arrays, metaclasses])
 def test_arguments_are_checked_as_python_checks_them(checked):
     compiled = tracer_core.compile(checked, backend="eager")
     for _ in range(2):

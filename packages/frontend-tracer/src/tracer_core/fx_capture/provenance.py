@@ -73,6 +73,12 @@ def _parts_die(value: Any) -> bool:
     return not all(is_constant(part) or outlives_entries(part) for part in parts)
 
 
+def instances_have(cls: type, name: str) -> bool:
+    """Returns whether a class gives its instances an attribute; hasattr() would find those of the
+    metaclass, such as the ``__getitem__`` of enumerations."""
+    return any(name in base.__dict__ for base in cls.__mro__)
+
+
 def is_constant(value: Any) -> bool:
     """Returns whether a value is guarded by equality: immutable at every depth."""
     kind = type(value)

@@ -18,7 +18,7 @@ import torch
 from tracer_core.bytecode.code import UNSUPPORTED, decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
 
@@ -194,7 +194,7 @@ def _prepare(
     if prepare is None or isinstance(prepare, types.BuiltinFunctionType):  # type.__prepare__
         return {}
     namespace = tracer.calls.call_value(prepare, [name, bases], keywords)
-    if not hasattr(type(namespace), "__getitem__"):
+    if not instances_have(type(namespace), "__getitem__"):
         kind = meta.__name__ if isinstance(meta, type) else "<metaclass>"
         returned = tracer.exceptions.type_name(namespace)
         raise TypeError(f"{kind}.__prepare__() must return a mapping, not {returned}")

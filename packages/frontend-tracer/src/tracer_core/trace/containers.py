@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods, traced_arrays
@@ -116,7 +116,7 @@ class Items(Component):
             return self._has_item(item, container)
         protocol = ("__contains__", "__iter__", "__getitem__")
         if self.entries.lacks(container, *protocol) or not any(
-            hasattr(type(container), name) for name in protocol
+            instances_have(type(container), name) for name in protocol
         ):
             return item in container  # raises Python's own error
         if (

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant, keys_of
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part
@@ -47,7 +47,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     if isinstance(result, torch.Tensor):
         raise Break("data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor")
     if name == "__iter__":
-        if not hasattr(type(result), "__next__"):
+        if not instances_have(type(result), "__next__"):
             iter(HostValue(result))  # raises Python's own error
         return result
     return _CHECKS[name](HostValue(result))
@@ -459,7 +459,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
         parts = text_part(tracer, values)
         single = str if isinstance(template, str) else (str, bytes, bytearray)
         if parts is not values and (
-            isinstance(values, single) or not hasattr(type(values), "__getitem__")
+            isinstance(values, single) or not instances_have(type(values), "__getitem__")
         ):
             parts = (parts,)
     made: str = template % parts

@@ -14,6 +14,7 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
+from tracer_core.fx_capture.provenance import instances_have
 
 use_own_builtins(globals())
 
@@ -159,11 +160,11 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
 
 def may_iterate(value: Any) -> bool:
     """Returns whether CPython would look for an iterator of a value."""
-    return hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
+    return any(instances_have(type(value), name) for name in ("__iter__", "__getitem__"))
 
 
 def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict) or hasattr(type(value), "keys")
+    return isinstance(value, dict) or instances_have(type(value), "keys")
 
 
 def function_text(function: Any) -> str:

@@ -17,7 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.fx_capture.graph_breaks import RunNatively
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.fx_capture.unbacked import is_float, is_whole_number
 from tracer_core.natives.effects import (
     PURE,
@@ -330,7 +330,7 @@ def octets(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     if len(args) > 1 or kwargs or tracer.operators.has_buffer(value):
         asked = CONVERSIONS
     elif (
-        hasattr(type(value), "__iter__")
+        instances_have(type(value), "__iter__")
         and not isinstance(value, str)
         and not any(tracer.entries.python_method(value, name) for name in asked)
     ):

@@ -21,7 +21,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue, contents
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
@@ -105,7 +105,7 @@ def length_hint(tracer: Tracer, value: Any, default: Any = 0) -> Any:
     if type(default) is not int:
         tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
     asks = tracer.entries.python_method(value, "__length_hint__")
-    if asks or not hasattr(type(value), "__len__"):
+    if asks or not instances_have(type(value), "__len__"):
         tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
     return tracer.calls.call_value(len, [value], {})
 
