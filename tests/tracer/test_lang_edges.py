@@ -627,6 +627,19 @@ def test_arguments_are_checked_as_python_checks_them(checked):
         assert compiled(torch.ones(2)) == checked(torch.ones(2))
 
 
+@pytest.mark.parametrize("name", ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_container_that_is_compared_with_an_empty_one_may_grow(kind, name):
+    def program(x, other):
+        return getattr(kind, name)(kind(), other), getattr(kind, name)(other, kind())
+
+    for values in (((), ("x", "y"), (1,)), ((1,), (), (1, 2))):
+        compiled = tracer_core.compile(program, backend="eager")
+        for value in values:
+            x = torch.ones(1)
+            assert compiled(x, kind(value)) == program(x, kind(value))
+
+
 @program.cases()
 def test_edges_equal_cpython(name):
     program.run(name)

@@ -130,7 +130,8 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
 def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
     differing = _differing(tracer, left, right)
-    return tracer.operators.compare(symbol, *(differing or (len(left), len(right))))
+    lengths = (tracer.reads.length(left), tracer.reads.length(right))
+    return tracer.operators.compare(symbol, *(differing or lengths))
 
 
 # -- hashing
