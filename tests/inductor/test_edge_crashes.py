@@ -147,6 +147,10 @@ def put(y, values):
     y.index_put_((torch.tensor([0]),), values, accumulate=True)
 
 
+def put_by_name(y, values):
+    y.index_put_((torch.tensor([0]),), values=values)
+
+
 def put_rows(y, values):
     y[torch.tensor([[0, 1]]), :] = values
 
@@ -161,7 +165,7 @@ def put_first(y, values):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("writes", [put, put_rows, put_beside, put_first])
+@pytest.mark.parametrize("writes", [put, put_by_name, put_rows, put_beside, put_first])
 def test_values_that_do_not_fit_where_they_are_put(writes, dynamic, backend):
     def program(y, values):
         y = y * 2

@@ -202,13 +202,12 @@ class Interpretation:
         if not python_kernel and not overlapping_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 
-        linear = linear_resizing.linear if target in linear_resizing.FUNCTIONS else None
+        resizes = python_kernel and target in linear_resizing.FUNCTIONS
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if python_kernel and linear is not None:
-                resized = linear(*args, **kwargs)
-                if resized is not None:
-                    return resized
+            resized = linear_resizing.linear(*args, **kwargs) if resizes else None
+            if resized is not None:
+                return resized
             watch = overlapping_writes.Watched
             with torch_private.python_dispatcher() if python_kernel else watch():
                 return target(*args, **kwargs)

@@ -46,6 +46,7 @@ from tracer_core.fx_capture.provenance import (
 )
 from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
+from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
@@ -320,7 +321,7 @@ class Generator:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or _uses_rng(node):
                 continue
-            if any(isinstance(n, torch.SymInt) and n.node.hint is None for n in value.shape):
+            if any(map(is_data_size, value.shape)):
                 continue  # an output shows its sizes
             if value.requires_grad:
                 meta = {**node.meta, "val": value.detach()}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.function_traits import operator_name
+from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
 
@@ -143,7 +144,8 @@ def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) -> str | None:
     """The values of ``x[indices] = values`` must broadcast to ``x[indices]``. strips: they may have
     more dimensions, of one element each, in front."""
-    value, index, source = (*args, kwargs.get("indices"), kwargs.get("values"))[:3]
+    named = {**dict(zip(("self", "indices", "values"), args, strict=False)), **kwargs}
+    value, index, source = args[0], named.get("indices"), named.get("values")
     parts = index if isinstance(index, (tuple, list)) else (index,)
     tensors = [one for one in parts if isinstance(one, torch.Tensor)]
     masks = any(one.dtype in (torch.bool, torch.uint8) for one in tensors)
@@ -154,10 +156,7 @@ def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) 
             wanted = value[tuple(parts)].shape
     except (IndexError, RuntimeError, TypeError):
         return None  # the call itself raises
-    if any(
-        isinstance(size, torch.SymInt) and size.node.hint is None
-        for size in (*wanted, *source.shape)
-    ):
+    if any(map(is_data_size, (*wanted, *source.shape))):
         return None
     given = list(source.shape)
     while strips and len(given) > len(wanted) and given[0] == 1:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.torch_private.names import names, operators
 from tracer_core.torch_private.needed import pytree
 
@@ -392,7 +393,7 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
         return None
     if any(isinstance(number, torch.SymInt) for number in pytree.tree_leaves(options)):
         return None
-    if any(isinstance(size, torch.SymInt) and size.node.hint is None for size in value.shape):
+    if any(map(is_data_size, value.shape)):
         return None  # an unbacked size
     layout = _layout(value)
     if layout is None:

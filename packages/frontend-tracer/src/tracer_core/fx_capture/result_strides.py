@@ -401,7 +401,7 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     """Returns the result with the kernel's strides and dtype."""
     if func in _DTYPES and result.dtype is not (dtype := _DTYPES[func](args)):
         result = torch_private.fake_like(result, dtype)
-    if func not in LAYOUTS and not (any(map(_is_ambiguous, args)) and _is_pointwise(func)):
+    if func not in LAYOUTS and not (_is_pointwise(func) and any(map(_is_ambiguous, args))):
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
     rule = _rule(func, first.device.type, kwargs) if isinstance(first, torch.Tensor) else None
@@ -418,8 +418,8 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     strides = wanted.stride() if static else _dense(first.shape, wanted)
     if strides is None:
         return result
-    alike = 2 if func in _OF_TWO_ALIKE and result[1].shape == first.shape else 1
     if first is result:
         return torch_private.fake_like(first, strides=strides)
+    alike = 2 if func in _OF_TWO_ALIKE and result[1].shape == first.shape else 1
     made = (torch_private.fake_like(one, strides=strides) for one in result[:alike])
     return (*made, *result[alike:])

@@ -144,6 +144,11 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...], floats: bool) -
     return floats and name in READS_A_FLOAT and is_float(read)
 
 
+def is_data_size(size: Any) -> bool:
+    """Returns whether a size is a symbol without a value in the trace."""
+    return isinstance(size, torch.SymInt) and size.node.hint is None
+
+
 def is_float(value: Any) -> bool:
     """Returns whether a value is a tensor of floats with one element."""
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:

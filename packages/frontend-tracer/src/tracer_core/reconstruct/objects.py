@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.fx_capture.provenance import instances_have
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.reconstruct.containers import ContainerRebuilder
 from tracer_core.reconstruct.emitter import CannotRebuild
@@ -230,7 +231,7 @@ def base_of(cls: Any) -> type | None:
     ):
         return None if cls is not types.SimpleNamespace else cls
     base: Any = next((kind for kind in cls.__mro__ if kind in _BASES), None)
-    if base is None or any("__del__" in owner.__dict__ for owner in cls.__mro__):
+    if base is None or instances_have(cls, "__del__"):
         return None
     try:
         base.__new__(cls)  # CPython raises if another base has to make the object

@@ -129,9 +129,8 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
 
 def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
-    differing = _differing(tracer, left, right)
-    lengths = (tracer.reads.length(left), tracer.reads.length(right))
-    return tracer.operators.compare(symbol, *(differing or lengths))
+    deciding = _differing(tracer, left, right) or map(tracer.reads.length, (left, right))
+    return tracer.operators.compare(symbol, *deciding)
 
 
 # -- hashing

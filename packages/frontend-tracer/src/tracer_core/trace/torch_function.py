@@ -14,6 +14,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.provenance import instances_have
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import pytree
@@ -24,7 +25,7 @@ def acts_as_tensor(value: Any) -> bool:
     return bool(
         cls.__flags__ & HEAP_TYPE
         and not issubclass(cls, (torch.Tensor, type, torch.nn.Module))
-        and any("__torch_function__" in owner.__dict__ for owner in cls.__mro__)
+        and instances_have(cls, "__torch_function__")
     )
 
 
@@ -57,11 +58,7 @@ class _Handlers:
 
     def class_for(self, cls: type) -> Any:
         if cls not in self.made:
-            above = [
-                base
-                for base in cls.__bases__
-                if any("__torch_function__" in c.__dict__ for c in base.__mro__)
-            ]
+            above = [base for base in cls.__bases__ if instances_have(base, "__torch_function__")]
             bases = tuple(self.class_for(base) for base in above) or (_StandIn,)
             self.made[cls] = type(
                 cls.__name__, bases, {"__torch_function__": classmethod(self._handler(cls))}

@@ -81,9 +81,9 @@ def _rounding(name: str) -> Callable[[Value], Value]:
     return lambda x: make(name, x) if x.dtype.is_floating_point else x
 
 
-def _of_rounded(name: str, tensors: bool = False) -> Any:
-    """Rounds a number, and `tensors` too, to the result's 16-bit dtype first, as eager does: a
-    remainder is discontinuous, and so are powers of a number that rounds to 0."""
+def _remainder(name: str) -> Any:
+    """Rounds a number to the tensors' 16-bit dtype first, as eager does: a remainder is
+    discontinuous."""
 
     def lowering(ctx: Lowering, *operands: Any) -> Ref:
         exact = ctx.meta().dtype
@@ -93,7 +93,7 @@ def _of_rounded(name: str, tensors: bool = False) -> Any:
             value = ctx.element(x, at, dtype)
             return (
                 value
-                if (isinstance(x, Ref) and not tensors) or exact == dtype
+                if isinstance(x, Ref) or exact == dtype
                 else make("round_to", value, attr=exact)
             )
 
@@ -102,9 +102,10 @@ def _of_rounded(name: str, tensors: bool = False) -> Any:
     return lowering
 
 
-def _comparison(name: str) -> Any:
+def _of_stored(name: str) -> Any:
     """Rounds computed 16-bit operands as a store would: the gradient of amax compares elements with
-    the stored maximum and divides by the number of equal ones."""
+    the stored maximum and divides by the number of equal ones; powers of a number that rounds to 0
+    are discontinuous."""
 
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         exact = ctx.common_dtype(*ctx.node.args[:2])
@@ -135,12 +136,12 @@ for _name in ROUNDING.split():
 for _name, _targets in BINARY.items():
     elementwise(2, *_targets)(partial(make, _name))
 for _name in COMPARISONS.split():
-    lower(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_comparison(_name))
+    lower(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_of_stored(_name))
 for _name in ("and", "or", "xor"):
     lower(getattr(aten, f"logical_{_name}").default)(_logical(f"bit_{_name}"))
-for _name, _target in {"fmod": aten.fmod, "mod": aten.remainder}.items():
-    lower(_target.Tensor, _target.Scalar)(_of_rounded(_name))
-lower(aten.pow.Scalar)(_of_rounded("pow", tensors=True))
+lower(aten.fmod.Tensor, aten.fmod.Scalar)(_remainder("fmod"))
+lower(aten.remainder.Tensor, aten.remainder.Scalar)(_remainder("mod"))
+lower(aten.pow.Scalar)(_of_stored("pow"))
 
 
 def scaled_by(value: Value, alpha: Any) -> Value:

@@ -109,7 +109,9 @@ def numpy_of(tracer: Tracer, tensor: Any, *, force: Any = False) -> Any:
 @special(*names("Tensor.__array__"))
 def array_of(tracer: Tracer, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     if args or kwargs or not isinstance(tensor, torch.Tensor):
-        tracer.break_graph("data_dependent_value", "Tensor.__array__() with options")
+        tracer.break_graph(
+            "data_dependent_value", "Tensor.__array__() with options, or of what is no tensor"
+        )
     return traced_arrays.of_tensor(tracer, tensor)
 
 
