@@ -89,6 +89,7 @@ REFERENCE_OPS.update(
         "shift_left": _plain(torch.bitwise_left_shift),
         "shift_right": _plain(torch.bitwise_right_shift),
         "where": _where,
+        "fma": lambda v, a, b, c: (a.double() * b.double() + c.double()).to(v.dtype),
         "philox": _philox,
         "cast": lambda value, a: a.to(value.dtype),
         "round_to": _round_to,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_programs.many import Record, parser
-from tests.random_programs.workers import TOGETHER, Crew, Plan, batches_of, news
+from tests.random_programs.workers import GENERATING, TOGETHER, Crew, Plan, batches_of, news
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             crew.todo.clear()
 
     plan = Plan(options.seconds, options.minimise, options.batches_a_process)
-    serve = functools.partial(_serve, options.backend)
+    serve = functools.partial(_serve, options.backend, options.device)
     crew = Crew([block for block in wanted if block], options.jobs, plan, take, serve)
     try:
         crew.run()
@@ -61,6 +61,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--limit", type=float, default=float("inf"), help="seconds after which no block is begun"
     )
     known.add_argument("--backend", help="of all programs, in place of the seeds' own")
+    known.add_argument("--device", default="cpu", help="cpu or cuda")
     options = known.parse_args(arguments)
     if options.show is not None:
         raise SystemExit(_show(options))
@@ -69,10 +70,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _show(options: argparse.Namespace) -> int:
     os.environ.setdefault("TRACER_STRICT", "1")
-    from tests.operator_programs.program import generate, with_backend
+    from tests.operator_programs.program import changed, generate
     from tests.operator_programs.run import run
 
-    program = with_backend(generate(options.show), options.backend)
+    program = changed(generate(options.show), options.backend, options.device)
     print(program)
     result = run(program, options.seconds)
     if result.status in ("mismatch", "crash") and options.minimise:
@@ -92,11 +93,12 @@ def _smaller(program: Any, result: Any, seconds: float) -> Any:
     return minimise(program, lambda p: alike(run(p, 20.0), result), seconds, edits)
 
 
-def _serve(backend: str | None, pipe: Any, plan: Plan, trace: str) -> None:
+def _serve(backend: str | None, device: str, pipe: Any, plan: Plan, trace: str) -> None:
     """A worker's life: blocks come, news goes."""
-    for _, seeds, eagerly in batches_of(pipe, trace):
+    # CUDA maps more memory than a process may take here.
+    for _, seeds, eagerly in batches_of(pipe, trace, limited=device == "cpu"):
         counts: collections.Counter[str] = collections.Counter()
-        _block(pipe.send, plan, seeds, eagerly, counts, backend)
+        _block(pipe.send, plan, seeds, eagerly, counts, backend, device)
         told = {"done": {}, "failures": {}, "coverage": {"counts": counts}, "raised": 0}
         pipe.send(("end", told))
 
@@ -108,14 +110,15 @@ def _block(
     eagerly: bool,
     counts: collections.Counter[str],
     backend: str | None,
+    device: str,
 ) -> None:
-    from tests.operator_programs.program import generate, with_backend
+    from tests.operator_programs.program import changed, generate
     from tests.operator_programs.run import run, run_block
 
     programs = []
     for seed in seeds:
-        send(("at", (seed, "generating it", plan.seconds)))
-        programs.append(with_backend(generate(seed), backend))
+        send(("at", (seed, GENERATING, plan.seconds)))
+        programs.append(changed(generate(seed), backend, device))
     if eagerly:  # eager survived generating it: compiled, it is to blame
         return
     send(("at", (TOGETHER, "running it", 4 * plan.seconds)))

@@ -53,6 +53,6 @@ def _backward(results: list[Any]) -> None:
             weight = torch.randint(1, 5, end.shape, generator=generator) / 4
             if end.requires_grad:
                 ends.append(end)
-                weights.append(weight.to(end.dtype))
+                weights.append(weight.to(end.device, end.dtype))
     if ends:
         torch.autograd.backward(ends, weights)

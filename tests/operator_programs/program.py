@@ -7,6 +7,7 @@ every call, when it was made; `rules` hold of the operands of each.
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 import warnings
@@ -31,6 +32,12 @@ MOST, DIMS = 600, 5
 #: How often a program is made anew because eager refuses its backward.
 _TRIES = 10
 _SPACE = {"torch": torch, "F": torch.nn.functional}
+#: Numbers of programs that float32 has not.
+_INEXACT = ("1e-30", "3e38", "3e+38", "1e-3", "0.001", "0.3")
+#: Functions of torch whose result lies on the default device unless they are told.
+_MAKING = frozenset(
+    {"arange", "empty", "eye", "full", "linspace", "ones", "tensor", "tril_indices", "zeros"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class Mode:
     backend: str = "inductor"
     dynamic: bool = False
     gradients: bool = False
+    device: str = "cpu"
 
 
 #: Modes, and of how many blocks in a hundred.
@@ -75,22 +83,31 @@ class Program:
     def with_source(self, source: str) -> Program:
         return replace(self, source=source)
 
-    def function(self, wide: bool = False) -> Callable[..., Any]:
-        """wide: in double precision."""
+    def function(self, wide: bool = False, rounded: bool = False) -> Callable[..., Any]:
+        """wide: in double precision. rounded: with its numbers as float32 has them."""
         text = self.source
+        for number in _INEXACT if rounded else ():
+            text = text.replace(number, repr(torch.tensor(float(number)).item()))
         if wide:
             text = re.sub(r"torch\.(float32|bfloat16|float16)\b", "torch.float64", text)
             text = text.replace("torch.complex64", "torch.complex128")
         scope: dict[str, Any] = dict(_SPACE)
+        if self.mode.device != "cpu" and not wide:
+            text = ast.unparse(_OnDevice(self.mode.device).visit(ast.parse(text)))
         exec(compile(text, f"<operator program {self.seed}>", "exec"), scope)
         return scope["program"]  # type: ignore[no-any-return]
 
-    def arguments(self, call: int) -> list[torch.Tensor]:
+    def arguments(self, call: int, device: str | None = None) -> list[torch.Tensor]:
+        """device: of the tensors, where it is not the mode's."""
         *sizes, begin = self.steps[call]
         generator = torch.Generator().manual_seed(self.seed * 7 + call)
 
         def made(dtype: str, values: str, *sizes: int) -> torch.Tensor:
-            return filled(generator, dtype, values, sizes, begin)
+            made = filled(generator, dtype, values, sizes, begin)
+            if (wanted := device or self.mode.device) == "cpu":
+                return made
+            whole = made.as_strided((begin + made.numel(),), (1,), 0).to(wanted)
+            return whole[begin:].view(made.shape)
 
         scope: dict[str, Any] = {f"s{k}": size for k, size in enumerate(sizes)} | {"filled": made}
         found = []
@@ -120,9 +137,24 @@ class Program:
         return f"# seed {self.seed}, {self.mode}, calls {self.steps}\n{given}\n{self.source}{after}"
 
 
-def with_backend(program: Program, backend: str | None) -> Program:
-    """The program for another backend; for its own where that is None."""
-    return replace(program, mode=replace(program.mode, backend=backend or program.mode.backend))
+class _OnDevice(ast.NodeTransformer):
+    """Makes new tensors of a program on a device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _MAKING:
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "torch":
+                node.keywords.append(ast.keyword("device", ast.Constant(self.device)))
+        return node
+
+
+def changed(program: Program, backend: str | None, device: str = "cpu") -> Program:
+    """The program for another backend, and its own where that is None, on a device."""
+    mode = replace(program.mode, backend=backend or program.mode.backend, device=device)
+    return replace(program, mode=mode)
 
 
 def later_edits(program: Program) -> Iterator[Edit]:

@@ -79,7 +79,25 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         t0, t1 = i0 * 1e30, i0 * 1e-40
         t2, t3 = torch.linalg.vector_norm(t0, 3, dim=1), torch.linalg.vector_norm(t1, 0, dim=1)
         return (t0.norm(dim=1), t1.norm(dim=1), t0[0].norm(), F.normalize(t0, dim=1), t2, t3)"""),
+    "std_of_numbers_whose_squares_float32_has_not": (("filled('float32', 'exact', 9, 5)",), """
+        t0, t1 = i0 * 1e30, i0 * 1e-39
+        return (t0.std(), t0.std(1), t0.std(0), t1.std(), torch.std(t1, 1, correction=0), 1 / t1.var())"""),
+    "integers_made_of_floats": (("filled('float32', 'random', 9, 40)",), """
+        t0 = i0.to(torch.int64)
+        return (1 / t0.float(), i0 // t0, i0.double() / i0.to(torch.int32).double())"""),
+    # Products that are rounded before they are added, as eager rounds them.
+    "difference_of_equal_products": (("filled('float32', 'random', 40)",), """
+        t0 = i0 * 1.1
+        return ((i0 * i0 - t0 * (i0 / 1.1)) * 0, torch.sqrt(i0 * t0 - t0 * i0), (i0 * t0 - t0 * i0) == 0)"""),
+    "log_softmax_of_a_product": (("filled('float32', 'extreme', 3)",), """
+        return (torch.log_softmax(torch.kron(i0, i0), 0),)"""),
+    "power_whose_oddness_float32_has_not": (("filled('float32', 'exact', 40)",), """
+        return (i0 ** 16777217, torch.pow(i0, -2147483649))"""),
     # Memory.
+    "msort_of_a_part_that_was_written": (("filled('float64', 'zeros', s1, 2, 2, 4)[..., ::2]", "i0.mT"), """
+        t0 = i1.select(-2, -1)
+        t0.le_(2**31)
+        return (torch.msort(t0),)"""),
     "channel_shuffle_of_one_group": ((FLOAT,), "return (torch.channel_shuffle(i0[None], 1),)"),
     "out_resized_in_the_operands_order": ((PERMUTED,), """
         t0 = torch.add(i0, 1, out=torch.empty(0))
@@ -103,6 +121,11 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         t0 = i0.expand(3, -1)
         t0.t_()
         return (t0, t0 + 1)"""),
+    "clamp_of_dimensions_of_one_element": (("filled('float32', 'exact', 1, 1, 3).permute(2, 1, 0)",), """
+        t0 = torch.clamp_min(torch.channel_shuffle(i0[None], 1), 3)
+        return (t0, torch.inner(i0, i0) - t0)"""),
+    "batch_norm_of_one_row": (("filled('float32', 'random', s2, 1, s1).permute(2, 1, 0)",), """
+        return (F.batch_norm(i0[None], None, None, training=True),)"""),
     # No elements.
     "as_strided_of_nothing": ((EMPTY,), """
         return (torch.cos(i0, out=torch.zeros_like(i0.T).T),)"""),
@@ -165,6 +188,34 @@ REFUSED = {
     "index_copy_of_another_dtype": "filled('int64', 'exact', 3)|i0.index_copy(0, i0 * 0, i0.float())",
     "index_put_of_another_dtype": "filled('int64', 'exact', 3)|i0.index_put((i0 * 0,), i0.float(), True)",
     "gcd_of_floats": "filled('float32', 'exact', 3)|torch.gcd(i0, i0 + 1)",
+    "put_of_another_dtype": "filled('float32', 'exact', 3)|i0.put(i0.long() * 0, i0.double())",
+    **{
+        f"{name}_of_weights_of_another_dtype": f"filled('float32', 'random', 3, 4, 4)|F.{call}"
+        for name, call in (
+            ("layer_norm", "layer_norm(i0, (4,), i0[0, 0].double())"),
+            ("group_norm", "group_norm(i0, 2, i0[0, 0].double())"),
+            ("instance_norm", "instance_norm(i0, weight=i0[0, 0].double())"),
+            ("batch_norm", "batch_norm(i0, i0[0, 0].double(), i0[0, 0].double() + 9)"),
+            ("nll_loss", "nll_loss(i0, i0[:, 0].long() * 0, i0[0, 0].double())"),
+            ("cross_entropy", "cross_entropy(i0, i0[:, 0].long() * 0, i0[0, 0].double())"),
+            ("grid_sample", "grid_sample(i0[None], i0[None, ..., :2].double())"),
+        )
+    },
+    "binary_cross_entropy_of_two_dtypes": "filled('float32', 'random', 3)|"
+    "F.binary_cross_entropy(i0.sigmoid(), i0.sigmoid().double())",
+    "huber_loss_of_whole_numbers": "filled('int64', 'exact', 3)|F.huber_loss(i0, i0 + 0.5)",
+    "addcdiv_of_whole_numbers": "filled('int64', 'exact', 3)|torch.addcdiv(i0, i0, i0 + 20)",
+    "tanhshrink_of_truth_values": "filled('bool', 'exact', 3)|F.tanhshrink(i0)",
+    "nansum_of_complex_numbers": "filled('complex64', 'random', 3)|torch.nansum(i0)",
+    "a_truth_value_as_alpha": "filled('float32', 'exact', 3)|torch.add(i0, i0, alpha=True)",
+    "a_matrix_added_to_a_vector": "filled('float32', 'exact', 3, 3)|torch.addmv(i0, i0, i0[0])",
+    "adaptive_pool_of_nothing": "filled('float32', 'exact', 2, 3, 0)|F.adaptive_avg_pool1d(i0, 2)",
+    "out_that_is_an_operand": "filled('float32', 'exact', 1, 4)|torch.fmod(i0.mean((0, 1)), i0, out=i0[0, 0])",
+    "a_larger_operand_in_place": "filled('bool', 'exact', 1, 4)|i0.bitwise_and_(i0.mT)",
+    "a_gather_from_equal_numbers": "filled('int64', 'zeros', 1)|torch.ones(3).gather(0, i0 + 5)",
+    "nan_among_whole_numbers": "filled('int64', 'exact', 3)|torch.full_like(i0, float('nan'))",
+    "a_number_that_uint8_has_not": "filled('float32', 'exact', 3)|torch.full((2,), 300, dtype=torch.uint8)",
+    "two_targets_of_a_sample": "filled('float32', 'random', 3)|F.nll_loss(i0, i0[:2].long() * 0)",
     "soft_margin_loss_that_broadcasts": "filled('float32', 'exact', 2, 1)|F.soft_margin_loss(i0, i0.mT)",
 }
 
@@ -217,6 +268,29 @@ def test_strides_of_roll(dims):
     given = "filled('float32', 'random', 2, 3, 4, 5)"
     body = f"return (torch.roll(i0.to(memory_format=torch.channels_last), {dims}),)"
     _run((given,), body, Mode())
+
+
+#: Operators without kernels for whole numbers: eager raises NotImplementedError, and so do we, where
+#: kernels of ours would truncate or not compile.
+WITHOUT_KERNELS = (
+    "F.softmax(i0, 0)", "F.log_softmax(i0, 0)", "F.gelu(i0)", "F.silu(i0)", "F.softplus(i0)", "F.mish(i0)",
+    "F.hardswish(i0)", "F.logsigmoid(i0)", "F.glu(i0, 0)", "torch.hypot(i0, i0)", "torch.frac(i0)",
+    "torch.nextafter(i0, i0)", "torch.logcumsumexp(i0, 0)", "F.smooth_l1_loss(i0, i0)",
+    "F.adaptive_avg_pool1d(i0[None], 2)", "F.adaptive_max_pool1d(i0[None], 2)", "F.max_pool1d(i0[None], 2)",
+    "F.interpolate(i0[None, None], size=2, mode='area')", "F.cross_entropy(i0, i0[0])",
+    "torch.floor(i0 > 0)", "torch.abs(i0 > 0)", "F.avg_pool1d((i0 > 0)[None], 2)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WITHOUT_KERNELS)
+def test_a_dtype_without_a_kernel(text):
+    scope: dict[str, object] = {"torch": torch, "F": torch.nn.functional}
+    exec(f"def program(i0): return {text}", scope)
+    given = torch.arange(8)
+    with pytest.raises(NotImplementedError):
+        scope["program"](given)
+    with pytest.raises(NotImplementedError):
+        tracer_core.compile(scope["program"])(given)
 
 
 def test_polar_of_two_dtypes_is_refused():

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo  # torch imports it for symbolic sizes: not where the time limit may cut it in two
 
 import tracer_core
 from tests.random_programs.program import Program

@@ -31,6 +31,7 @@ ONLY_TYPE = (
     "builtins.id", "builtins.object.__hash__", "builtins.hash", "__hash__", "__sizeof__",
     "__reduce",
     # a number is a size: what is there is uninitialised
+    "torch.Tensor",
     *(f"torch.{name}Tensor" for name in ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long",
     "Short")),
     "numpy.ndarray.dumps", "numpy.generic.dumps", "logging.getLogger", "_weakref.getweakrefs",

@@ -33,6 +33,8 @@ _END = -1
 #: Stands for all seeds of a batch that are run as one program: which of them it is that ends the
 #: process shows when each is run by itself.
 TOGETHER = -2
+#: What a worker does with a seed before anything is compiled.
+GENERATING = "generating it"
 
 Batch = list[int]
 Take = Callable[[dict[str, Any]], None]
@@ -181,12 +183,12 @@ class Crew:
         if status == "died":
             where += f" (exit code {worker.process.exitcode})"
         rest = [s for s in worker.left if s not in (seed, _END)]
-        if worker.eager:
+        if worker.eager or what == GENERATING:  # which runs eager only
             self.take(news(seed, "invalid"))
             print(f"seed {seed} is not counted: eager alone {status} too, {where}", flush=True)
         else:
             self.take(news(seed, status, where))
-            if what != "making it smaller" and what != "generating it":
+            if what != "making it smaller":
                 self.todo.append((worker.number, [seed], True))
         if rest:
             self.todo.append((worker.number, rest, worker.eager))
@@ -264,7 +266,7 @@ def _seed(send: Callable[[tuple[str, Any]], None], plan: Plan, seed: int) -> Non
     from tests.random_programs.run import EAGER_SECONDS, run
     from tests.random_programs.seeds import generate
 
-    send(("at", (seed, "generating it", plan.seconds)))
+    send(("at", (seed, GENERATING, plan.seconds)))
     program = generate(seed)
     send(("at", (seed, "running it", plan.seconds + EAGER_SECONDS)))
     result = run(program, plan.seconds)

@@ -99,7 +99,7 @@ changed(lambda net: net.first.weight.data.mul_(3), seen=False)("parameter's valu
 changed(lambda net: setattr(net.first.weight, "data", ones(4, 4)), seen=False)(
     "parameter's data replaced"
 )
-changed(lambda net: setattr(net.scale, "data", ones(4).double() * 2), told="scale")(
+changed(lambda net: setattr(net.scale, "data", ones(4).double() * 2), told="scale", breaks=None)(
     "parameter's dtype by .data"
 )
 changed(lambda net: setattr(net, "shift", ones(4)), seen=False)("buffer replaced")

@@ -150,22 +150,28 @@ def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
             assert laid_out(func, args, {}, func(*args)).stride() == strides
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gradient_of_softmax_in_another_dtype_ends_the_graph(device):
+    with FakeTensorMode() as mode:
+        rows, half = (torch.empty(5, 5, dtype=t, device=device) for t in (None, torch.float16))
+        for given, ends in ((rows, True), (half, False)):
+            call = (given, half, 0, half.dtype)
+            assert (unchecked(aten._softmax_backward_data, call, {}, mode) is not None) is ends
+
+
 def test_calls_that_cuda_kernels_refuse_end_the_graph():
     """Their fakes say nothing; the CPU has kernels for them."""
     with FakeTensorMode() as mode:
         for device, refused in (("cuda", True), ("cpu", False)):
             images = torch.empty(7, 5, 9, 2, device=device).permute(3, 2, 1, 0)
-            rows, half = (
-                torch.empty(5, 5, device=device),
-                torch.empty(5, 5, dtype=torch.float16, device=device),
-            )
+            rows = torch.empty(5, 5, device=device)
             heads, solid = (
                 torch.empty(2, 16, 2, 8, device=device),
                 torch.empty(2, 9, 5, 7, device=device),
             )
             shuffle, backward = torch.channel_shuffle, aten._softmax_backward_data
             calls = (
-                (shuffle, images, 3), (backward, rows, half, 0, half.dtype),
+                (shuffle, images, 3),
                 (aten._efficient_attention_forward, heads),
             )  # fmt: skip
             for func, *args in calls:

@@ -159,6 +159,7 @@ class CacheEntry:
         self.roots: dict[int, None] = {}
         self._variables: dict[Source, str] = {}
         self._late: dict[Source, bool] = {}
+        self._object_roots: dict[Source, bool] = {}
 
     # -- fetching --
 
@@ -171,7 +172,13 @@ class CacheEntry:
         root = source.root
         if root.kind != "state":
             return True
-        value = self.state[root.key[0]]
+        known = self._object_roots.get(root)
+        if known is None:  # once: a weak reference to the value may come or go meanwhile
+            known = self._object_roots[root] = self._is_object_root(self.state[root.key[0]])
+        return known
+
+    @staticmethod
+    def _is_object_root(value: Any) -> bool:
         if type(value) in weakref.ProxyTypes:
             return False
         if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):

@@ -132,6 +132,73 @@ def _of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels take operands of one dtype" if len(dtypes) > 1 and "out" not in kwargs else None
 
 
+def _dtypes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[torch.dtype]:
+    """Returns the dtypes of all operands; nothing under autocast, which may convert them."""
+    operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    autocast = operands and torch.is_autocast_enabled(operands[0].device.type)
+    return set() if autocast else {one.dtype for one in operands}
+
+
+def _normalized_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Kernels of norms take weights and statistics of the input's dtype; on CPUs also of float32
+    where the input is of half precision."""
+    dtypes = _dtypes(args, kwargs)
+    half = args[0].dtype in (torch.float16, torch.bfloat16) and args[0].device.type == "cpu"
+    mixed = {args[0].dtype, torch.float32} if half else {args[0].dtype}
+    return None if dtypes <= mixed else "kernels take weights of the input's dtype"
+
+
+def _likelihood(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The classes' weights have the dtype of the input; the target may be whole numbers. Of a single
+    sample there is one target."""
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if isinstance(target, torch.Tensor) and not target.is_floating_point():
+        if args[0].dim() == target.dim() == 1 and target.shape[0] != 1:
+            return "one sample has one target"
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    alike = _dtypes((args[0], weight), {}) <= {args[0].dtype}
+    return None if alike else "kernels take weights of the input's dtype"
+
+
+def _loss_of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    alike = len(_dtypes(args, kwargs)) < 2
+    return None if alike else "kernels take operands of one dtype"
+
+
+def _whole_loss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return None if args[0].is_floating_point() else "its result is no whole number"
+
+
+def _ratio(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """``addcdiv`` divides no whole numbers by whole numbers."""
+    named = (kwargs[name] for name in ("tensor1", "tensor2") if name in kwargs)
+    divided = [one for one in (*args[1:], *named) if isinstance(one, torch.Tensor)]
+    inexact = any(one.is_floating_point() or one.is_complex() for one in divided)
+    return None if inexact else "kernels do not divide whole numbers"
+
+
+def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """``alpha`` is a truth value only where the result is one."""
+    alpha = kwargs.get("alpha", 1)
+    operands = (*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs))
+    logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
+    return "alpha is a truth value" if type(alpha) is bool and not logical else None
+
+
+def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return _summand(args, kwargs) or _subtraction(args, kwargs)
+
+
+def _pooled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The images of an adaptive pool have elements, unless there is no image."""
+    nothing = any(_is_zero(size) for size in args[0].shape[1:])
+    return "kernels pool no empty images" if nothing else None
+
+
+def _product_of_vector(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "a vector is added to the product" if args[0].dim() > 1 else None
+
+
 def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Kernels that write numbers into memory do not convert them; autocast may before."""
     given = (*args, *(kwargs[name] for name in ("source", "values") if name in kwargs))
@@ -196,10 +263,6 @@ def _strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if (last + 1) * args[0].element_size() <= n_bytes else "it ends after its storage"
 
 
-def _rectified(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    return "kernels do not take truth values" if args[0].dtype is torch.bool else None
-
-
 def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     numbers = (*args[1:], *kwargs.values())
     whole = not args[0].dtype.is_floating_point and any(type(one) is float for one in numbers)
@@ -211,7 +274,9 @@ def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     if not isinstance(target, torch.Tensor):
         return None
     alike = value.dtype == target.dtype and value.shape == target.shape
-    return None if alike else "its kernel writes into memory like its input, without promotion"
+    if not alike:
+        return "its kernel writes into memory like its input, without promotion"
+    return _whole_loss(args, kwargs)
 
 
 def _average(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -224,7 +289,9 @@ def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     channels = value.shape[1] if value.dim() > 1 else None
     vectors = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
     fit = all(one.numel() == channels for one in vectors)
-    return None if fit else "its vectors have another size than there are channels"
+    if not fit:
+        return "its vectors have another size than there are channels"
+    return _normalized_as(args, kwargs)
 
 
 def _unwritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -266,9 +333,47 @@ def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None
 
 
-def _half_gradient_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    same = len(args) < 2 or args[0].device.type != "cuda" or args[0].dtype == args[1].dtype
-    return None if same else "on CUDA devices its gradient and its result have one dtype"
+def _softmax_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    same = len(args) < 2 or args[0].dtype == args[1].dtype
+    return None if same else "its gradient and its result have one dtype"
+
+
+def _whole_images(which: str, value: Any, *choices: str) -> _Check:
+    """Makes the check of an operator that lacks kernels for whole numbers where one of its arguments,
+    of this name, has this value; `choices`: for these dtypes alone."""
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        given = (kwargs.get(which), *args[1:])
+        if not any(type(one) is type(value) and one == value for one in given):
+            return None
+        dtype = args[0].dtype
+        lacks = str(dtype) in choices if choices else not dtype.is_floating_point
+        return f"kernels have no {which}={value!r} of {dtype}" if lacks else None
+
+    return check
+
+
+def _columns(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """`torch.nn.functional.unfold`, which has the name of a view."""
+    images = (
+        "kernel_size" in kwargs
+        or len(args) == 2
+        or (len(args) > 2 and isinstance(args[1], (tuple, list)))
+    )
+    whole = not (args[0].is_floating_point() or args[0].is_complex() or args[0].dtype is torch.bool)
+    return "kernels have it for floating numbers only" if images and whole else None
+
+
+def _running_total(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    logical = any(one is torch.bool for one in (kwargs.get("dtype"), *args[2:]))
+    return "kernels add up no truth values" if logical else None
+
+
+def _spaced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    real = kwargs.get("dtype") is not None and not kwargs["dtype"].is_complex
+    ends = (*args[:2], *(kwargs[name] for name in ("start", "end") if name in kwargs))
+    mixed = real and any(isinstance(one, torch.Tensor) and one.is_complex() for one in ends)
+    return "complex ends do not fit a real dtype" if mixed else None
 
 
 def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -276,13 +381,61 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return seeds if args[0].device.type == "cuda" else None
 
 
+def _full(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    number, dtype = args[1] if len(args) > 1 else kwargs.get("fill_value"), kwargs.get("dtype")
+    if dtype is None or type(number) not in (int, float):
+        return None
+    like = torch.empty((), dtype=dtype, device="meta")
+    return _unfit_number((like, number), {}) or _unfit_filling((like, number), {})
+
+
 _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
     **dict.fromkeys(("as_strided", "as_strided_", "as_strided_copy"), _strided),
-    **dict.fromkeys(("relu", "relu_"), _rectified),
+    **dict.fromkeys(("addcdiv", "addcdiv_"), _ratio),
+    **dict.fromkeys(("add", "add_"), _summand),
+    **dict.fromkeys(
+        ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm"),
+        _normalized_as,
+    ),
+    **dict.fromkeys(("nll_loss", "cross_entropy", "cross_entropy_loss"), _likelihood),
+    "binary_cross_entropy": _loss_of_one_dtype,
+    "huber_loss": _whole_loss,
+    **dict.fromkeys(
+        (
+            f"{which}adaptive_{kind}_pool{n}d{suffix}"
+            for which in ("", "_")
+            for kind in ("avg", "max")
+            for n in (1, 2, 3)
+            for suffix in ("", "_with_indices")
+        ),
+        _pooled,
+    ),
     "fill_diagonal_": _diagonal,
-    **dict.fromkeys(("complex", "polar"), _of_one_dtype),
-    **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), _written_as),
+    "full": _full,
+    **dict.fromkeys(
+        (
+            "complex",
+            "polar",
+            "grid_sample",
+            "grid_sampler",
+            "grid_sampler_2d",
+            "grid_sampler_3d",
+        ),
+        _of_one_dtype,
+    ),
+    **dict.fromkeys(
+        (
+            "index_add",
+            "index_add_",
+            "index_copy",
+            "index_copy_",
+            "put",
+            "put_",
+            "_unsafe_masked_index_put_accumulate",
+        ),
+        _written_as,
+    ),
     **dict.fromkeys(("index_put", "index_put_"), _put),
     **dict.fromkeys(("setitem", "__setitem__"), _placed),
     **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
@@ -290,7 +443,7 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
     **dict.fromkeys(
         ("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__", "__rsub__", "__isub__"),
-        _subtraction,
+        _summed,
     ),
     "cummax": _running_extreme,
     "cummin": _running_extreme,
@@ -301,7 +454,16 @@ _CHECKS: dict[str, _Check] = {
     "avg_pool2d": _average,
     "avg_pool3d": _average,
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
-    "_softmax_backward_data": _half_gradient_on_cuda,
+    "_softmax_backward_data": _softmax_gradient,
+    **dict.fromkeys(("addmv", "addmv_"), _product_of_vector),
+    "interpolate": _whole_images("mode", "area"),
+    "pad": _whole_images("mode", "reflect", "torch.bool"),
+    "unfold": _columns,
+    **dict.fromkeys(
+        ("scatter_reduce", "scatter_reduce_"), _whole_images("reduce", "mean", "torch.bool")
+    ),
+    **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_"), _running_total),
+    "linspace": _spaced,
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
     "batch_norm": _normalization,
     "diagonal_scatter": _scatter_into(name("diagonal")),
@@ -316,6 +478,54 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
 }
 
+#: Checks whose first operand may be something else than a tensor.
+_OF_NUMBERS = frozenset({_full, _power, _power_of, _summed})
+
+#: Operators without kernels for whole numbers (truth values among them), where fakes and kernels of
+#: ours have them and would truncate.
+_INEXACT_ONLY = frozenset(
+    {
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax",
+        "_softmax_backward_data", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool1d_with_indices",
+        "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d",
+        "adaptive_max_pool3d_with_indices", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
+        "cross_entropy_loss", "frac", "frac_", "gelu", "gelu_", "glu", "hardshrink", "hardsigmoid",
+        "hardsigmoid_", "hardswish", "hardswish_", "hypot", "hypot_", "im2col", "linear_cross_entropy",
+        "log_sigmoid", "log_softmax", "logcumsumexp", "logsigmoid", "max_pool1d",
+        "max_pool1d_with_indices", "max_pool2d_with_indices_backward", "mish", "mish_",
+        "multilabel_soft_margin_loss", "nextafter", "nextafter_", "nll_loss", "prelu", "silu",
+        "silu_", "smooth_l1_loss", "softmax", "softmin", "softplus", "special_log_softmax",
+        "special_softmax",
+    }
+)  # fmt: skip
+#: Operators without kernels for truth values.
+_NO_TRUTH_VALUES = frozenset(
+    {
+        "__imod__", "__mod__", "__rmod__", "abs", "abs_", "absolute", "absolute_", "addcmul",
+        "addcmul_", "avg_pool1d", "avg_pool2d", "avg_pool3d", "ceil", "ceil_", "clamp", "clamp_",
+        "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "floor", "floor_",
+        "fmod", "fmod_", "imod", "local_response_norm", "max_pool2d", "max_pool2d_with_indices",
+        "max_pool3d", "max_pool3d_with_indices", "mod", "mvlgamma", "mvlgamma_",
+        "poisson_nll_loss", "relu", "relu_", "remainder", "remainder_", "round", "round_",
+        "softsign", "tanhshrink", "trunc", "trunc_",
+    }
+)  # fmt: skip
+#: Operators without kernels for complex numbers, where fakes have them.
+_REAL_ONLY = frozenset(
+    {"glu", "hardshrink", "mse_loss", "nanmean", "nansum", "smooth_l1_loss"}
+)  # fmt: skip
+_LACKING = _INEXACT_ONLY | _NO_TRUTH_VALUES | _REAL_ONLY
+#: Those of them that promote their operands, so that all of them have to be of the kind.
+_PROMOTING = frozenset(
+    {
+        "__imod__", "__mod__", "__rmod__", "addcmul", "addcmul_", "clamp", "clamp_", "clamp_max",
+        "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "fmod", "fmod_", "hypot",
+        "hypot_", "imod", "mod", "mse_loss", "nextafter", "nextafter_", "remainder", "remainder_",
+        "smooth_l1_loss",
+    }
+)  # fmt: skip
+
 #: Operators beneath F.batch_norm: their functional forms mix up ``out=``, and lose a statistic of
 #: several calls.
 _STATISTICS = frozenset(
@@ -327,13 +537,34 @@ _STATISTICS = frozenset(
 #: not fit; others compute in a wider type first.
 _CONVERTING = frozenset(
     {
-        "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
+        "_unsafe_masked_index", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
         "clamp_max", "clamp_min", "clip", "constant_pad_nd", "elu", "fill", "full_like",
         "hardshrink", "hardtanh", "index_fill", "leaky_relu", "lerp", "masked_fill", "new_full",
         "pad", "pow", "__pow__", "__ipow__", "ipow", "rrelu", "rsub", "scatter", "softplus",
         "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
     }
 )  # fmt: skip
+
+
+#: Those of them, and others, whose result has the dtype of their first operand, so that a whole
+#: number has to be one.
+_FILLING = frozenset(
+    {
+        "__setitem__", "constant_pad_nd", "fill", "fill_", "fill_diagonal_", "full_like",
+        "index_fill", "index_fill_", "masked_fill", "masked_fill_", "new_full", "pad", "scatter",
+        "scatter_", "setitem",
+    }
+)  # fmt: skip
+
+
+def _unfit_filling(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Rejects infinities and NaN where whole numbers are filled in."""
+    dtype = kwargs.get("dtype") or args[0].dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+        return None
+    numbers = (one for one in (*args[1:], *kwargs.values()) if type(one) is float)
+    unfit = [one for one in numbers if not math.isfinite(one)]
+    return f"{unfit[0]} does not fit {dtype}" if unfit else None
 
 
 def _unfit_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -353,6 +584,64 @@ def _unfit_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None
 
 
+#: Operators that write an elementwise result into their first operand: fakes of these let the others
+#: be larger.
+_INTO_THE_FIRST = frozenset(
+    {
+        "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__ior__", "__ipow__",
+        "__irshift__", "__ixor__", "arctan2_", "atan2_", "bernoulli_", "bitwise_and_",
+        "bitwise_left_shift_", "bitwise_or_", "bitwise_right_shift_", "bitwise_xor_", "clamp_",
+        "clamp_max_", "clamp_min_", "clip_", "copysign_", "eq_", "floor_divide_", "fmod_", "gcd_",
+        "ge_", "greater_", "greater_equal_", "gt_", "heaviside_", "hypot_", "iand", "ifloordiv",
+        "igamma_", "igammac_", "ilshift", "imod", "ior", "ipow", "irshift", "ixor", "lcm_", "le_",
+        "less_", "less_equal_", "lt_", "ne_", "nextafter_", "not_equal_", "pow_", "remainder_",
+        "xlogy_",
+    }
+)  # fmt: skip
+
+
+def _larger_operand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    sizes = args[0].shape
+    for one in (*args[1:], *kwargs.values()):
+        if not isinstance(one, torch.Tensor):
+            continue
+        pairs = zip(reversed(sizes), reversed(one.shape), strict=False)
+        fits = all(
+            (type(other) is int and other == 1) or not _is_smaller(size, other)
+            for size, other in pairs
+        )
+        if one.dim() > args[0].dim() or not fits:
+            return "an operand has other sizes than the tensor that is written to"
+    return None
+
+
+def _is_smaller(size: Any, other: Any) -> bool:
+    """Whether a dimension surely is smaller than another, which is not 1."""
+    return type(size) is int and (size == 1 or (type(other) is int and size != other))
+
+
+def _missing_kernel(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Rejects a dtype for which an operator has no kernel: eager raises NotImplementedError."""
+    values = (*args, *kwargs.values())
+    operands = [one for one in values if isinstance(one, torch.Tensor)]
+    if not operands or any(map(_is_zero, operands[0].shape)):
+        return None
+    if name not in _PROMOTING:
+        del operands[1:]
+    elif not name.endswith("_loss"):
+        operands += [torch.tensor(one) for one in values if type(one) in (bool, int, float)]
+    converted = [one for one in values if isinstance(one, torch.dtype)]
+    dtypes = converted or [one.dtype for one in operands]
+    whole = not any(one.is_floating_point or one.is_complex for one in dtypes)
+    if name in _INEXACT_ONLY and whole:
+        return "kernels have it for floating numbers only"
+    if name in _NO_TRUTH_VALUES and all(one is torch.bool for one in dtypes):
+        return "kernels do not take truth values"
+    if name in _REAL_ONLY and any(one.is_complex for one in dtypes):
+        return "kernels take no complex numbers"
+    return None
+
+
 def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
     """Returns why a call may raise or behave differently although its fakes do not, or None."""
     name = operator_name(func)
@@ -362,10 +651,20 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
         unfit = _unfit_number(args, kwargs)
         if unfit is not None:
             return unfit
+    if name in _FILLING and args and isinstance(args[0], torch.Tensor):
+        unfit = _unfit_filling(args, kwargs)
+        if unfit is not None:
+            return unfit
+    if name in _LACKING:
+        missing = _missing_kernel(name, args, kwargs)
+        if missing is not None:
+            return missing
+    if name in _INTO_THE_FIRST and args and isinstance(args[0], torch.Tensor):
+        larger = _larger_operand(args, kwargs)
+        if larger is not None:
+            return larger
     check = _CHECKS.get(name) if args else None
-    if check is not None and (
-        isinstance(args[0], torch.Tensor) or check in (_power, _power_of, _subtraction)
-    ):
+    if check is not None and (isinstance(args[0], torch.Tensor) or check in _OF_NUMBERS):
         reason = check(args, kwargs)
         if reason is not None:
             return reason
@@ -389,6 +688,10 @@ def _other_result(
             continue
         if made.dtype != out.dtype:
             return "out= has another dtype than the result"
-        if made.shape != out.shape and (out._is_view() or not made.is_contiguous()):
+        if made.shape == out.shape:
+            continue
+        if any(out is one for one in pytree.tree_leaves(args)):
+            return "out= is an operand of another size than the result"
+        if out._is_view() or not made.is_contiguous():
             return "out= is resized: a view, or to strides that are not contiguous"
     return None

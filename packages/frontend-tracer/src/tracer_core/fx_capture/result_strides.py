@@ -95,8 +95,8 @@ def _in_small(value: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
 
 def _is_ambiguous(value: Any) -> bool:
     """Whether the order of a tensor's dimensions follows from more than the strides of those with
-    several elements: two have one stride, one has none, or one of a single element comes before
-    another that has no smaller stride."""
+    several elements: two have one stride, one has none, one of a single element comes before
+    another that has no smaller stride, or has not the stride of a contiguous tensor in one."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     try:
@@ -106,7 +106,12 @@ def _is_ambiguous(value: Any) -> bool:
     steps = [step for size, step in layout if size > 1]
     if 0 in steps or len(set(steps)) < len(steps):
         return True
-    return any(
+    expected, contiguous, plain = 1, True, True
+    for size, step in reversed(layout):
+        contiguous = contiguous and (size == 1 or step == expected)
+        plain = plain and step == expected
+        expected *= size
+    return (contiguous and not plain) or any(
         size == 1 and any(n > 1 and later >= step for n, later in layout[dim + 1 :])
         for dim, (size, step) in enumerate(layout)
     )
@@ -134,10 +139,22 @@ def _like_the_first(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty_like(first) if first.shape == shape else torch.empty(shape, device="meta")
 
 
-def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
+def _suggested(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous or channels last."""
     value = args[0]
     return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
+
+
+def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """In the first of the formats in which the input is contiguous, whatever the strides of
+    dimensions with one element are."""
+    value, *vectors = args[:3]
+    formats = [torch.contiguous_format]
+    formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(value.dim(), [])
+    dense = [one for one in formats if value.is_contiguous(memory_format=one)]
+    if not dense or not all(one is None or one.is_contiguous() for one in vectors):
+        return _suggested(args)
+    return torch.empty_like(value, memory_format=dense[0])
 
 
 def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -315,7 +332,7 @@ LAYOUTS: dict[Any, _Layout] = {
         ),
         _of_backward(_as_first): (aten.binary_cross_entropy_backward.default,),
         _likelihood: (aten.binary_cross_entropy.default,),
-        _of_backward(_batch_norm): (aten.native_group_norm_backward.default,),
+        _of_backward(_suggested): (aten.native_group_norm_backward.default,),
         _indexed: (aten.index.Tensor,),
         _rolled: (aten.roll.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),

@@ -95,6 +95,7 @@ def _table() -> dict[str, OpSpec]:
             "round_to", 1, _float32, "attr bfloat16 or float16: rounds a float32 to it and back", 4
         ),
         OpSpec("where", 3, _second, "args[0] ? args[1] : args[2]"),
+        OpSpec("fma", 3, _same, "a * b + c of floats, rounded once: inside one operator of ATen"),
         OpSpec(
             "philox",
             2,

@@ -162,6 +162,19 @@ def topological(roots: Iterable[Value]) -> list[Value]:
     return order
 
 
+def checked(value: Value, position: Sequence[Index]) -> Value:
+    """Attaches the checks of positions on which the value does not depend: a dimension of size 1,
+    an expanded one, or a tensor of equal numbers needs no index, but eager rejects a bad one all
+    the same."""
+    found = [one for index in position for one in index.indirect_values()]
+    checks = [one for one in topological(found) if one.name == "check_index"]
+    made = set(topological([value])) if checks else set()
+    for check in checks:
+        if check not in made:
+            value = make("where", make("ge", check, const(0, torch.int64)), value, value)
+    return value
+
+
 class Rewriter:
     """Rebuilds values with loop variables replaced (`by[p]`) and chosen loads replaced.
 

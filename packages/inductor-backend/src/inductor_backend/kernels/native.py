@@ -97,7 +97,7 @@ def lanes() -> int:
 
 def _unit(text: str) -> Unit:
     file, *defined = text.split()
-    flags = ("-O2", f"-DLANES={lanes()}", *(f"-D{name}" for name in defined))
+    flags = ("-O2", "-ffp-contract=fast", f"-DLANES={lanes()}", *(f"-D{name}" for name in defined))
     return Unit((FOLDER / f"{file}.cpp").read_text(), flags, FOLDER, keep=True)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index, Indirect
-from inductor_backend.ir.values import Value, cast, const, make, topological
+from inductor_backend.ir.values import Value, cast, checked, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
@@ -24,17 +24,6 @@ def indirect(position: Value, size: Expr, wrap: bool) -> Index:
     if wrap:
         position = make("wrap_index", position, attr=size)
     return Index(0, {Indirect(make("check_index", position, attr=size), size): 1})
-
-
-def checked(value: Value, position: Sequence[Index]) -> Value:
-    """Attaches the checks of positions on which the value does not depend: a dimension of size 1,
-    or an expanded one, needs no index, but eager rejects a bad one all the same."""
-    below = set(topological([value]))
-    for index in position:
-        for check in index.indirect_values():
-            if check not in below:
-                value = make("where", make("ge", check, const(0, torch.int64)), value, value)
-    return value
 
 
 @lower(aten.embedding.default)

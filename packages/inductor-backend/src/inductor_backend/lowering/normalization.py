@@ -34,15 +34,17 @@ def _scale_shift(
     scale = inverse if weight is None else make("mul", inverse, weight)
     shift = make("mul", mean, scale)
     shift = make("neg", shift) if bias is None else make("sub", bias, shift)
-    return make("add", make("mul", x, scale), shift)
+    return make("fma", x, scale, shift)
 
 
 def _centered(
     x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None
 ) -> Value:
     value = make("mul", make("sub", x, mean), inverse)
-    value = value if weight is None else make("mul", value, weight)
-    return value if bias is None else make("add", value, bias)
+    if weight is None or bias is None:
+        value = value if weight is None else make("mul", value, weight)
+        return value if bias is None else make("add", value, bias)
+    return make("fma", value, weight, bias)
 
 
 def _parameter(
@@ -245,13 +247,11 @@ def native_layer_norm(
 
     def body(at: At) -> Value:
         row = broadcast(at, average.sizes)
-        return _centered(
-            cast(x.at(at), dtype),
-            average.at(row),
-            saved.at(row),
-            _parameter(ctx, weight, at[lead:], dtype),
-            _parameter(ctx, bias, at[lead:], dtype),
-        )
+        scale = _parameter(ctx, weight, at[lead:], dtype)
+        shift = _parameter(ctx, bias, at[lead:], dtype)
+        if scale is not None and shift is None and not ctx.gpu:
+            shift = const(0, dtype)  # eager adds it: 0 times a negative weight is not -0.0
+        return _centered(cast(x.at(at), dtype), average.at(row), saved.at(row), scale, shift)
 
     output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="layer_norm")
     return output, ctx.as_output(average, 1, "saved"), ctx.as_output(saved, 2, "saved")

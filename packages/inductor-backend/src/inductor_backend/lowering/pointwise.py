@@ -150,13 +150,11 @@ def scaled_by(value: Value, alpha: Any) -> Value:
 
 
 def _with_scaled(name: str, a: Value, b: Value, alpha: Any) -> Value:
-    """Returns a + alpha * b, or a - alpha * b. Eager rounds once; a compiler would make infinity of
-    the product of two numbers that is beyond the dtype, though the sum may not be."""
-    if b.name == "constant" and b.dtype.is_floating_point and isinstance(alpha, (int, float)):
-        number, largest = float(b.attr[0]), torch.finfo(b.dtype).max
-        if abs(number) <= largest < abs(number * alpha) and abs(alpha) <= largest:
-            return scaled_by(make(name, make("div", a, const(alpha, a.dtype)), b), alpha)
-    return make(name, a, scaled_by(b, alpha))
+    """Returns a + alpha * b, or a - alpha * b, of floats rounded once as in eager."""
+    if alpha == 1 or not b.dtype.is_floating_point:
+        return make(name, a, scaled_by(b, alpha))
+    factor = const(alpha, b.dtype)
+    return make("fma", b, factor if name == "add" else make("neg", factor), a)
 
 
 @elementwise(2, aten.add.Tensor, aten.add.Scalar)
@@ -232,6 +230,11 @@ def power_of(x: Value, exponent: float | int) -> Value:
     integral = not x.dtype.is_floating_point
     if exponent in by_hand and not (integral and exponent not in (1, 2, 3)):
         return by_hand[exponent]()
+    known = isinstance(exponent, (int, float)) and math.isfinite(exponent)
+    if x.dtype is torch.float32 and known and abs(exponent) > 2**24:
+        # Whether such an exponent is odd decides the sign; float32 has the even ones only.
+        wide = make("pow", cast(x, torch.float64), const(exponent, torch.float64))
+        return cast(wide, torch.float32)
     return make("pow", x, const(exponent, x.dtype))
 
 
@@ -301,7 +304,14 @@ def convert_element_type(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Ref:
 
 def _scaled_term(name: str) -> Callable[..., Value]:
     """Returns x + value * a * b, or x + value * a / b."""
-    return lambda x, a, b, value=1: make("add", x, make(name, scaled_by(a, value), b))
+
+    def body(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+        scaled = scaled_by(a, value)
+        if name == "mul" and x.dtype.is_floating_point:
+            return make("fma", scaled, b, x)
+        return make("add", x, make(name, scaled, b))
+
+    return body
 
 
 elementwise(3, aten.addcmul.default)(_scaled_term("mul"))
@@ -311,8 +321,8 @@ elementwise(3, aten.addcdiv.default)(_scaled_term("div"))
 @elementwise(3, aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(start: Value, end: Value, weight: Value) -> Value:
     distance, dtype = make("sub", end, start), weight.dtype
-    near = make("add", start, make("mul", weight, distance))
-    far = make("sub", end, make("mul", distance, make("sub", const(1, dtype), weight)))
+    near = make("fma", weight, distance, start)
+    far = make("fma", distance, make("sub", weight, const(1, dtype)), end)
     return make("where", make("lt", make("abs", weight), const(0.5, dtype)), near, far)
 
 

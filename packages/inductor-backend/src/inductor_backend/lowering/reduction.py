@@ -130,6 +130,9 @@ def _var_like(
     correction = 1 if correction is None else correction
     first = ctx.meta(0) if with_mean else ctx.meta()
     dtype = compute_dtype(first.dtype)
+    if root and dtype is torch.float32 and not ctx.gpu:
+        # As eager: squares of float32 may be none of float32's numbers while their root is one.
+        dtype = torch.float64
     dims = normalize_dims(dim, len(x.sizes))
     shape = ctx.sizes.exprs(first.shape)
     # whatever the divisor: Welford's running mean and squares start at 0

@@ -188,12 +188,27 @@ class Lowering:
 
     @classmethod
     def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
-        """Returns the strides where they fill memory without gaps or overlap, else row-major."""
+        """Returns the strides where they fill memory without gaps or overlap; where there are gaps
+        only, strides without them in the same order, as torch.empty_like has them; else row-major.
+        """
         if strides is None:
             return contiguous_strides(sizes)
         if not all(isinstance(stride, int) for stride in strides):
             return tuple(strides)  # symbolic: a functional graph's result is dense
-        return tuple(strides) if cls.is_dense(sizes, strides) else contiguous_strides(sizes)
+        if cls.is_dense(sizes, strides):
+            return tuple(strides)
+        if not all(isinstance(size, int) and size for size in sizes):
+            return contiguous_strides(sizes)
+        found, step, reach = dict.fromkeys(range(len(sizes)), 1), 1, 1
+        # From the innermost dimension; sizes are ints here, which the checker cannot see.
+        pairs: Any = zip(sizes, strides, strict=True)
+        for place, (size, stride) in sorted(enumerate(pairs), key=lambda one: (one[1][1], -one[0])):
+            if size == 1:
+                continue
+            if stride < reach:
+                return contiguous_strides(sizes)  # two elements may share memory
+            found[place], step, reach = step, step * size, stride * (size - 1) + reach
+        return tuple(found.values())
 
     @staticmethod
     def is_dense(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:

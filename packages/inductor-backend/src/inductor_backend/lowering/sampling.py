@@ -74,10 +74,8 @@ def _source(
             "where", make("gt", two, const(0, dtype)), make("div", one, two), const(0, dtype)
         )
         return make("mul", step, here)
-    half = const(0.5, dtype)
-    return make(
-        "sub", make("mul", _ratio(size, output, scale, dtype), make("add", here, half)), half
-    )
+    centre = make("add", here, const(0.5, dtype))
+    return make("fma", _ratio(size, output, scale, dtype), centre, const(-0.5, dtype))
 
 
 def linear(
@@ -103,18 +101,15 @@ def _cubic_weights(t: Value) -> list[Value]:
     dtype, a = t.dtype, -0.75
     one = const(1, dtype)
 
-    def times(x: Value, number_: float) -> Value:
-        return make("mul", x, const(number_, dtype))
+    def linear_in(x: Value, slope: float, start: float) -> Value:
+        return make("fma", x, const(slope, dtype), const(start, dtype))
 
     def inner(x: Value) -> Value:
-        cubic = make("sub", times(x, a + 2), const(a + 3, dtype))
-        return make("add", make("mul", make("mul", cubic, x), x), one)
+        return make("fma", make("mul", linear_in(x, a + 2, -(a + 3)), x), x, one)
 
     def outer(x: Value) -> Value:
-        first = make("mul", make("sub", times(x, a), const(5 * a, dtype)), x)
-        return make(
-            "sub", make("mul", make("add", first, const(8 * a, dtype)), x), const(4 * a, dtype)
-        )
+        square = make("fma", linear_in(x, a, -5 * a), x, const(8 * a, dtype))
+        return make("fma", square, x, const(-4 * a, dtype))
 
     rest = make("sub", one, t)
     return [outer(make("add", t, one)), inner(t), inner(rest), outer(make("add", rest, one))]
@@ -143,11 +138,11 @@ def _along(x: Ref, position: list[Index], taps: Sequence[list[Tap]], dtype: torc
     """Sums the weighted neighbours dimension by dimension, the last one innermost."""
     if not taps:
         return cast(x.at(position), dtype)
-    parts = [
-        _weighted(_along(x, [*position, place], taps[1:], dtype), [weight])
-        for place, weight in taps[0]
-    ]
-    return functools.reduce(lambda a, b: make("add", a, b), parts)
+    parts = [(_along(x, [*position, place], taps[1:], dtype), weight) for place, weight in taps[0]]
+    total = _weighted(parts[0][0], parts[0][1:])
+    for value, weight in parts[1:]:
+        total = make("add", total, value) if weight is None else make("fma", value, weight, total)
+    return total
 
 
 def _taps(
@@ -309,7 +304,7 @@ def _unnormalized(x: Value, size: Expr, corners: bool) -> Value:
     shifted = make("add", x, const(1, dtype))
     if corners:
         return make("mul", make("div", shifted, half), make("sub", n, const(1, dtype)))
-    return make("div", make("sub", make("mul", shifted, n), const(1, dtype)), half)
+    return make("div", make("fma", shifted, n, const(-1, dtype)), half)
 
 
 def _within(position: Value, size: Expr) -> Value:

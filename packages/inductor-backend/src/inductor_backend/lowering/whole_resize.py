@@ -87,8 +87,11 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
                 if not middle:  # one column: clamp at the border
                     here = Index(min(max(begin + distance, 0), size - 1)) if widest else here
                 parts.append((row(at[:-1], here), weight))
-            terms = [v if w == 1 else make("mul", v, const(w, dtype)) for v, w in parts]
-            return functools.reduce(lambda a, b: make("add", a, b), terms)
+            first, weight = parts[0]
+            total = first if weight == 1 else make("mul", first, const(weight, dtype))
+            for one, weight in parts[1:]:
+                total = make("fma", one, const(weight, dtype), total)
+            return total
 
         stores = [
             Store(

@@ -13,7 +13,7 @@ from typing import Any
 from inductor_backend.ir.index_expr import Index, variables
 from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program
 from inductor_backend.ir.ops import compute_dtype
-from inductor_backend.ir.values import Rewriter, Value, cast
+from inductor_backend.ir.values import Rewriter, Value, cast, checked
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.heuristics import worth_inlining
 
@@ -103,7 +103,7 @@ class Inliner:
             # Masked loads are kept: inlining would have to mask each of the producer's loads.
             if load.buffer != buffer or load.name != "load":
                 return None
-            return cast(Rewriter(index)(value), dtype)
+            return checked(cast(Rewriter(index)(value), dtype), index)
 
         rewrite = Rewriter(None, on_load)
         stores = tuple(

@@ -112,8 +112,11 @@ def call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @special(classmethod.__get__, staticmethod.__get__)
-def descriptor_get(tracer: Tracer, raw: Any, obj: Any, *owner: Any) -> Any:
-    return tracer.attributes.get_descriptor(raw, obj, owner[0] if owner else type(obj), "__func__")
+def descriptor_get(tracer: Tracer, raw: Any, obj: Any, owner: Any = None) -> Any:
+    if obj is None and owner is None:
+        tracer.break_graph("native_python", "the arguments do not fit __get__()")
+    owner = type(obj) if owner is None else owner
+    return tracer.attributes.get_descriptor(raw, obj, owner, "__func__")
 
 
 @special(property.__get__)

@@ -34,6 +34,7 @@ def _table() -> dict[str, OpText]:
         "sub": OpText(infix("-"), infix("-", "^"), True),
         "mul": OpText(infix("*", "&&"), infix("*", "&"), True),
         "div": OpText(infix("/"), triton.div, True),
+        "fma": OpText(call("tc_fma"), call("tl.fma"), True),
         "maximum": OpText(call("tc_max"), triton.extreme("maximum"), True),
         "minimum": OpText(call("tc_min"), triton.extreme("minimum"), True),
         "bit_and": OpText(infix("&"), infix("&")),

@@ -78,7 +78,17 @@ def cast(value: Value, a: str) -> str:
         return f"({a} != 0)"
     if source.is_floating_point and value.dtype in (torch.uint8, torch.int8, torch.int16):
         return f"({C_TYPES[value.dtype]})(int64_t){a}"
-    return f"({C_TYPES[value.dtype]}){a}"
+    text = f"({C_TYPES[value.dtype]}){a}"
+    rounded = value.dtype.is_floating_point and _truncates(value.args[0])
+    return f"tc_whole({text})" if rounded else text
+
+
+def _truncates(value: Value) -> bool:
+    """Whether an integer was made from a float."""
+    if value.dtype.is_floating_point or value.dtype == torch.bool:
+        return False
+    made = value.name == "cast" and value.args[0].dtype.is_floating_point
+    return made or any(map(_truncates, value.args))
 
 
 def round_to(value: Value, a: str) -> str:

@@ -85,6 +85,9 @@ TC_INLINE float tc_trunc(float x) { return __builtin_truncf(x); }
 TC_INLINE double tc_trunc(double x) { return __builtin_trunc(x); }
 TC_INLINE float tc_round(float x) { return __builtin_rintf(x); }
 TC_INLINE double tc_round(double x) { return __builtin_rint(x); }
+// An integer that was made from a float and is one again: GCC (12 and earlier, with -fno-trapping-math) makes a trunc of
+// both conversions, which leaves -0.0 of -0.5.
+template <class T> TC_INLINE T tc_whole(T x) { return tc_abs(x) < T(1) ? T(0) : x; }
 TC_INLINE float tc_sqrt(float x) { return __builtin_sqrtf(x); }
 TC_INLINE double tc_sqrt(double x) { return __builtin_sqrt(x); }
 TC_INLINE float tc_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }  // 1.5 ulp
@@ -364,20 +367,20 @@ TC_INLINE double tc_atan2(double y, double x) { return __builtin_atan2(y, x); }
 TC_INLINE float tc_angle(double y, double x, bool backwards) {
     const bool steep = y > x, equal = y == x;  // infinite or zero, both of them
     const double t = equal ? (y == 0 ? 0.0 : 1.0) : (steep ? x : y) / (steep ? y : x), s = t * t;
-    double p = s * 0x1.657b3ba0095aep-13 + -0x1.807a77421f2f7p-10;  // atan(t) / t in t^2, from 0 to 1
-    p = p * s + 0x1.850bdf56a80b6p-8;
-    p = p * s + -0x1.f323674b044a5p-7;
-    p = p * s + 0x1.d17abe7889664p-6;
-    p = p * s + -0x1.5ab9279e2b201p-5;
-    p = p * s + 0x1.bf2393efe8459p-5;
-    p = p * s + -0x1.0bb9539dc5436p-4;
-    p = p * s + 0x1.39e23d1599a8ep-4;
-    p = p * s + -0x1.742d65ac65c77p-4;
-    p = p * s + 0x1.c717834559cfep-4;
-    p = p * s + -0x1.24922161af34dp-3;
-    p = p * s + 0x1.999998469d323p-3;
-    p = p * s + -0x1.5555555316212p-2;
-    p = p * s + 0x1.ffffffffff5ccp-1;
+    double p = tc_fma(s, 0x1.657b3ba0095aep-13, -0x1.807a77421f2f7p-10);  // atan(t) / t in t^2, from 0 to 1
+    p = tc_fma(p, s, 0x1.850bdf56a80b6p-8);
+    p = tc_fma(p, s, -0x1.f323674b044a5p-7);
+    p = tc_fma(p, s, 0x1.d17abe7889664p-6);
+    p = tc_fma(p, s, -0x1.5ab9279e2b201p-5);
+    p = tc_fma(p, s, 0x1.bf2393efe8459p-5);
+    p = tc_fma(p, s, -0x1.0bb9539dc5436p-4);
+    p = tc_fma(p, s, 0x1.39e23d1599a8ep-4);
+    p = tc_fma(p, s, -0x1.742d65ac65c77p-4);
+    p = tc_fma(p, s, 0x1.c717834559cfep-4);
+    p = tc_fma(p, s, -0x1.24922161af34dp-3);
+    p = tc_fma(p, s, 0x1.999998469d323p-3);
+    p = tc_fma(p, s, -0x1.5555555316212p-2);
+    p = tc_fma(p, s, 0x1.ffffffffff5ccp-1);
     p *= t;
     p = steep ? 0x1.921fb54442d18p0 - p : p;
     return backwards ? 0x1.921fb54442d18p1 - p : p;
@@ -474,7 +477,6 @@ template <class T> TC_INLINE void tc_atomic_add(T* address, T value) {
     while (!__atomic_compare_exchange(address, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
-// ---- mean and sum of squared differences in one pass (Welford; combining: Chan, Golub, LeVeque 1979)
 // Copies bytes past the caches: whole cache lines are written without being read. `from` is in the L1 cache. Stores
 // of other threads' lines may come later than ordinary ones: tc_stream_end() before anybody else reads.
 TC_INLINE void tc_stream(void* to, const void* from, int64_t bytes) {
@@ -509,6 +511,7 @@ TC_INLINE void tc_stream_end() {
     __builtin_ia32_sfence();
 #endif
 }
+// ---- mean and sum of squared differences in one pass (Welford; combining: Chan, Golub, LeVeque 1979)
 struct tc_moments { double sum, squares; };
 template <class T> TC_INLINE tc_moments tc_moments_of(const T* x, int64_t length, T mean) {  // of x - mean
     T sum = 0, squares = 0;
@@ -524,7 +527,8 @@ template <class T, class Moments> TC_INLINE double tc_squares(int64_t length, do
         if (found.sum - found.sum != 0) return found.squares;  // overflown
         mean = (T)mean + found.sum / length;
         const double moved = found.sum * found.sum / length;
-        if (again || !(moved > found.squares / 64)) return found.squares - moved;
+        const double squares = found.squares - moved;
+        if (again || !(moved > found.squares / 64)) return squares < 0 ? 0 : squares;
     }
 }
 template <class T> struct tc_welford {

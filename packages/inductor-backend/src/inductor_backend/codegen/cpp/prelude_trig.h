@@ -6,26 +6,43 @@
 #pragma once
 
 typedef int tc_trig_16 __attribute__((vector_size(64)));
+typedef float tc_trig_4 __attribute__((vector_size(16)));
+typedef float tc_trig_8 __attribute__((vector_size(32)));
+typedef float tc_trig_w __attribute__((vector_size(64)));
 template <class V, class I> struct tc_trig {
-    static inline __attribute__((always_inline)) V fma(V a, V b, V c) { return a * b + c; }  // contracted
+    static inline __attribute__((always_inline)) V splat(float x) { return x - V{}; }
+    static inline __attribute__((always_inline)) V fma(V a, V b, V c) {
+#if defined(__FMA__)
+        if constexpr (sizeof(V) == 16) return (V)__builtin_ia32_vfmaddps((tc_trig_4)a, (tc_trig_4)b, (tc_trig_4)c);
+        if constexpr (sizeof(V) == 32) return (V)__builtin_ia32_vfmaddps256((tc_trig_8)a, (tc_trig_8)b, (tc_trig_8)c);
+#endif
+#if defined(__AVX512F__)
+        if constexpr (sizeof(V) == 64)
+            return (V)__builtin_ia32_vfmaddps512_mask((tc_trig_w)a, (tc_trig_w)b, (tc_trig_w)c, (unsigned short)-1, 4);
+#endif
+        return a * b + c;
+    }
+    static inline __attribute__((always_inline)) V fma(V a, V b, float c) { return fma(a, b, splat(c)); }
+    static inline __attribute__((always_inline)) V fma(V a, float b, V c) { return fma(a, splat(b), c); }
+    static inline __attribute__((always_inline)) V fma(V a, float b, float c) { return fma(a, splat(b), splat(c)); }
     // r in [-pi/4, pi/4] and q with x = r + q pi/2
     static inline __attribute__((always_inline)) V reduce(V x, I* q) {
-        V shifted = x * 0x1.45f306p-1f + 0x1.8p23f;  // adding 1.5 * 2^23 rounds to an integer in the low bits
+        V shifted = fma(x, 0x1.45f306p-1f, 0x1.8p23f);  // adding 1.5 * 2^23 rounds to an integer in the low bits
         *q = (I)shifted;
         V n = shifted - 0x1.8p23f;
-        V r = x - n * 0x1.921fb4p+0f;  // pi/2 in three positive parts
-        r = r - n * 0x1.4442d0p-24f;
-        return r - n * 0x1.846988p-48f;
+        V r = fma(n, -0x1.921fb4p+0f, x);  // pi/2 in three positive parts
+        r = fma(n, -0x1.4442d0p-24f, r);
+        return fma(n, -0x1.846988p-48f, r);
     }
     static inline __attribute__((always_inline)) V sine(V r, V s) {
-        V p = s * -0x1.9aaee2p-13f + 0x1.110bdep-7f;
-        p = p * s + -0x1.555552p-3f;
-        return (V)((I)(p * (s * r) + r) | ((I)r & INT32_MIN));  // the sign of -0.0 would be lost in the sum
+        V p = fma(s, -0x1.9aaee2p-13f, 0x1.110bdep-7f);
+        p = fma(p, s, -0x1.555552p-3f);
+        return (V)((I)fma(p, s * r, r) | ((I)r & INT32_MIN));  // the sign of -0.0 would be lost in the sum
     }
     static inline __attribute__((always_inline)) V cosine(V s) {
-        V p = s * 0x1.9bc37cp-16f + -0x1.6c1298p-10f;
-        p = p * s + 0x1.555554p-5f;
-        return p * (s * s) + (s * -0.5f + 1.0f);
+        V p = fma(s, 0x1.9bc37cp-16f, -0x1.6c1298p-10f);
+        p = fma(p, s, 0x1.555554p-5f);
+        return fma(p, s * s, fma(s, -0.5f, 1.0f));
     }
     static inline __attribute__((always_inline)) bool any(I mask) {
 #ifdef __AVX512F__
@@ -55,13 +72,13 @@ template <class V, class I> struct tc_trig {
     static inline __attribute__((always_inline)) V tangent(V x) {
         I q;
         V r = reduce(x, &q), s = r * r;
-        V p = s * 0x1.ff211ep-9f + 0x1.1b9958p-10f;  // (tan(r) - r) / r^3 in r^2
-        p = p * s + 0x1.48cac4p-7f;
-        p = p * s + 0x1.61db8cp-6f;
-        p = p * s + 0x1.ba5a18p-5f;
-        p = p * s + 0x1.11106ap-3f;
-        p = p * s + 0x1.555556p-2f;
-        V t = (V)((I)(p * (s * r) + r) | ((I)r & INT32_MIN));
+        V p = fma(s, 0x1.ff211ep-9f, 0x1.1b9958p-10f);  // (tan(r) - r) / r^3 in r^2
+        p = fma(p, s, 0x1.48cac4p-7f);
+        p = fma(p, s, 0x1.61db8cp-6f);
+        p = fma(p, s, 0x1.ba5a18p-5f);
+        p = fma(p, s, 0x1.11106ap-3f);
+        p = fma(p, s, 0x1.555556p-2f);
+        V t = (V)((I)fma(p, s * r, r) | ((I)r & INT32_MIN));
         return (q & 1) != 0 ? -1.0f / t : t;
     }
 };

@@ -27,6 +27,11 @@ TC_INLINE tc_some tc_first(int64_t count) { return {(unsigned short)(count >= 16
 
 TC_INLINE tc_v tc_splat(float x) { return tc_v{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 TC_INLINE tc_m tc_splat(bool x) { const int32_t i = -(int32_t)x; return tc_m{i, i, i, i, i, i, i, i, i, i, i, i, i, i, i, i}; }
+TC_INLINE tc_v tc_fma(tc_v a, tc_v b, tc_v c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, TC_ALL_LANES, 4); }
+TC_INLINE tc_v tc_splat(tc_v x) { return x; }
+template <class A, class B, class C> TC_INLINE tc_v tc_fma(A a, B b, C c) {
+    return tc_fma(tc_splat(a), tc_splat(b), tc_splat(c));
+}
 TC_INLINE tc_v tc_keep(tc_all, tc_v x, float other) { return x; }
 TC_INLINE tc_v tc_keep(tc_some m, tc_v x, float other) { return __builtin_ia32_blendmps_512_mask(tc_splat(other), x, m.lanes); }
 
@@ -179,7 +184,7 @@ TC_INLINE tc_moments tc_moments_in_vectors(const float* x, int64_t length, float
     tc_walk<4>(0, length, [&](int64_t i, auto lanes, int u) __attribute__((always_inline)) {
         const tc_v d = tc_keep(lanes, tc_take(lanes, x + i) - m, 0.0f);
         sums[u] += d;
-        squares[u] += d * d;
+        squares[u] = tc_fma(d, d, squares[u]);
     });
     return {tc_total(sums), tc_total(squares)};
 }
@@ -197,37 +202,36 @@ TC_ROUNDING(round, 8) TC_ROUNDING(floor, 9) TC_ROUNDING(ceil, 10) TC_ROUNDING(tr
 TC_INLINE tc_v tc_sqrt(tc_v x) { return __builtin_ia32_sqrtps512_mask(x, x, TC_ALL_LANES, 4); }
 TC_INLINE tc_v tc_rsqrt(tc_v x) { return 1.0f / tc_sqrt(x); }
 TC_INLINE tc_v tc_chosen(tc_m c) { return (tc_v)(c & 0x3f800000); }  // 1 or 0
-TC_INLINE tc_v tc_fma(tc_v a, tc_v b, tc_v c) { return a * b + c; }  // contracted
 TC_INLINE tc_v tc_scaled(tc_v p, tc_v n) { return __builtin_ia32_scalefps512_mask(p, n, p, TC_ALL_LANES, 4); }  // p 2^n
 
 // ---- exponentials. The forms and coefficients of prelude.h.
 // n = x log2(e) to the nearest, r = x - n ln 2, exp(r) by Horner's rule
 struct tc_split_exp { tc_v n, r, tail; };
 TC_INLINE tc_split_exp tc_reduced(tc_v c) {
-    const tc_v n = (c * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f;  // adding 1.5 * 2^23 rounds
-    tc_v r = n * -0x1.62e43p-1f + c;
-    r = n * 0x1.05c610p-29f + r;
-    tc_v p = r * 0x1.6d308ep-10f + 0x1.120c38p-7f;
-    p = p * r + 0x1.555500p-5f;
-    p = p * r + 0x1.5554dcp-3f;
-    return {n, r, p * r + 0.5f};
+    const tc_v n = tc_fma(c, 0x1.715476p+0f, 0x1.8p23f) - 0x1.8p23f;  // adding 1.5 * 2^23 rounds
+    tc_v r = tc_fma(n, -0x1.62e43p-1f, c);
+    r = tc_fma(n, 0x1.05c610p-29f, r);
+    tc_v p = tc_fma(r, 0x1.6d308ep-10f, 0x1.120c38p-7f);
+    p = tc_fma(p, r, 0x1.555500p-5f);
+    p = tc_fma(p, r, 0x1.5554dcp-3f);
+    return {n, r, tc_fma(p, r, 0.5f)};
 }
 TC_INLINE tc_v tc_exp(tc_v x) {
     const tc_v c = tc_lesser(tc_splat(90.0f), tc_greater(tc_splat(-105.0f), x));
     const tc_split_exp s = tc_reduced(c);
-    return tc_scaled((s.tail * s.r + 1.0f) * s.r + 1.0f, s.n);
+    return tc_scaled(tc_fma(tc_fma(s.tail, s.r, 1.0f), s.r, 1.0f), s.n);
 }
 // exp of what is not positive, or NaN
 TC_INLINE tc_v tc_exp_below(tc_v x) {
     const tc_split_exp s = tc_reduced(tc_greater(tc_splat(-105.0f), x));
-    return tc_scaled((s.tail * s.r + 1.0f) * s.r + 1.0f, s.n);
+    return tc_scaled(tc_fma(tc_fma(s.tail, s.r, 1.0f), s.r, 1.0f), s.n);
 }
 TC_INLINE tc_v tc_expm1(tc_v x) {
     const tc_v c = tc_lesser(tc_splat(90.0f), tc_greater(tc_splat(-30.0f), x));
     const tc_split_exp k = tc_reduced(c);
-    const tc_v e = (k.r * k.r) * k.tail + k.r;
+    const tc_v e = tc_fma(k.r * k.r, k.tail, k.r);
     const tc_v s = tc_scaled(tc_splat(1.0f), tc_lesser(tc_splat(128.0f), k.n) - 1.0f);
-    tc_v y = 2.0f * (s * e + (s - 0.5f));
+    tc_v y = 2.0f * tc_fma(s, e, s - 0.5f);
     y = k.n > 128.0f ? tc_splat(TC_INF_F) : y;
     return tc_abs(x) < 0x1p-24f ? x : y;
 }
@@ -237,16 +241,16 @@ TC_INLINE tc_split_log_v tc_split_log(tc_v x) {
     const tc_v y = tiny ? x * 0x1p23f : x;
     const tc_m b = (tc_m)y - 0x3f3504f3, e = b >> 23;
     const tc_v f = (tc_v)((b & 0x7fffff) + 0x3f3504f3) - 1.0f;
-    tc_v p = f * 0x1.24bac2p-4f + -0x1.d9bfccp-4f;
-    p = p * f + 0x1.dd9aaep-4f;
-    p = p * f + -0x1.fc6382p-4f;
-    p = p * f + 0x1.23d80ep-3f;
-    p = p * f + -0x1.555ea6p-3f;
-    p = p * f + 0x1.999d3ep-3f;
-    p = p * f + -0x1.fffff2p-3f;
-    p = p * f + 0x1.555554p-2f;
+    tc_v p = tc_fma(f, 0x1.24bac2p-4f, -0x1.d9bfccp-4f);
+    p = tc_fma(p, f, 0x1.dd9aaep-4f);
+    p = tc_fma(p, f, -0x1.fc6382p-4f);
+    p = tc_fma(p, f, 0x1.23d80ep-3f);
+    p = tc_fma(p, f, -0x1.555ea6p-3f);
+    p = tc_fma(p, f, 0x1.999d3ep-3f);
+    p = tc_fma(p, f, -0x1.fffff2p-3f);
+    p = tc_fma(p, f, 0x1.555554p-2f);
     const tc_v q = f * f;
-    return {__builtin_convertvector(e - (tiny & 23), tc_v), f, q * (p * f) + -0.5f * q};
+    return {__builtin_convertvector(e - (tiny & 23), tc_v), f, tc_fma(q, p * f, -0.5f * q)};
 }
 TC_INLINE tc_v tc_log_ends(tc_v x, tc_v y) {
     y = x == TC_INF_F ? x : y;
@@ -255,14 +259,14 @@ TC_INLINE tc_v tc_log_ends(tc_v x, tc_v y) {
 }
 TC_INLINE tc_v tc_log(tc_v x) {
     const tc_split_log_v s = tc_split_log(x);
-    const tc_v low = s.e * -0x1.05c610p-29f + s.tail;
-    return tc_log_ends(x, s.e * 0x1.62e43p-1f + (s.f + low));
+    const tc_v low = tc_fma(s.e, -0x1.05c610p-29f, s.tail);
+    return tc_log_ends(x, tc_fma(s.e, 0x1.62e43p-1f, s.f + low));
 }
 TC_INLINE tc_v tc_log1p(tc_v x) {
     const tc_v u = 1.0f + x, lost = x - (u - 1.0f);
     const tc_split_log_v s = tc_split_log(u);
-    const tc_v low = s.e * -0x1.05c610p-29f + s.tail + lost / u;
-    const tc_v y = tc_log_ends(u, s.e * 0x1.62e43p-1f + (s.f + low));
+    const tc_v low = tc_fma(s.e, -0x1.05c610p-29f, s.tail) + lost / u;
+    const tc_v y = tc_log_ends(u, tc_fma(s.e, 0x1.62e43p-1f, s.f + low));
     return tc_abs(x) < 0x1p-25f ? x : y;
 }
 
@@ -270,12 +274,12 @@ TC_INLINE tc_v tc_log1p(tc_v x) {
 TC_INLINE tc_v tc_tanh(tc_v x) {
     const tc_v a = tc_abs(x), s = x * x, c = tc_lesser(tc_splat(10.0f), a);
     const tc_v large = 1.0f - 2.0f / (tc_exp(c + c) + 1.0f);
-    tc_v p = s * 0x1.37c564p-9f + -0x1.14a88ep-7f;
-    p = p * s + 0x1.6556e6p-6f;
-    p = p * s + -0x1.ba18900p-5f;
-    p = p * s + 0x1.111134p-3f;
-    p = p * s + -0x1.555556p-2f;
-    const tc_v small = (p * s) * a + a;
+    tc_v p = tc_fma(s, 0x1.37c564p-9f, -0x1.14a88ep-7f);
+    p = tc_fma(p, s, 0x1.6556e6p-6f);
+    p = tc_fma(p, s, -0x1.ba18900p-5f);
+    p = tc_fma(p, s, 0x1.111134p-3f);
+    p = tc_fma(p, s, -0x1.555556p-2f);
+    const tc_v small = tc_fma(p * s, a, a);
     const tc_v y = tc_with_sign(a > 0.625f ? large : small, x);
     return x != x ? x : y;
 }
@@ -286,22 +290,22 @@ TC_INLINE tc_v tc_sigmoid(tc_v x) {
 TC_INLINE tc_v tc_silu(tc_v x) { return x / (1.0f + tc_exp(-x)); }
 TC_INLINE tc_v tc_erf(tc_v x) {
     const tc_v a = tc_abs(x), s = x * x, t = tc_lesser(tc_splat(4.0f), a);
-    tc_v p = s * 0x1.5abbd2p-14f + -0x1.a99766p-11f;
-    p = p * s + 0x1.54b3eep-8f;
-    p = p * s + -0x1.b80c46p-6f;
-    p = p * s + 0x1.ce2de8p-4f;
-    p = p * s + -0x1.812742p-2f;
-    p = p * s + 0x1.06eba8p-3f;
-    const tc_v small = p * x + x;
-    tc_v q = t * 0x1.4a7814p-23f + -0x1.f25640p-19f;
-    q = q * t + 0x1.3cd29ap-15f;
-    q = q * t + -0x1.9ac14cp-13f;
-    q = q * t + 0x1.72865cp-12f;
-    q = q * t + 0x1.294960p-9f;
-    q = q * t + -0x1.6897fcp-6f;
-    q = q * t + 0x1.ad9030p-4f;
-    q = q * t + 0x1.457fd6p-1f;
-    q = q * t + 0x1.20e7fcp+0f;
+    tc_v p = tc_fma(s, 0x1.5abbd2p-14f, -0x1.a99766p-11f);
+    p = tc_fma(p, s, 0x1.54b3eep-8f);
+    p = tc_fma(p, s, -0x1.b80c46p-6f);
+    p = tc_fma(p, s, 0x1.ce2de8p-4f);
+    p = tc_fma(p, s, -0x1.812742p-2f);
+    p = tc_fma(p, s, 0x1.06eba8p-3f);
+    const tc_v small = tc_fma(p, x, x);
+    tc_v q = tc_fma(t, 0x1.4a7814p-23f, -0x1.f25640p-19f);
+    q = tc_fma(q, t, 0x1.3cd29ap-15f);
+    q = tc_fma(q, t, -0x1.9ac14cp-13f);
+    q = tc_fma(q, t, 0x1.72865cp-12f);
+    q = tc_fma(q, t, 0x1.294960p-9f);
+    q = tc_fma(q, t, -0x1.6897fcp-6f);
+    q = tc_fma(q, t, 0x1.ad9030p-4f);
+    q = tc_fma(q, t, 0x1.457fd6p-1f);
+    q = tc_fma(q, t, 0x1.20e7fcp+0f);
     const tc_v large = tc_with_sign(1.0f - tc_exp_below(-t * q), x);
     const tc_v y = a > 0.93f ? large : small;
     return x != x ? x : y;
@@ -311,28 +315,28 @@ TC_INLINE tc_v tc_erf(tc_v x) {
 // row of floats, but inf of one float, of strided ones and of doubles; here it is inf.)
 TC_INLINE tc_v tc_gelu_erf(tc_v x) {
     const tc_v a = tc_lesser(tc_splat(20.0f), tc_abs(x)), c = tc_lesser(tc_splat(6.0811181f), a);
-    tc_v q = c * 0x1.94d020p-22f + -0x1.066c98p-17f;
-    q = q * c + 0x1.14c2e8p-14f;
-    q = q * c + -0x1.10c810p-12f;
-    q = q * c + -0x1.6a07fcp-16f;
-    q = q * c + 0x1.c8467ap-8f;
-    q = q * c + -0x1.ada938p-5f;
-    q = q * c + -0x1.d63d5ep-2f;
-    q = q * c + -0x1.26aec8p+0f;
-    const tc_v y = q * a - 1.0f, n = (y + 0x1.8p23f) - 0x1.8p23f, r = y - n;
-    tc_v p = r * 0x1.44031ap-13f + 0x1.5ec97ap-10f;
-    p = p * r + 0x1.3b2a68p-7f;
-    p = p * r + 0x1.c6afecp-5f;
-    p = p * r + 0x1.ebfbe0p-3f;
-    p = p * r + 0x1.62e430p-1f;
-    p = p * r + 1.0f;
+    tc_v q = tc_fma(c, 0x1.94d020p-22f, -0x1.066c98p-17f);
+    q = tc_fma(q, c, 0x1.14c2e8p-14f);
+    q = tc_fma(q, c, -0x1.10c810p-12f);
+    q = tc_fma(q, c, -0x1.6a07fcp-16f);
+    q = tc_fma(q, c, 0x1.c8467ap-8f);
+    q = tc_fma(q, c, -0x1.ada938p-5f);
+    q = tc_fma(q, c, -0x1.d63d5ep-2f);
+    q = tc_fma(q, c, -0x1.26aec8p+0f);
+    const tc_v y = tc_fma(q, a, -1.0f), n = (y + 0x1.8p23f) - 0x1.8p23f, r = y - n;
+    tc_v p = tc_fma(r, 0x1.44031ap-13f, 0x1.5ec97ap-10f);
+    p = tc_fma(p, r, 0x1.3b2a68p-7f);
+    p = tc_fma(p, r, 0x1.c6afecp-5f);
+    p = tc_fma(p, r, 0x1.ebfbe0p-3f);
+    p = tc_fma(p, r, 0x1.62e430p-1f);
+    p = tc_fma(p, r, 1.0f);
     // max(x, 0) by kinds of floats: positive, 1, zero, inf: x; negative: 0; -inf, NaN: NaN
     const tc_m kinds = tc_m{} + 0x18131122;
-    return (tc_v)__builtin_ia32_fixupimmps512_mask(x, x, kinds, 0, TC_ALL_LANES, 4) - a * tc_scaled(p, n);
+    return tc_fma(-a, tc_scaled(p, n), (tc_v)__builtin_ia32_fixupimmps512_mask(x, x, kinds, 0, TC_ALL_LANES, 4));
 }
 // x (1 + tanh u) / 2 = x / (1 + exp(-2u))
 TC_INLINE tc_v tc_gelu_tanh(tc_v x) {
-    const tc_v u = (x * x * 0.044715f + 1.0f) * (x * -1.59576912160573072f);
+    const tc_v u = tc_fma(x * x, 0.044715f, 1.0f) * (x * -1.59576912160573072f);
     return x / (1.0f + tc_exp(u));
 }
 TC_INLINE tc_v tc_softplus(tc_v x) { return tc_max(x, tc_v{}) + tc_log1p(tc_exp_below((tc_v)((tc_m)x | INT32_MIN))); }
@@ -346,16 +350,16 @@ TC_INLINE tc_v tc_blend(unsigned short bits, float x, float y) { return tc_blend
 // sin(x + turn pi/2) of |x| <= 30000
 template <int turn> TC_INLINE tc_v tc_wave(tc_v x) {
     const tc_m sign = tc_m{} + INT32_MIN;
-    const tc_v shifted = x * 0x1.45f306p-1f + (0x1.8p23f + turn), n = shifted - (0x1.8p23f + turn);
-    tc_v r = x - n * 0x1.921fb4p+0f;
-    r = r - n * 0x1.4442d0p-24f;
-    r = r - n * 0x1.846988p-48f;
+    const tc_v shifted = tc_fma(x, 0x1.45f306p-1f, 0x1.8p23f + turn), n = shifted - (0x1.8p23f + turn);
+    tc_v r = tc_fma(n, -0x1.921fb4p+0f, x);
+    r = tc_fma(n, -0x1.4442d0p-24f, r);
+    r = tc_fma(n, -0x1.846988p-48f, r);
     const tc_v s = r * r;
     const tc_m q = (tc_m)shifted;
     const unsigned short odd = __builtin_ia32_ptestmd512(q, tc_m{} + 1, TC_ALL_LANES), even = ~odd;
-    tc_v p = tc_blend(odd, -0x1.9aaee2p-13f, 0x1.9bc37cp-16f) * s + tc_blend(odd, 0x1.110bdep-7f, -0x1.6c1298p-10f);
-    p = p * s + tc_blend(odd, -0x1.555552p-3f, 0x1.555554p-5f);
-    tc_v y = p * (s * tc_blend(odd, r, s)) + tc_blend(odd, r, s * -0.5f + 1.0f);
+    tc_v p = tc_fma(tc_blend(odd, -0x1.9aaee2p-13f, 0x1.9bc37cp-16f), s, tc_blend(odd, 0x1.110bdep-7f, -0x1.6c1298p-10f));
+    p = tc_fma(p, s, tc_blend(odd, -0x1.555552p-3f, 0x1.555554p-5f));
+    tc_v y = tc_fma(p, s * tc_blend(odd, r, s), tc_blend(odd, r, tc_fma(s, -0.5f, 1.0f)));
     y = (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, (tc_m)r, sign, 0xf8, even);  // y | r & sign: the sum loses -0.0's
     return (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, q << 30, sign, 0x78, TC_ALL_LANES);  // y ^ q << 30 & sign
 }

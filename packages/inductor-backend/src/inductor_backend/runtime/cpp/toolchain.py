@@ -30,7 +30,8 @@ CANDIDATES = ("g++", "clang++", "c++")
 #: -fno-semantic-interposition, -fvisibility=hidden   calls inside the library are direct.
 #: -fwrapv             integers wrap as in eager; without it an overflow lets the compiler assume
 #:                      that whatever leads to it does not happen.
-#: -ffp-contract=fast   a*b+c becomes one fma (GCC's default, made explicit).
+#: -ffp-contract=off   a product is rounded before it is added, as in eager, wherever it is computed;
+#:                      the prelude's own functions say tc_fma (docs/decisions/0017-equal-bits.md).
 COMMON_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -38,7 +39,7 @@ COMMON_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fwrapv",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",
     "-fno-semantic-interposition",
     "-fvisibility=hidden",
     "-fno-exceptions",
