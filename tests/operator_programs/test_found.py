@@ -10,6 +10,7 @@ import torch
 import tracer_core
 from tests.operator_programs.program import Mode, Program
 from tests.operator_programs.run import run
+from tests.random_programs.run import Result
 from tracer_core.testing import compare
 
 FLOAT, PERMUTED = (
@@ -220,18 +221,76 @@ REFUSED = {
 }
 
 
-def _run(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> None:
+#: Triton's zero has no sign, its -x is 0 - x, its / is not IEEE's.
+ON_GPUS: dict[str, tuple[tuple[str, ...], str]] = {
+    "negative_zero": (
+        (FLOAT, "filled('int64', 'exact', 9)"),
+        """
+        t0 = torch.where(i0 > 0, -0.0, i0)
+        return (i0 / -0.0, torch.copysign(i0, -0.0), torch.div(i0, -0.0, rounding_mode='floor'), 1 / t0,
+            (-0.0) ** i1, torch.floor_divide(i1, -0.0))""",
+    ),
+    "negative_zero_of_float64": (
+        ("filled('float64', 'random', 9)",),
+        """
+        return (i0 / -0.0, torch.copysign(i0, -0.0))""",
+    ),
+    "the_negative_of_zero": (
+        ("filled('float32', 'zeros', 9)", "filled('float16', 'zeros', 9)"),
+        """
+        return (1 / -i0, torch.neg(i1).reciprocal(), torch.copysign(i0 + 1, -i0))""",
+    ),
+    "quotients_that_are_whole": (
+        ("filled('float32', 'random', 9, 40)",),
+        """
+        t0 = i0.abs() + 0.1
+        return (torch.div(i0, i0 * 1, rounding_mode='trunc'), (t0 * 3) // t0, torch.div(t0, t0, rounding_mode='floor'))""",
+    ),
+    "numbers_of_uint8": (
+        ("filled('uint8', 'extreme', 9)",),
+        """
+        return (i0 >= -1, i0 | -1, i0 ^ -(2**31), i0 == -1, i0.bitwise_and(-2))""",
+    ),
+    "a_write_to_nothing": (
+        (EMPTY,),
+        """
+        i0.add_(1)
+        return (i0.as_strided((0,), (1,)).fill_(0), i0 // 0.5, F.log_softmax(i0 // 0.5, -1).exp())""",
+    ),
+    "a_norm_that_vanishes": (
+        ("filled('float64', 'zeros') + 1e-200",),
+        """
+        return (torch.linalg.vector_norm(i0, 3, 0),)""",
+    ),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", [*PROGRAMS, *ON_GPUS])
+def test_program_on_a_gpu(name):
+    found = _found(*{**PROGRAMS, **ON_GPUS}[name], Mode(device="cuda"))
+    if found.status == "invalid":
+        pytest.skip(f"eager: {found.where}")
+    assert found.status == "same", found
+
+
+def _found(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> Result:
     names = ", ".join(f"i{k}" for k in range(len(inputs)))
     lines = "\n    ".join(line.strip() for line in body.strip().splitlines())
     source = f"def program({names}):\n    {lines}\n"
     steps = ((4, 5, 17, 0), (4, 5, 17, 3))
-    found = run(Program(0, mode, inputs, source, steps, raises=raises))
+    return run(Program(0, mode, inputs, source, steps, raises=raises))
+
+
+def _run(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> None:
+    found = _found(inputs, body, mode, raises)
     assert found.status == "same", found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *ON_GPUS])
 def test_program(name):
-    _run(*PROGRAMS[name], Mode())
+    _run(*{**PROGRAMS, **ON_GPUS}[name], Mode())
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

@@ -195,6 +195,16 @@ def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(args[0].shape, device="meta")
 
 
+def _contiguous_of_two(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous for any layout of a tensor and the mask that it is broadcast with."""
+    return torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), device="meta")
+
+
+def _scaled_by_powers(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As a product with the powers of two, which are contiguous."""
+    return _elementwise((args[0], torch.empty(args[1].shape, device="meta")))
+
+
 def _of_backward(layout: _Layout) -> _Layout:
     """Applies the layout of an operator to its backward's result, whose first argument is the
     gradient that enters."""
@@ -374,17 +384,29 @@ _OF_ALL_DEVICES = frozenset(
         _power_of_number,
         _like_the_first,
     )
-    and operator is not aten.native_dropout_backward.default
+    and operator not in (aten.native_dropout_backward.default, aten.log_sigmoid_forward.default)
 )
 
 
 #: Other rules on GPUs.
-_OF_GPUS: dict[Any, _Layout] = {aten._fft_c2c.default: _spectrum_of_cufft}
+_OF_GPUS: dict[Any, _Layout] = {
+    aten._fft_c2c.default: _spectrum_of_cufft,
+    aten.channel_shuffle.default: _contiguous,
+    aten.index.Tensor: _indexed,
+    aten.ldexp.Tensor: _scaled_by_powers,
+    aten.masked_fill.Scalar: _contiguous_of_two,
+    aten.masked_fill.Tensor: _contiguous_of_two,
+}
+#: Operators that copy: in the format that they are told, or in the order of what they copy.
+_COPYING = frozenset({aten.clone.default, aten._to_copy.default})
 
 
 def _rule(func: Any, device: str, kwargs: dict[str, Any]) -> _Layout | None:
     if device == "cuda" and func in _OF_GPUS:
         return _OF_GPUS[func]
+    if device == "cuda" and func in _COPYING:
+        told = kwargs.get("memory_format") not in (None, torch.preserve_format)
+        return None if told else _as_first
     rule = LAYOUTS.get(func, _elementwise)
     if rule is _elementwise and device == "cpu":
         return _as_kernel(functools.partial(func, **kwargs))
@@ -418,10 +440,15 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     """Returns the result with the kernel's strides and dtype."""
     if func in _DTYPES and result.dtype is not (dtype := _DTYPES[func](args)):
         result = torch_private.fake_like(result, dtype)
-    if func not in LAYOUTS and not (_is_pointwise(func) and any(map(_is_ambiguous, args))):
+    ambiguous = _is_pointwise(func) and any(map(_is_ambiguous, args))
+    if func not in LAYOUTS and func not in _OF_GPUS and not ambiguous:
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
-    rule = _rule(func, first.device.type, kwargs) if isinstance(first, torch.Tensor) else None
+    rule = None
+    if isinstance(first, torch.Tensor):
+        device = first.device.type
+        if ambiguous or func in LAYOUTS or device == "cuda":
+            rule = _rule(func, device, kwargs)
     if rule is None:
         return result
     with torch_private.no_python_dispatch(), torch.no_grad():

@@ -60,7 +60,8 @@ def vector_norm(
         return call_aten(ctx, x, order, dim, keepdim, **({"dtype": dtype} if dtype else {}))
     dims = normalize_dims(dim, len(x.sizes))
     source = reduced_input(x, result)
-    if order != 0 and all(x.sizes[one] == 1 for one in dims):  # its square may overflow
+    if order != 0 and (x.sizes or not dim) and all(x.sizes[one] == 1 for one in dims):
+        # Its square may overflow; along a dimension of a number without any eager takes it all the same.
         only = x.reshape(ctx.shape())
         return ctx.pointwise(lambda at: make("abs", cast(only.at(at), result)), label="norm")
     kind = norm_term(const(0, result), order)[0]

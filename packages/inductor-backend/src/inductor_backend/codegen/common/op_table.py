@@ -43,16 +43,14 @@ def _table() -> dict[str, OpText]:
         "bit_not": OpText(cpp.bit_not, triton.bit_not),
         "shift_left": OpText(call("ts_shift_left"), triton.shift("<<"), special=True),
         "shift_right": OpText(call("ts_shift_right"), triton.shift(">>"), special=True),
-        "trunc_div": OpText(
-            call("tc_truncdiv"), by_kind("libdevice.trunc({0} / {1})", "{0} // {1}")
-        ),
+        "trunc_div": OpText(call("tc_truncdiv"), triton.trunc_div),
         "floor_div": OpText(
             call("tc_floordiv"), by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})")
         ),
         "fmod": OpText(call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % {1}")),
         "mod": OpText(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
         "pow": OpText(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
-        "neg": OpText(lambda value, a: f"-{a}", lambda value, a: f"-{a}", True),
+        "neg": OpText(lambda value, a: f"-{a}", triton.negative, True),
         "abs": OpText(call("tc_abs"), triton.absolute, True),
         "relu": OpText(call("tc_relu"), by_kind("relu({0})", "tl.maximum({0}, 0)"), True),
         "sign": OpText(call("tc_sign"), triton.sign),

@@ -63,7 +63,13 @@ def constant_text(value: Any, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return f"tl.full([], {bool(value)}, tl.int1)"
     if not dtype.is_floating_point:
-        return f"tl.full([], {int(value)}, {TL_TYPES[dtype]})"
+        number = int(value)
+        if not dtype.is_signed:  # as a conversion wraps it
+            number %= 2 ** (8 * dtype.itemsize)
+        return f"tl.full([], {number}, {TL_TYPES[dtype]})"
+    if value == 0 and math.copysign(1, value) < 0:  # tl.full makes 0.0 of it
+        bits, low = ("tl.int32", -(2**31)) if dtype == torch.float32 else ("tl.int64", -(2**63))
+        return f"tl.full([], {low}, {bits}).to({TL_TYPES[dtype]}, bitcast=True)"
     if math.isnan(value) or math.isinf(value):
         return f'tl.full([], float("{value}"), {TL_TYPES[dtype]})'
     return f"tl.full([], {float(value)!r}, {TL_TYPES[dtype]})"
@@ -92,8 +98,17 @@ def extreme(name: str) -> Spelling:
     return text
 
 
+def negative(value: Value, a: str) -> str:
+    """Triton's -a is 0 - a, which has no -0.0."""
+    return f"({a} * -1.0)" if _is_float(value) else f"-{a}"
+
+
 def div(value: Value, a: str, b: str) -> str:
     return f"tl.div_rn({a}, {b})" if value.dtype == torch.float32 else f"{a} / {b}"
+
+
+def trunc_div(value: Value, a: str, b: str) -> str:
+    return f"libdevice.trunc({div(value, a, b)})" if _is_float(value) else f"{a} // {b}"
 
 
 def libdevice(name: str) -> Spelling:

@@ -148,11 +148,8 @@ class TritonKernelWriter(Addressing):
     def _store_at(
         self, name: str, store: Store, value: str, names: dict[Value, str], axes: tuple[Axis, ...]
     ) -> None:
-        have: set[int] = set()
-        for index in store.index:
-            have |= index.variables()
         self.written.add(self.program.buffers[name].storage)
-        address = self.spread(self.address(name, store.index, names), self.axes(have), axes)
+        address = self.whole(name, store.index, self.address(name, store.index, names), axes)
         mask = self.mask(axes)
         where = f"{self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
         self.out.line(

@@ -124,7 +124,7 @@ def float_mod(a, b):
 @triton.jit
 def float_floor_div(a, b):
     rest = libdevice.fmod(a, b)
-    quotient = (a - rest) / b
+    quotient = libdevice.div_rn(a - rest, b)
     quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
     down = libdevice.floor(quotient)
     down = tl.where(quotient - down > 0.5, down + 1.0, down)

@@ -69,7 +69,9 @@ class _Libdevice:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         import numpy as np  # heavy: numpy
 
-        if name in _NUMPY.split():
+        if name == "div_rn":
+            function = np.divide
+        elif name in _NUMPY.split():
             function = getattr(np, name)
         elif name in _TORCH.split():
             function = _through_torch(name)
