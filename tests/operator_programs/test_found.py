@@ -127,6 +127,8 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         return (t0, torch.inner(i0, i0) - t0)"""),
     "batch_norm_of_one_row": (("filled('float32', 'random', s2, 1, s1).permute(2, 1, 0)",), """
         return (F.batch_norm(i0[None], None, None, training=True),)"""),
+    "index_fill_of_windows": (("filled('bool', 'special', 4).unfold(0, 3, 1)",), """
+        return (i0.index_fill(-1, torch.tensor([0]), 1),)"""),
     # No elements.
     "as_strided_of_nothing": ((EMPTY,), """
         return (torch.cos(i0, out=torch.zeros_like(i0.T).T),)"""),
@@ -150,6 +152,8 @@ GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
         return (i0 * 2,)"""),
     "hardsigmoid_in_float64": (("filled('float64', 'random', 9) * 4",), """
         return (F.hardsigmoid(i0),)"""),
+    "the_sign_of_what_has_no_derivative": (("filled('float32', 'exact', 9, 5)",), """
+        return (torch.log(i0).sgn() * i0, torch.acos(i0).sgn(), torch.sqrt(i0).sgn() / 3 + i0)"""),
     "an_output_without_a_gradient": (("filled('float32', 'exact', 9) / 2",), """
         t0 = torch.acos(i0)
         t1 = i0.std()
@@ -209,6 +213,7 @@ REFUSED = {
     "tanhshrink_of_truth_values": "filled('bool', 'exact', 3)|F.tanhshrink(i0)",
     "nansum_of_complex_numbers": "filled('complex64', 'random', 3)|torch.nansum(i0)",
     "a_truth_value_as_alpha": "filled('float32', 'exact', 3)|torch.add(i0, i0, alpha=True)",
+    "a_row_added_to_a_number": "filled('float32', 'exact', 1, 8)|torch.addmm(i0, i0, i0.mT)",
     "a_matrix_added_to_a_vector": "filled('float32', 'exact', 3, 3)|torch.addmv(i0, i0, i0[0])",
     "adaptive_pool_of_nothing": "filled('float32', 'exact', 2, 3, 0)|F.adaptive_avg_pool1d(i0, 2)",
     "out_that_is_an_operand": "filled('float32', 'exact', 1, 4)|torch.fmod(i0.mean((0, 1)), i0, out=i0[0, 0])",

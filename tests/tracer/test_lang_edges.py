@@ -627,6 +627,48 @@ def test_arguments_are_checked_as_python_checks_them(checked):
         assert compiled(torch.ones(2)) == checked(torch.ones(2))
 
 
+class Undecided:
+    """An object that must not be asked for its truth value."""
+
+    def __bool__(self):
+        raise ValueError("asked")
+
+
+class Several(tuple):
+    def __bool__(self):
+        raise ValueError("asked")
+
+
+def descriptors_of_what_has_no_truth_value(x):
+    return staticmethod(x), classmethod(x), property(x), staticmethod(Undecided()), Several((x, 1))
+
+
+def test_results_are_made_without_asking_for_their_truth_values():
+    compiled = tracer_core.compile(descriptors_of_what_has_no_truth_value, backend="eager")
+    x = torch.ones(2, 3)
+    for _ in range(2):
+        static, cls, prop, other, several = compiled(x)
+        assert static.__func__ is x and cls.__func__ is x and prop.fget is x
+        assert type(other.__func__) is Undecided
+        assert type(several) is Several and tuple(several)[0] is x
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_get_of_nothing_is_an_error(kind):
+    def program(x):
+        found = []
+        for given in ((None, None), (None,), (None, int), (1,), (1, int)):
+            try:
+                found.append(type(kind(len).__get__(*given)))
+            except TypeError as error:
+                found.append(str(error))
+        return found
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(1)) == program(torch.ones(1))
+
+
 @pytest.mark.parametrize("name", ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"])
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_a_container_that_is_compared_with_an_empty_one_may_grow(kind, name):

@@ -59,6 +59,13 @@ ONE_FOR_ALL = {
 }
 
 
+_ZERO = aten._efficientzerotensor.default
+#: Operators of which one operand without memory makes the result one -> how many operands count.
+_ABSORBING = {
+    aten.mul.Tensor: 2, aten.mul.Scalar: 1, aten.div.Tensor: 1, aten.div.Scalar: 1,
+}  # fmt: skip
+
+
 class AtenRecorder(TorchDispatchMode):
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
@@ -84,6 +91,7 @@ class AtenRecorder(TorchDispatchMode):
         self._composite: dict[Any, bool] = {}
         self._plain: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
+        self._zeros: set[int] = set()  # ids of fakes of tensors without memory that are zero
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -171,6 +179,8 @@ class AtenRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is _ZERO or (self._zeros and self._stays_zero(func, args)):
+            return self._zero(func, args, kwargs)
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = self._is_plain(func)
@@ -190,6 +200,22 @@ class AtenRecorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    def _stays_zero(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether eager's result has no memory either and is zero, also beside NaN."""
+        return any(id(one) in self._zeros for one in args[: _ABSORBING.get(func, 0)])
+
+    def _zero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records zeros for a tensor without memory: a kernel must not get one. Such are the
+        gradient of ``sgn`` and the initial tangents of forward-mode differentiation."""
+        like = func(*args, **kwargs) if func is not _ZERO else None
+        sizes = args[0] if like is None else like.shape
+        given = kwargs if like is None else {"dtype": like.dtype, "device": like.device}
+        with self:
+            made = torch.zeros(sizes, **given)
+        self._zeros.add(id(made))
+        self._alive.append(made)
+        return made
 
     def _is_plain(self, func: Any) -> bool:
         """Whether calls of the operator are recorded unchanged, whatever their arguments."""

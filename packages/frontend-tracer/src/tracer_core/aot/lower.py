@@ -126,9 +126,7 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     `keep_ops`. Raises LoweringUnsupported for a kept operator that torch expands before it can
     reach a graph.
     """
-    # The initial tangents of forward-mode differentiation have no memory: a kernel must not get
-    # one.
-    table: dict[Any, Callable[..., Any]] = {aten._efficientzerotensor.default: torch.zeros}
+    table: dict[Any, Callable[..., Any]] = {}
     if backend.ir == "core_aten":
         table |= torch_private.core_aten_table()
     if backend.decompositions is not None:

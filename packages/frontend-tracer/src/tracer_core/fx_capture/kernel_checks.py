@@ -195,8 +195,26 @@ def _pooled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels pool no empty images" if nothing else None
 
 
-def _product_of_vector(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    return "a vector is added to the product" if args[0].dim() > 1 else None
+def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The tensor that is added to a product of matrices or vectors must expand to its size."""
+    operands = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
+    if len(operands) < 2 or not all(one.dim() for one in operands[:2]):
+        return None
+    left, right = operands[:2]
+    ranks = left.dim(), right.dim()
+    sizes = {
+        (1, 1): (*left.shape, *right.shape),
+        (2, 1): left.shape[:1],
+        (2, 2): (*left.shape[:1], *right.shape[1:]),
+    }.get(ranks, (*left.shape[-2:-1], *right.shape[-1:]))
+    pairs = zip(reversed(args[0].shape), reversed(sizes), strict=False)
+    smaller = any(
+        type(size) is int and size != 1 and _is_smaller(other, size) for size, other in pairs
+    )
+    if ranks == (3, 3) and args[0].dim() == 3:
+        return "it does not expand to the product" if smaller else None
+    larger = args[0].dim() > len(sizes)
+    return "it does not expand to the product" if smaller or larger else None
 
 
 def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -455,7 +473,21 @@ _CHECKS: dict[str, _Check] = {
     "avg_pool3d": _average,
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
     "_softmax_backward_data": _softmax_gradient,
-    **dict.fromkeys(("addmv", "addmv_"), _product_of_vector),
+    **dict.fromkeys(
+        (
+            "addbmm",
+            "addbmm_",
+            "addmm",
+            "addmm_",
+            "addmv",
+            "addmv_",
+            "addr",
+            "addr_",
+            "baddbmm",
+            "baddbmm_",
+        ),
+        _added_to_product,
+    ),
     "interpolate": _whole_images("mode", "area"),
     "pad": _whole_images("mode", "reflect", "torch.bool"),
     "unfold": _columns,

@@ -349,6 +349,7 @@ LAYOUTS: dict[Any, _Layout] = {
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _as_first: (
+            aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
             aten.uniform.default, aten.exponential.default, aten.geometric.default,
             aten.cauchy.default, aten.log_normal.default, aten.normal_functional.default, aten.random.default,
             getattr(aten.random, "from"), aten.random.to, aten.zero.default,

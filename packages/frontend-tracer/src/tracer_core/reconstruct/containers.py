@@ -61,7 +61,7 @@ class ContainerRebuilder(Emitter):
     def _tuple(self, obj: tuple[Any, ...]) -> str:
         text = self._items(obj)
         made = self._memo.get(id(obj))  # its own items may have made it, through a cycle
-        return made or self._new(obj, f"({text},)" if obj else "()")
+        return made or self._new(obj, f"({text},)" if text else "()")
 
     def _dict(self, obj: Any, made: str = "{}") -> str:
         if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):

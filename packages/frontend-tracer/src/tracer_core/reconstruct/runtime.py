@@ -81,7 +81,9 @@ def called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def is_module_global(obj: Any, definer: Any = None) -> bool:
     """Returns whether the module that defines an object's class, or another definer, has the object
     as a global: it is then a sentinel, not a value."""
-    module = sys.modules.get(getattr(definer or type(obj), "__module__", None) or "")
+    module = sys.modules.get(
+        getattr(type(obj) if definer is None else definer, "__module__", None) or ""
+    )
     return module is not None and any(value is obj for value in list(vars(module).values()))
 
 
