@@ -171,6 +171,12 @@ _FLAGS = ("True", "True")
 #: Row, or the end of its name after a star -> texts of arguments, the receiver included where there
 #: is one.
 HINTS: dict[str, tuple[str, ...]] = {
+    "copy.deepcopy": (
+        "p1",
+        "[1, [2]]",
+        "OBJ",
+        "G_DICT",
+    ),  # a second argument is filled with addresses
     **{
         f"_operator.{name}": _NUMBERS
         for name in (

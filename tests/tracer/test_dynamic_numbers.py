@@ -641,3 +641,32 @@ def test_betas_that_a_scheduler_cycles_are_inputs():
 def test_a_tuple_that_changes_in_its_text_too_is_compiled_for_each_text():
     pairs = [(5, "a"), (6, "a"), (7, "a"), (7, "b"), (8, "b"), (9, "a")]
     same(lambda x, pair: (x * pair[0], pair[1] * 2), *[(X, pair) for pair in pairs], graphs=3)
+
+
+BESIDE_TRUTH_VALUES = {
+    "less": lambda x: (x.shape[0] < True, True < x.shape[0], x.shape[0] >= True),
+    "equal": lambda x: (x.shape[0] == True, x.shape[0] != False),  # noqa: E712
+    "shapes": lambda x: (
+        x.shape < (True,),
+        x.shape == (True, True),
+        (x.shape[1], True) > (3, False),
+    ),
+    "nested": lambda x: [[x.shape[0], True]] == [[4, True]],
+    "arithmetic": lambda x: (x.shape[0] // True, x.shape[0] % True, divmod(x.shape[0], True)),
+    "extremes": lambda x: (
+        max(x.shape[0], True),
+        min(True, x.shape[0]),
+        sorted([x.shape[0], True, 3]),
+    ),
+    "sizes": lambda x: torch.full((x.shape[0] - True,), x.shape[0] * True).tolist(),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_TRUTH_VALUES)
+def test_a_size_beside_a_truth_value(name):
+    program = BESIDE_TRUTH_VALUES[name]
+    compiled = tracer_core.compile(program, backend="eager", dynamic=True)
+    for sizes in ((4, 3), (5, 2), (7, 6)):
+        x = torch.ones(sizes)
+        found, expected = compiled(x), program(x)
+        assert found == expected and type(found) is type(expected)

@@ -347,7 +347,10 @@ class Operations(Component):
         elif isinstance(left, (list, tuple)) and not (is_constant(left) and is_constant(right)):
             return special_methods.order(self.tracer, _SYMBOLS_OF[name], left, right)
         self.native_operands(left, right)
-        result = method(left, right)
+        if self.tracer.scalars.symbolic:
+            result = method(_as_numbers(left), _as_numbers(right))
+        else:
+            result = method(left, right)
         if result == (name == "__ne__"):
             self._guard_difference(left, right)
         return result
@@ -422,6 +425,13 @@ class Operations(Component):
             return self.tracer.reads.length(value) != 0
         self.tracer.reads.expand(value)
         return bool(value)
+
+
+def _as_numbers(container: Any) -> Any:
+    """Returns a sequence with 0 and 1 for truth values, which symbols are not compared with."""
+    if type(container) not in (list, tuple):
+        return int(container) if type(container) is bool else container
+    return type(container)(map(_as_numbers, container))
 
 
 #: Modules whose C types have operators that run no user code.

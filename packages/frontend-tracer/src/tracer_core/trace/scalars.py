@@ -97,7 +97,10 @@ class Numbers(Component):
         return plain
 
     def beside(self, value: Any, other: Any) -> Any:
-        """Returns an operand: a symbol only if the other operand is a number or a tensor."""
+        """Returns an operand: a symbol only if the other operand is a number or a tensor; beside a
+        number that is a symbol, a truth value as the number that it is (sympy tells them apart)."""
+        if type(value) is bool and type(other) in (torch.SymInt, torch.SymFloat):
+            return int(value)
         if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
