@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.operator_programs.layouts import Promises, programs, sweep
 from tests.operator_programs.program import BLOCK, Mode, Program, generate
 from tests.operator_programs.run import blocks, run, run_block
 
@@ -15,6 +16,25 @@ def test_programs_do_what_eager_does(block):
     results = run_block([generate(seed) for seed in range(block * BLOCK, (block + 1) * BLOCK)])
     assert [r for r in results if r.status not in ("same", "invalid")] == []
     assert sum(r.status == "same" for r in results) > 0.9 * BLOCK
+
+
+@pytest.mark.sweep(keep=1)
+@pytest.mark.parametrize("first", range(0, 1200, 200))
+def test_nodes_are_as_the_graph_promises(first):
+    promises = Promises()
+    errors = sweep(programs(first, 200, "cpu"), promises)
+    assert promises.nodes > 300 and not promises.examples and not errors
+
+
+def test_a_broken_promise_is_found(monkeypatch):
+    from tracer_core.fx_capture import result_strides
+
+    program = _program("return (i0.index_fill(-1, torch.tensor([0]), 1),)",
+                       "filled('bool', 'special', 4).unfold(0, 3, 1)")  # fmt: skip
+    monkeypatch.delitem(result_strides.LAYOUTS, torch.ops.aten.index_fill.int_Scalar)
+    promises = Promises()
+    sweep([program], promises)
+    assert ("aten.index_fill.int_Scalar", "strides") in promises.found
 
 
 def test_a_seed_stands_for_one_program():
