@@ -6,6 +6,10 @@ import collections
 import itertools
 import operator
 
+import pytest
+import torch
+
+import tracer_core
 from tests.tracer.programs import Programs, texts_of
 
 program = Programs()
@@ -324,3 +328,83 @@ def wrong_argument_counts(x):
 @program.cases()
 def test_laziness_equals_cpython(name):
     program.run(name)
+
+
+class Pairs:
+    def keys(self):
+        return ["a", "b"]
+
+    def __getitem__(self, key):
+        return key * 2
+
+
+SOURCES = {
+    "generator": lambda n: ((str(i), i) for i in range(n)),
+    "iterator": lambda n: iter([("a", n), ("b", 2)]),
+    "zip": lambda n: zip("abc", range(n), strict=False),
+    "mapping": lambda n: Pairs(),
+    "texts": lambda n: iter(["ab", "cd", "efg"][: n + 1]),
+    "numbers": lambda n: iter([n, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.Counter])
+@pytest.mark.parametrize("how", ["statement", "method"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_dictionary_takes_the_items_of_each_call(source, how, kind):
+    """`d |= items` with an iterator from before the call."""
+
+    def program(x, target, items):
+        try:
+            if how == "statement":
+                target |= items
+            else:
+                target = type(target).__ior__(target, items)
+        except (TypeError, ValueError, AttributeError) as error:
+            return type(error), str(error), target
+        return target, x + 1
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for n in (1, 2, 3):
+        found = []
+        for one in (program, compiled):
+            items = SOURCES[source](n)
+            first, *_ = one(torch.ones(1), kind(), items)
+            left = list(items) if hasattr(items, "__next__") else None
+            found.append((str(first), left))
+        assert found[0] == found[1]
+
+
+class Unwilling(dict):
+    def __or__(self, other):
+        return NotImplemented
+
+
+@pytest.mark.parametrize("left", [collections.Counter("ab"), Unwilling(a=1)])
+@pytest.mark.parametrize(
+    "right", [{"z": 1}, {"z": 1}.items(), collections.OrderedDict(q=2), {3}, 1]
+)
+def test_c_code_is_asked_after_a_method_that_declines(left, right):
+    def program(x):
+        try:
+            return left | right
+        except TypeError as error:
+            return str(error)
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        found, expected = compiled(torch.ones(1)), program(torch.ones(1))
+        assert found == expected and type(found) is type(expected)
+
+
+def test_a_view_of_a_dictionary_takes_the_rows_of_a_tensor():
+    def program(x, d):
+        return d.keys() ^ x, x + 1
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        rows, more = compiled(torch.ones(2), {"a": 1})
+        assert sorted(map(str, rows)) == ["a", "tensor(1.)", "tensor(1.)"] and more.tolist() == [
+            2,
+            2,
+        ]

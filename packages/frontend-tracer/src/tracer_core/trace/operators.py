@@ -27,7 +27,7 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods, torch_function, traced_arrays
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, is_subtype, is_tensor_like
+from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -105,6 +105,8 @@ class Operations(Component):
         if torch_function.any_acts_as_tensor(operands):
             return torch_function.call(self.tracer, function, operands, {})
         if any(isinstance(operand, torch.Tensor) for operand in operands):
+            if any(isinstance(operand, _VIEWS) for operand in operands):
+                raise Break("unknown_native", "a view of a dictionary iterates over a tensor")
             self.entries.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
         if any(type(operand) in SYMBOLS for operand in operands):
@@ -163,6 +165,15 @@ class Operations(Component):
             if result is not NotImplemented:
                 return result
         if asked and not self._formats(name, left):
+            halves = [(left, f"__{name}__")]
+            halves += [(right, f"__r{name}__")] if type(left) is not type(right) else []
+            for operand, half in halves:
+                # Numbers are asked too, but for numbers only.
+                if type(operand) not in _NUMBERS and is_slot(
+                    self.entries.special(type(operand), half), half
+                ):
+                    reason = f"{type(operand).__name__}.{half} is asked last"
+                    raise Break("native_python", reason)
             kinds = self._types_of(left, right)
             raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
         return NotImplemented
@@ -236,6 +247,10 @@ class Operations(Component):
             return self.apply(INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
             self.tracer.containers.extend(left, right)
+            return left
+        if isinstance(left, dict) and symbol == "|":
+            update = _UPDATES[isinstance(left, collections.OrderedDict)]
+            self.tracer.calls.call_value(update, [left, right], {})
             return left
         self.tracer.side_effects.before_change(left)
         self.native_operands(right)
@@ -437,6 +452,9 @@ def _as_numbers(container: Any) -> Any:
 #: Modules whose C types have operators that run no user code.
 _PLAIN_MODULES = ("builtins", "types", "functools", "collections")
 _EXTENDED = (list, collections.deque, bytearray, array.array)
+_NUMBERS = (bool, int, float, complex)
+_VIEWS = (type({}.keys()), type({}.items()))
+_UPDATES: tuple[Any, Any] = (dict.update, collections.OrderedDict.update)
 _HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
 #: Kinds of containers that C code compares with each other.
