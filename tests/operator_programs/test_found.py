@@ -256,6 +256,11 @@ ON_GPUS: dict[str, tuple[tuple[str, ...], str]] = {
         """
         return (i0 >= -1, i0 | -1, i0 ^ -(2**31), i0 == -1, i0.bitwise_and(-2))""",
     ),
+    "negatives_of_the_least_number": (
+        ("filled('int16', 'extreme', 9)", "filled('int8', 'extreme', 9)"),
+        """
+        return ((-i0).sum(), (-i1).sum(), i0.neg().long(), i0.abs().long(), i1.abs().float(), -i0 > 0)""",
+    ),
     "a_write_to_nothing": (
         (EMPTY,),
         """

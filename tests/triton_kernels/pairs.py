@@ -14,7 +14,13 @@ from pathlib import Path
 
 import triton
 
-from inductor_backend.runtime.cuda.triton_compile import Kernel, binary_of, compiled, target_of
+from inductor_backend.runtime.cuda.triton_compile import (
+    Kernel,
+    binary_of,
+    compiled,
+    corrected,
+    target_of,
+)
 
 #: The gradient of max pooling, as far as its indices: a block of 8192 for rows of 6272 leaves
 #: halves that nobody reads.
@@ -46,6 +52,15 @@ def scaled(p0, p1, p2, p3, XBLOCK: tl.constexpr):
 """
 
 
+NEGATIVES = """
+@triton.jit
+def negatives(p0, p1, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    value = tl.load(p0 + xindex)
+    tl.store(p1 + xindex, (-value).to(tl.int64) * tl.abs(value).to(tl.int64))
+"""
+
+
 def disassembled(code: bytes) -> str:
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -65,7 +80,13 @@ def main() -> None:
     scaled = disassembled(
         binary_of(Kernel("scaled", SCALED, ["*fp32"] * 4, 0, {"XBLOCK": 512}, 4), target).code
     )
+    negatives = Kernel("negatives", NEGATIVES, ["*i16", "*i64"], 0, {"XBLOCK": 512}, 4)
+    ptx = compiled(negatives, target).asm["ptx"]
+    ours = corrected(ptx, pairs=True)
     found = {
+        "negatives in Triton's PTX": len(re.findall(r"\b(?:neg|abs)\.s16\b", ptx)),
+        "negatives in ours": len(re.findall(r"\b(?:neg|abs)\.s16\b", ours)),
+        "negatives assemble": bool(disassembled(binary_of(negatives, target).code)),
         "pairs in Triton's PTX": made.asm["ptx"].count("16x2"),
         "pairs in its machine code": disassembled(made.kernel).count("16x2"),
         "pairs in ours": disassembled(binary_of(windows, target).code).count("16x2"),

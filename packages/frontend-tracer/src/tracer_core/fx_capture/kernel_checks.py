@@ -202,6 +202,8 @@ def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
         return None
     left, right = operands[:2]
     ranks = left.dim(), right.dim()
+    if len(_dtypes((args[0], *operands), {})) > 1:
+        return "kernels take operands of one dtype"
     sizes = {
         (1, 1): (*left.shape, *right.shape),
         (2, 1): left.shape[:1],
@@ -340,9 +342,10 @@ def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     value, groups = args[0], args[1] if len(args) > 1 else kwargs.get("groups")
     if type(groups) is not int or groups < 1 or value.dim() < 3:
         return None
+    if groups == 1 or groups == value.shape[1]:
+        return "whether its result is a copy or a view, fakes get wrong"
     if value.device.type != "cuda":
-        alone = groups == 1 or groups == value.shape[1]
-        return "its result is a copy, which fakes make a view" if alone else None
+        return None
     try:
         with torch.no_grad():
             value.view(value.shape[0], groups, value.shape[1] // groups, -1)
@@ -385,6 +388,12 @@ def _columns(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _running_total(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     logical = any(one is torch.bool for one in (kwargs.get("dtype"), *args[2:]))
     return "kernels add up no truth values" if logical else None
+
+
+def _permuted_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    permuted = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in args)
+    on_cuda = args[0].device.type == "cuda"
+    return "on CUDA devices its result is laid out otherwise" if permuted and on_cuda else None
 
 
 def _spaced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -496,6 +505,7 @@ _CHECKS: dict[str, _Check] = {
     ),
     **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_"), _running_total),
     "linspace": _spaced,
+    **dict.fromkeys(("ldexp", "ldexp_", "one_hot"), _permuted_on_cuda),
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
     "batch_norm": _normalization,
     "diagonal_scatter": _scatter_into(name("diagonal")),

@@ -56,6 +56,8 @@ def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
     """As an elementwise kernel that casts no operand beforehand lays its result out."""
     operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
     shape = torch.broadcast_shapes(*(one.shape for one in operands))
+    if all(one.shape == shape and one.is_contiguous() for one in operands):
+        return torch.empty(shape, device="meta")  # whatever dimensions of one element say
     strides = torch_private.elementwise_strides([one.expand(shape) for one in operands])
     return torch.empty_strided(shape, strides, device="meta")
 
@@ -198,11 +200,6 @@ def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
 def _contiguous_of_two(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for any layout of a tensor and the mask that it is broadcast with."""
     return torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), device="meta")
-
-
-def _scaled_by_powers(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """As a product with the powers of two, which are contiguous."""
-    return _elementwise((args[0], torch.empty(args[1].shape, device="meta")))
 
 
 def _of_backward(layout: _Layout) -> _Layout:
@@ -394,7 +391,6 @@ _OF_GPUS: dict[Any, _Layout] = {
     aten._fft_c2c.default: _spectrum_of_cufft,
     aten.channel_shuffle.default: _contiguous,
     aten.index.Tensor: _indexed,
-    aten.ldexp.Tensor: _scaled_by_powers,
     aten.masked_fill.Scalar: _contiguous_of_two,
     aten.masked_fill.Tensor: _contiguous_of_two,
 }

@@ -217,8 +217,10 @@ class Rebuilder(ObjectRebuilder):
         self.lines.append(f"{name}.cell_contents = {self._value(contents)}")
 
     def _method(self, obj: types.MethodType) -> str:
+        name = getattr(obj.__func__, "__name__", "")
         if isinstance(obj.__self__, HOST_ITERATORS):  # which replace Python's own
-            return self._call(obj, getattr, obj.__self__, obj.__func__.__name__)
+            if getattr(type(obj.__self__), name, None) is obj.__func__:
+                return self._call(obj, getattr, obj.__self__, name)
         return self._call(obj, types.MethodType, obj.__func__, obj.__self__)
 
     def _bound_builtin(self, obj: Any) -> str:

@@ -63,10 +63,11 @@ def _batch_norm_apply(
 ) -> Ref:
     first = ctx.meta(0)
     dtype = compute_dtype(first.dtype)
+    normalized = _centered if ctx.gpu else _scale_shift  # as eager's kernels
 
     def body(at: At) -> Value:
         c = [at[1]]
-        return _scale_shift(
+        return normalized(
             cast(x.at(at), dtype),
             mean(c),
             inverse(c),

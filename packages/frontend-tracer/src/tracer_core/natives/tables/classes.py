@@ -19,7 +19,13 @@ from tracer_core.trace.tracer import Tracer
 
 declare(PURE, [types.get_original_bases] if hasattr(types, "get_original_bases") else [])
 special(type.__dict__["__prepare__"])(lambda tracer, *args, **kwargs: {})
-special(type.__init__)(lambda tracer, *args, **kwargs: None)
+
+
+@special(type.__init__)
+def type_init(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any) -> None:
+    """Does nothing but count its arguments."""
+    if len(args) not in (1, 3) or (kwargs and len(args) == 1):
+        tracer.break_graph("native_python", "the arguments do not fit type.__init__()")
 
 
 @special(builtins.__build_class__)

@@ -112,13 +112,15 @@ def item(tracer: Tracer, tensor: Any) -> Any:
 
 @special(*names("_C._group_tensors_by_device_and_dtype"))
 def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = False) -> Any:
-    if not isinstance(tensorlistlist, (list, tuple)):
+    lists: list[Any] = []
+    if isinstance(tensorlistlist, (list, tuple)):
+        lists = [tracer.containers.spread(one) for one in tracer.containers.spread(tensorlistlist)]
+    if not lists or not lists[0]:
         tracer.break_graph(
             "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
         )
-    lists = [tracer.containers.spread(one) for one in tracer.containers.spread(tensorlistlist)]
     groups: dict[Any, Any] = {}
-    for index, first in enumerate(lists[0] if lists else []):
+    for index, first in enumerate(lists[0]):
         key = first.device, first.dtype
         parts, indices = groups.setdefault(key, ([[] for _ in lists], []))
         for part, one in zip(parts, lists, strict=True):

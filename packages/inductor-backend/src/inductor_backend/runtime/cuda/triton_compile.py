@@ -111,6 +111,19 @@ _ONE_BY_ONE = (
 )
 
 
+#: The negative and the size of a 16-bit integer, of which ptxas keeps 32 bits (seen with 13.0).
+_NEGATIVE = re.compile(r"\bneg\.s16\s+(%\w+), (%\w+);")
+_SIZE = re.compile(r"\babs\.s16\s+(%\w+), (%\w+);")
+
+
+def corrected(ptx: str, pairs: bool) -> str:
+    """Rewrites PTX that ptxas gets wrong: pairs of 16-bit integers, if `pairs`, and the negative of
+    -32768, which it makes 32768 where the result is converted to a wider type."""
+    ptx = _SIZE.sub(r"mul.lo.s16 \1, \2, -1; max.s16 \1, \1, \2;", ptx)
+    ptx = _NEGATIVE.sub(r"mul.lo.s16 \1, \2, -1;", ptx)
+    return without_pairs(ptx) if pairs else ptx
+
+
 def without_pairs(ptx: str) -> str:
     """Replaces operations on pairs of 16-bit integers (``add.s16x2``) in PTX by two scalar
     operations.
@@ -123,10 +136,8 @@ def without_pairs(ptx: str) -> str:
 
 
 def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
-    """Returns the machine code of Triton's CompiledKernel, reassembled where its PTX has pairs of
-    16-bit integers."""
-    if target.arch < 90:
-        return made.kernel  # type: ignore[no-any-return]
+    """Returns the machine code of Triton's CompiledKernel, reassembled where its PTX has what ptxas
+    gets wrong."""
     ptx = made.asm.get("ptx")
     if ptx is None:
         detail = (
@@ -134,14 +145,14 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
             " remove its cache"
         )
         raise NotCompiled(f"{kernel.name}: {detail}", kernel.text)
-    scalar = without_pairs(ptx)
-    if scalar == ptx:
+    right = corrected(ptx, pairs=target.arch >= 90)
+    if right == ptx:
         return made.kernel  # type: ignore[no-any-return]
     from triton.compiler.compiler import make_backend  # heavy: triton
 
     backend = make_backend(target)
     options = backend.parse_options(_options(kernel, target))
-    cubin: bytes = backend.make_cubin(scalar, {}, options, target.arch)
+    cubin: bytes = backend.make_cubin(right, {}, options, target.arch)
     return cubin
 
 
