@@ -685,3 +685,47 @@ def test_a_container_that_is_compared_with_an_empty_one_may_grow(kind, name):
 @program.cases()
 def test_edges_equal_cpython(name):
     program.run(name)
+
+
+def test_a_method_of_a_generator_is_made_of_any_function():
+    def counted():
+        yield 1
+
+    def program(x):
+        return types.MethodType(lambda self: 1, counted()), types.MethodType(len, iter([1])), x + 1
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        first, second, _ = compiled(torch.ones(1))
+        assert first() == 1 and type(first.__self__) is types.GeneratorType
+        assert second.__func__ is len and list(second.__self__) == [1]
+
+
+def test_arguments_of_the_initialiser_of_classes_are_counted():
+    class Plain:
+        pass
+
+    def program(x):
+        found = []
+        for given in ((), (1,), (1, 1), ("a", (), {}), (1, 2, 3, 4)):
+            try:
+                found.append(type.__init__(Plain, *given))
+            except TypeError as error:
+                found.append(str(error))
+        return found
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(1)) == program(torch.ones(1))
+
+
+def test_gradients_of_nothing_are_not_clipped():
+    def program(x, parameters):
+        try:
+            return torch.nn.utils.clip_grad_value_(parameters, 2)
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(1), "") == program(torch.ones(1), "")

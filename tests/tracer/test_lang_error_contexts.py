@@ -184,3 +184,39 @@ def test_an_error_that_a_generator_raises_in_place_of_a_stop_keeps_its_context()
             return next(made)
 
     same(f, (torch.ones(2),), (torch.zeros(2),), breaks=None)
+
+
+def test_an_error_that_was_raised_again_is_the_context_of_the_next():
+    """`finally` raises it again in plain Python; the operator fails inside a context manager."""
+
+    @contextlib.contextmanager
+    def noted(log):
+        log.append("in")
+        try:
+            yield
+        finally:
+            log.append("out")
+
+    def program(weight, log):
+        try:
+            try:
+                weight[0] = 1
+            finally:
+                log.append("finally")
+        except RuntimeError:
+            with noted(log):
+                weight.clamp_()
+
+    def chain(function):
+        log = []
+        with pytest.raises(RuntimeError) as caught:
+            function(torch.nn.Parameter(torch.ones(2, 3)), log)
+        found, error = [], caught.value
+        while error is not None:
+            found.append((type(error), str(error)))
+            error = error.__context__
+        return found, log
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        assert chain(compiled) == chain(program) and len(chain(program)[0]) == 2

@@ -12,7 +12,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.code import decode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.tracebacks import (
     continues,
     history,
@@ -123,9 +123,14 @@ class RaisedExceptions(Component):
             raise RunNatively("an exception is raised with the traceback of another")
 
     def drop_host_context(self, error: BaseException) -> None:
-        """Takes exceptions out of the chain of contexts that the tracer's own code handled."""
+        """Takes exceptions out of the chain of contexts that the tracer's own code handled. One from
+        before the trace may have passed the tracer's code, but the program handles it."""
         context = error.__context__
-        while context is not None and not self.was_raised(context) and _is_of_host(context):
+        handled = [one for frame in self.tracer.frames for one in frame.exceptions]
+        held = {id(one.value if type(one) is LazyValue else one) for one in handled}
+        while context is not None and id(context) not in held:
+            if self.was_raised(context) or not _is_of_host(context):
+                break
             context = context.__context__
         if context is not error.__context__:
             error.__context__ = context
