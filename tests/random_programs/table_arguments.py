@@ -168,15 +168,13 @@ ARGUMENTS = (
 _NUMBERS = ("3, 2", "2.5, 2", "-7, 2.0", "p1, 2", "2, p1")
 _BITS = ("6, 3", "True, 2", "{1, 2}, {2}", "{'a': 1}, {'b': 2}")
 _FLAGS = ("True", "True")
+#: Rows called with these texts only: a second argument of `deepcopy` is filled with addresses.
+ONLY_HINTS = frozenset({"copy.deepcopy"})
+
 #: Row, or the end of its name after a star -> texts of arguments, the receiver included where there
 #: is one.
 HINTS: dict[str, tuple[str, ...]] = {
-    "copy.deepcopy": (
-        "p1",
-        "[1, [2]]",
-        "OBJ",
-        "G_DICT",
-    ),  # a second argument is filled with addresses
+    "copy.deepcopy": ("p1", "[1, [2]]", "OBJ", "G_DICT"),
     **{
         f"_operator.{name}": _NUMBERS
         for name in (

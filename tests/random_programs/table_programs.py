@@ -24,6 +24,7 @@ from tests.random_programs.table_arguments import (
     ARGUMENTS,
     HINTS,
     LEFT_OUT,
+    ONLY_HINTS,
     ONLY_TYPE,
     RECEIVERS,
     REFUSED_MODULES,
@@ -120,7 +121,7 @@ def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[s
     texts: list[str] = []
     if not one.refused:
         known = hints(one.name)
-        if known and rng.random() < 0.7:
+        if known and (one.name in ONLY_HINTS or rng.random() < 0.7):
             texts = _split(rng.choice(known))
         else:
             texts = [rng.choice(RECEIVERS[one.receiver])] if one.receiver in RECEIVERS else []

@@ -52,6 +52,17 @@ def test_numbers(name):
     same(ON_NUMBERS[name], (X, 2), (Y, 2), (X, 3), (Y, 1), breaks=0)
 
 
+@pytest.mark.parametrize("index", ["b", 1.5, None, (1,), (0, 1), True, np.int64(1), 7, 1])
+def test_item_by_what_is_no_index_raises_what_numpy_raises(index):
+    def f(x, array, index):
+        try:
+            return array.item(index), x + 1
+        except Exception as error:
+            return type(error), str(error), x - 1
+
+    same(f, (X, np.arange(3), index), (Y, np.arange(3), index), breaks=None)
+
+
 @pytest.mark.parametrize(
     "kind", [np.float32, np.float64, np.int64, np.int8, np.bool_], ids=lambda k: k.__name__
 )

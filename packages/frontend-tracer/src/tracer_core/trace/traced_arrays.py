@@ -490,8 +490,8 @@ def _method(made: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> 
 
 def _flat_key(made: _Call, args: list[Any]) -> Any:
     key = tuple(args[1:])
-    if len(key) != args[0].tensor.dim():
-        made.refuse("item() by a flat index")
+    if len(key) != args[0].tensor.dim() or any(type(part) is not int for part in key):
+        made.refuse("item() by a flat index, or by what is no int")
     return key
 
 
