@@ -174,6 +174,24 @@ def test_a_plugin_of_this_process():
         get_backend("local")
 
 
+def test_reset_reaches_a_backend_that_another_one_used():
+    calls = []
+    inner = Backend(name="inner", compile=noop, reset=lambda: calls.append("inner"))
+
+    def over(graph, spec):
+        return get_backend("inner").compile(graph, spec)
+
+    unregister = tracer_core.register(Plugin(inner))
+    try:
+        fast = tracer_core.compile(lambda x: x + 1, backend=Backend(name="over", compile=over))
+        fast(torch.ones(2))
+        assert not calls
+        tracer_core.reset()
+        assert calls == ["inner"]
+    finally:
+        unregister()
+
+
 def test_nobody_may_replace_the_built_in_backend_quietly():
     unregister = tracer_core.register(Plugin(Backend(name="eager", compile=noop)))
     try:

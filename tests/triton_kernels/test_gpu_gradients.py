@@ -39,8 +39,8 @@ def gradients(model, inputs):
     }
 
 
-def judged(model, inputs, **settings):
-    """Each gradient's error is at most four times eager's."""
+def judged(model, inputs, floor=1e-5, **settings):
+    """Each gradient's error is at most four times eager's, or below the floor."""
     truth = gradients(
         copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
     )
@@ -57,7 +57,7 @@ def judged(model, inputs, **settings):
                 right.norm() + 1e-6 * largest
             )  # what is zero in theory, as biases before a batch norm
             errors = [float((one[name] - right).norm() / size) for one in (ours, eager)]
-            if not errors[0] <= max(4 * errors[1], 1e-5):
+            if not errors[0] <= max(4 * errors[1], floor):
                 wrong.append((name, *errors))
         assert not wrong, (
             f"{len(wrong)} of {len(truth)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
@@ -78,13 +78,30 @@ def test_normalised_images_are_pooled(activation):
     judged(stem(*activation), torch.randn(4, 3, 224, 224), fullgraph=True)
 
 
+def smooth(model):
+    """Puts SiLU where the model has ReLU."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(parent, name, nn.SiLU())
+    return model
+
+
+# A ReLU whose input is within rounding of zero lets the gradient through or not: of eight seeds of
+# resnet18, eager in channels_last has up to 45 of 62 gradients more than four times as far from
+# float64 as eager in the default format, by up to 1.5e-2. Without ReLU errors are below 1e-5 and
+# equal to a few per cent.
+@pytest.mark.parametrize(
+    ("change", "floor"), [(smooth, 1e-5), (lambda model: model, 3e-2)], ids=["silu", "relu"]
+)
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "shufflenet_v2_x1_0"])
-def test_image_models(name):
+def test_image_models(name, change, floor):
     define()
     import torchvision
 
     torch.manual_seed(0)
-    judged(getattr(torchvision.models, name)(weights=None), torch.randn(4, 3, 224, 224))
+    model = change(getattr(torchvision.models, name)(weights=None))
+    judged(model, torch.randn(4, 3, 224, 224), floor)
 
 
 def test_shifted_windows():

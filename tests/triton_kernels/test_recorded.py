@@ -77,6 +77,14 @@ def test_left_alone_and_said_why(device, fn, mode, options, why):
     assert graphs.report()[-1][1] == f"runs without CUDA graphs: {why}"
 
 
+def test_a_reset_forgets_why_graphs_were_left_alone(device):
+    wrapped(lambda x: x.cos(), "default", R(30))
+    name, _ = graphs.report()[-1]
+    tracer_core.compile(lambda x: x + 1)(R(30))
+    tracer_core.reset()
+    assert name not in dict(graphs.report())
+
+
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_a_mode_that_records_and_the_option_not_to_contradict_each_other(mode):
     with pytest.raises(

@@ -148,10 +148,13 @@ def compile_graph(
 
 
 def get_backend(name: str) -> Backend:
-    """The installed backend of that name. Raises BackendNotFoundError with what is installed."""
-    from tracer_core.registry.discovery import get  # heavy: entry points
+    """The installed backend of that name, for a backend that uses another: `tracer_core.reset`
+    reaches it from then on. Raises BackendNotFoundError with what is installed."""
+    from tracer_core.registry.discovery import get, mark_used  # heavy: entry points
 
-    return get(name)
+    backend = get(name)
+    mark_used(backend)
+    return backend
 
 
 def contiguous_graph(graph: torch.fx.GraphModule) -> Any:

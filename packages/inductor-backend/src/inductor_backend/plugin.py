@@ -42,6 +42,7 @@ BACKEND = Backend(
     supports="inductor_backend.passes.op_support:supports",
     check="inductor_backend.runtime.cpp.toolchain_check:check",
     prepare="inductor_backend.passes.kernel_prebuild:start",
+    reset="inductor_backend.runtime.cuda.graphs:reset",
     report="inductor_backend.runtime.cuda.graphs:report",
     serialize="inductor_backend.artifact:serialize",
     deserialize="inductor_backend.artifact:deserialize",

@@ -42,6 +42,11 @@ def report() -> list[tuple[str, str]]:
     ]
 
 
+def reset() -> None:
+    """Forgets the reasons: after `tracer_core.reset()` new graphs have the old ones' names."""
+    _left_alone.clear()
+
+
 def recorded(
     runner: ModuleRunner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
 ) -> ModuleRunner:
