@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import math
+import string
 import types
 
 import pytest
@@ -670,3 +671,26 @@ def test_a_size_beside_a_truth_value(name):
         x = torch.ones(sizes)
         found, expected = compiled(x), program(x)
         assert found == expected and type(found) is type(expected)
+
+
+GIVEN_TO_C_CODE = {
+    "methods of int": lambda s: ((1).__add__(s), int.__lt__(5, s), True.__and__(s), s.__add__(s)),
+    "methods of float": lambda s: ((1.5).__radd__(s), float.__eq__(5.0, s), (1j).__mul__(s)),
+    "methods that C code calls": lambda s: (
+        list(map((1).__add__, [s, s])),
+        functools.reduce(int.__add__, [s, 1, s]),
+        sorted([3, 1, s], key=(3).__sub__),
+    ),
+    "held by a library's function": lambda s: string.Template("$a").substitute(a=s),
+    "text of a slice": lambda s: (repr(slice(s)), f"{slice(1, s)}", "%s" % (slice(s),)),
+    "text of a view": lambda s: (repr({"a": s}.items()), str({"a": [s]}.values())),
+    "text of a proxy": lambda s: repr(types.MappingProxyType({"a": s})),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN_TO_C_CODE)
+def test_a_size_that_c_code_is_given(name):
+    def program(x):
+        return GIVEN_TO_C_CODE[name](x.numel()), x + 1
+
+    same(program, *[(torch.ones(n),) for n in (2, 5, 7, 8)], breaks=None)

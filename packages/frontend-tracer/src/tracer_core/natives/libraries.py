@@ -105,10 +105,12 @@ def runs_natively(
         return False
     if function.__name__ in _INTERPRETED or "_caller" in function.__code__.co_names:
         return False
-    if any(map(_is_foreign, filter(callable, map(contents, function.__closure__ or ())))):
+    held = [contents(cell) for cell in function.__closure__ or ()]
+    if any(map(_is_foreign, filter(callable, held))):
         return False
     code = package in _LOOKS_AT_CODE
-    return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
+    values = (*args, *kwargs.values(), *(value for value in held if not callable(value)))
+    return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in values)
 
 
 def _is_foreign(function: Any) -> bool:

@@ -50,6 +50,8 @@ _C_FUNCTIONS = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
+_SLOTS = (types.WrapperDescriptorType, types.MethodWrapperType)
+_NUMBERS = (int, bool, float, complex)
 
 
 def keeps_symbols(function: Any) -> bool:
@@ -74,6 +76,12 @@ def keeps_symbols(function: Any) -> bool:
     return policy.is_torch_operator(function) or isinstance(
         type(function).__dict__.get("__call__"), types.FunctionType
     ) or isinstance(function, torch.nn.Module)  # fmt: skip
+
+
+def is_number_slot(function: Any) -> bool:
+    """Returns whether a function is a special method of Python's numbers: ``int.__add__`` gives
+    NotImplemented for what is no number, a symbolic size among it."""
+    return type(function) in _SLOTS and function.__objclass__ in _NUMBERS
 
 
 def _is_of_library(module: str) -> bool:

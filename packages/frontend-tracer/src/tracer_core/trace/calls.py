@@ -26,7 +26,7 @@ from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.natives import libraries, policy
 from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
-from tracer_core.natives.symbolic_scalars import keeps_symbols
+from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
@@ -122,6 +122,8 @@ class Calls(Component):
             args = [self.tracer.scalars.settled(value) for value in args]
             kwargs = {name: self.tracer.scalars.settled(value) for name, value in kwargs.items()}
         kind = type(function)
+        if is_number_slot(function):
+            args = [self.tracer.scalars.concrete(value) for value in args]
         if kind is types.MethodType:
             if isinstance(function.__self__, HOST_ITERATORS):
                 return function(*args, **kwargs)

@@ -30,6 +30,7 @@ from tracer_core.trace.host_objects import HostValue
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.special_methods import VIEWS
 
 _UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
 #: Iterators that, if made in the trace, read nothing that existed before it.
@@ -60,9 +61,6 @@ _IN_C, _DEEPEST = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS), 8
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
 _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().items()))
-_VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values",
-"odict_items",
-                         "mappingproxy"})  # fmt: skip
 
 
 class Items(Component):
@@ -123,7 +121,7 @@ class Items(Component):
             self.entries.python_method(container, "__iter__")
             or self.entries.lacks(container, "__contains__")
             or isinstance(container, (*NATIVE_ITERATORS, range))
-            or type(container).__name__ in _VIEW_NAMES
+            or type(container) in VIEWS
         ):
             try:
                 others = self.stream(container)
@@ -332,10 +330,7 @@ class Items(Component):
         self.tracer.reads.expand(value)
         if isinstance(value, (set, frozenset)):
             self.tracer.reads.guard_order(value)
-        if (
-            isinstance(value, (*CONTAINERS, bytearray, array.array))
-            or type(value).__name__ in _VIEW_NAMES
-        ):
+        if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value) in VIEWS:
             return self.tracer.native_calls.born(iter(value))
         if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
@@ -446,7 +441,7 @@ class Items(Component):
     def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
         if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
             return self.tracer.reads.items(value, varies)
-        if type(value).__name__ in _VIEW_NAMES or is_constant(value):
+        if type(value) in VIEWS or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)
         return list(itertools.islice(self.stream(value), limit))
@@ -489,11 +484,7 @@ class Items(Component):
 
     def is_snapshot(self, value: Any) -> bool:
         """Returns whether reading all items of an iterable at once runs no code of the program."""
-        return (
-            type(value) in (list, tuple)
-            or type(value).__name__ in _VIEW_NAMES
-            or is_constant(value)
-        )
+        return type(value) in (list, tuple) or type(value) in VIEWS or is_constant(value)
 
     def extend(self, target: Any, values: Any) -> None:
         """Traces ``extend`` of a list or deque. Items of an iterator arrive one by one: code that

@@ -453,7 +453,7 @@ def _as_numbers(container: Any) -> Any:
 _PLAIN_MODULES = ("builtins", "types", "functools", "collections")
 _EXTENDED = (list, collections.deque, bytearray, array.array)
 _NUMBERS = (bool, int, float, complex)
-_VIEWS = (type({}.keys()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()))
 _UPDATES: tuple[Any, Any] = (dict.update, collections.OrderedDict.update)
 _HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))

@@ -28,6 +28,11 @@ from tracer_core.trace.scalars import SYMBOLS
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
+_MADE: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
+#: Types of the views of dictionaries.
+VIEWS = frozenset({types.MappingProxyType}).union(
+    type(view) for made in _MADE for view in (made.keys(), made.values(), made.items())
+)
 #: Names of special methods whose result C code checks or converts -> function that has it checked.
 _CHECKS: dict[str, Any] = {
     "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash,
@@ -340,6 +345,11 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         inside = (*inside, id(value))
         fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={_shown(tracer, item, inside)}' for name, item in fields)})"
+    parts = _printed_parts(tracer, value)
+    if parts is not None and id(value) not in inside:
+        inside = (*inside, id(value))
+        texts = ", ".join(_shown(tracer, part, inside) for part in parts)
+        return f"{type(value).__name__}({texts})"
     tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, held(value))):
         if (
@@ -350,6 +360,18 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         raise Break("unknown_native", f"a {type(value).__name__} of objects is printed")
     _check_printed(tracer, value)
     return repr(value)
+
+
+def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
+    """Returns the objects that C code prints between the parentheses of a slice, of a view of a
+    dictionary, or of a mappingproxy that the trace has made."""
+    if type(value) is slice:
+        return value.start, value.stop, value.step
+    if not tracer.provenance.is_fresh(value):
+        return None
+    if type(value) is types.MappingProxyType:
+        return (tracer.attributes.unproxied(value),)
+    return (tracer.containers.spread(value),) if type(value) in VIEWS else None
 
 
 def _check_printed(tracer: Tracing, value: Any) -> None:

@@ -69,6 +69,7 @@ class _Libdevice:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         import numpy as np  # heavy: numpy
 
+        function: Callable[..., Any]
         if name == "div_rn":
             function = np.divide
         elif name in _NUMPY.split():
