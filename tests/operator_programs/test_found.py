@@ -397,3 +397,43 @@ def test_gradient_of_a_small_soft_margin_loss():
     exact = gradient(x.double(), target.double())
     found = tracer_core.compile(gradient, backend="inductor")(x, target)
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)
+
+
+PARTS = {
+    "chunk": lambda y: y.chunk(2),
+    "split": lambda y: y.split([1, 1]),
+    "unbind": lambda y: y.unbind(0),
+    "view of a part": lambda y: [part.view(-1) for part in y.chunk(2)],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("where", ["inside", "result", "with a gradient"])
+def test_a_write_in_place_to_one_of_several_views_is_refused(name, where):
+    def program(x):
+        y = x * 1
+        parts = PARTS[name](y)
+        if where == "inside":
+            parts[0].mul_(2)
+        return y, parts
+
+    x = torch.ones(2, 3, requires_grad=where != "with a gradient")
+    for called in (program, *[tracer_core.compile(program)] * 2):
+        with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
+            parts = called(x)[1]
+            parts[0].mul_(torch.full_like(parts[0], 2, requires_grad=True))
+
+
+def test_a_write_in_place_to_a_view_made_without_gradients_is_refused():
+    def program(x):
+        y = x * 1
+        with torch.no_grad():
+            part = y[0]
+        return y, part, y[1]
+
+    for called in (program, *[tracer_core.compile(program)] * 2):
+        y, part, other = called(torch.ones(2, 3, requires_grad=True))
+        other.mul_(3)
+        assert y.tolist() == [[1.0] * 3, [3.0] * 3]
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            part.mul_(2)

@@ -59,7 +59,7 @@ class ViewOf:
     """Another view of a storage.
 
     of_input: `index` is an input, else an output of the ATen graph. offset: elements from the first
-    element of that tensor to the first of this one.
+    element of that tensor to the first of this one. creation: `torch_private.creation`.
     """
 
     of_input: bool
@@ -68,6 +68,7 @@ class ViewOf:
     stride: tuple[Any, ...]
     offset: Any
     detach: bool
+    creation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,10 @@ class OutputPlan:
         if self.trivial:
             return runner
         text = self.text()
-        space: dict[str, Any] = {"runner": runner, "constants": self.constants}
-        exec(compile(text, "<tracer outputs>", "exec"), space)
-        bound: RunFunction = space["call"]
-        return bound
+        return bound(text, "<tracer outputs>", runner, self.constants)
 
     def text(self) -> str:
-        """Returns the Python source of `bind`'s result, over the names `runner` and `constants`."""
+        """Returns the Python source of `bind`'s result, for `bound`."""
         names: dict[sympy.Symbol, str] = {}
         kept: set[int] = set()
         values = [self._value(step, names, kept) for step in self.steps]
@@ -155,7 +153,8 @@ class OutputPlan:
         shape = "".join(self._size(s, names) + ", " for s in step.shape)
         stride = "".join(self._size(s, names) + ", " for s in step.stride)
         offset = f"{base}.storage_offset() + {self._size(step.offset, names)}"
-        return f"{source}.as_strided(({shape}), ({stride}), {offset})"
+        view = f"{source}.as_strided(({shape}), ({stride}), {offset})"
+        return view if step.creation == "DEFAULT" else f"created({view}, {step.creation!r})"
 
     def _size(self, value: Any, names: dict[sympy.Symbol, str]) -> str:
         if isinstance(value, torch.SymInt):
@@ -163,6 +162,16 @@ class OutputPlan:
                 if symbol in self.origins:
                     names.setdefault(symbol, f"size_{symbol}")
         return size_text(value, names)
+
+
+def bound(
+    text: str, file: str, runner: RunFunction, constants: Sequence[torch.Tensor]
+) -> RunFunction:
+    """Returns the function of an `OutputPlan`'s text around a runner for the ATen graph."""
+    space = {"runner": runner, "constants": constants, "created": torch_private.created}
+    exec(compile(text, file, "exec"), space)
+    call: RunFunction = space["call"]  # type: ignore[assignment]
+    return call
 
 
 # Making the plan
@@ -338,7 +347,15 @@ class OutputPlanner:
             tuple(map(as_plain, value.stride())),
             as_plain(value.storage_offset() - base.storage_offset()),
             detach=base.requires_grad and not value.requires_grad,
+            creation=self._creation(value),
         )
+
+    def _creation(self, value: torch.Tensor) -> str:
+        """Returns what autograd is told of a view. Without gradients a view made under no_grad is
+        not: `as_strided` runs in the program's mode too."""
+        with torch_private.outside_recording():
+            kind = torch_private.creation(value)
+        return "DEFAULT" if kind != "MULTI_OUTPUT_NODE" and not self.differentiated else kind
 
     def _return(self, value: torch.Tensor) -> int:
         """Returns the index, among the ATen graph's outputs, of a new output for `value`.

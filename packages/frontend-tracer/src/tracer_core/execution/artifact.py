@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tracer_core import markers
+from tracer_core.aot import output_aliasing
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.bytecode.frame_layout import FrameLayout
@@ -216,9 +217,7 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
     runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
     run = versions_counted(runner.run, spec, runner.mutated_on_error)
     if stored["plan"] is not None:
-        space: dict[str, Any] = {"runner": run, "constants": ()}
-        exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
-        run = space["call"]
+        run = output_aliasing.bound(stored["plan"], "<tracer outputs, stored>", run, ())
     return compile_graph.without_modes(stored["modes"], run)
 
 

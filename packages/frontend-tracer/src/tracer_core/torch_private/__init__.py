@@ -21,6 +21,8 @@ from tracer_core.torch_private.ambient import (
 from tracer_core.torch_private.autograd import (
     FREED,
     backward_on_this_thread,
+    created,
+    creation,
     direct_apply,
     grad_mode_without_graph,
     gradient_node,

@@ -11,12 +11,32 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.names import name
+
 
 @contextlib.contextmanager
 def grad_mode_without_graph() -> Iterator[None]:
     """Context in which kernels see grad mode enabled, but autograd records nothing."""
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
+
+
+_creation_of = name("_C._autograd._get_creation_meta")
+_set_creation = name("_C._autograd._set_creation_meta")
+_CREATIONS = name("_C._autograd.CreationMeta")
+
+
+def creation(view: torch.Tensor) -> str:
+    """Returns how autograd says that a view came to be: ``DEFAULT``, or what forbids writing to it
+    in place, as ``MULTI_OUTPUT_NODE`` (a part that `torch.chunk` gave)."""
+    return _creation_of(view).name if view._is_view() else "DEFAULT"
+
+
+def created(view: torch.Tensor, kind: str) -> torch.Tensor:
+    """Tells autograd how a view came to be, and returns the view."""
+    if view._is_view():
+        _set_creation(view, getattr(_CREATIONS, kind))
+    return view
 
 
 #: Autograd's message for freed saved tensors; the exception has no type of its own.
