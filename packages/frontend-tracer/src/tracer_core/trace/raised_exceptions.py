@@ -126,6 +126,8 @@ class RaisedExceptions(Component):
         """Takes exceptions out of the chain of contexts that the tracer's own code handled. One from
         before the trace may have passed the tracer's code, but the program handles it."""
         context = error.__context__
+        if context is None:  # nearly always: the frames need not be searched
+            return
         handled = [one for frame in self.tracer.frames for one in frame.exceptions]
         held = {id(one.value if type(one) is LazyValue else one) for one in handled}
         while context is not None and id(context) not in held:
