@@ -116,7 +116,15 @@ def _places(node: Node) -> Places | None:
     two = _pair(kernel)
     if any(one != 1 for one in _pair(dilation)) or math.prod(two) > 127:
         return None
+    if not _kept_by_arithmetic(node.meta["val"]):
+        return None
     return Places(two, _pair(stride or kernel), _pair(padding), sizes[1])
+
+
+def _kept_by_arithmetic(value: torch.Tensor) -> bool:
+    """Whether a sum has the strides of its operands; those of sizes of 1 may differ."""
+    with torch_private.fake_mode_of(value):
+        return (value + value).stride() == value.stride()
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -157,15 +157,8 @@ def _same_layout(new: torch.Tensor, old: Any) -> bool:
         and new.dtype == old.dtype
         and new.device == old.device
         and same_sizes(new.shape, old.shape)
-        and same_sizes(_steps(new), _steps(old))
+        and same_sizes(new.stride(), old.stride())
     )
-
-
-def _steps(value: torch.Tensor) -> list[Any]:
-    """Returns the strides, but of dimensions of size 1, which address nothing: FakeTensorMode and
-    kernels choose them differently."""
-    sizes = zip(value.shape, value.stride(), strict=True)
-    return [step for size, step in sizes if type(size) is not int or size != 1]
 
 
 RULES: tuple[Rule, ...] = (
