@@ -8,6 +8,7 @@ import decimal
 import enum
 import fractions
 import functools
+import itertools
 import operator
 import reprlib
 import sys
@@ -729,3 +730,29 @@ def test_gradients_of_nothing_are_not_clipped():
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(2):
         assert compiled(torch.ones(1), "") == program(torch.ones(1), "")
+
+
+def test_an_iterator_with_an_exhausted_part_is_dead_at_a_break():
+    def begun():
+        pairs = itertools.zip_longest("a", "bcd")
+        return next(pairs), next(pairs), pairs
+
+    def program(x, pairs):
+        item = next(pairs)
+        tracer_core.graph_break()
+        return x + 1, item
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(1), begun()[-1])[1] == program(torch.ones(1), begun()[-1])[1]
+
+
+def test_an_ordered_dict_that_was_empty_has_the_memory_of_its_entries():
+    def program(x, found):
+        found.update([(i, x) for i in range(3)])
+        return x + 1
+
+    ours, eager = collections.OrderedDict(), collections.OrderedDict()
+    tracer_core.compile(program, backend="eager")(torch.ones(1), ours)
+    program(torch.ones(1), eager)
+    assert sys.getsizeof(ours) == sys.getsizeof(eager)

@@ -169,7 +169,10 @@ def holds_watched(container: Any, depth: int = 4) -> bool:
     kind = type(container)
     values = dict.values(container) if kind is dict else container
     if kind in _ITERATORS:
-        values = gc.get_referents(container)
+        # the tuple inside a zip_longest has holes, which must not be read as a tuple's items
+        held = gc.get_referents(container)
+        inner = [one for one in held if type(one) is tuple]
+        values = [one for one in held if type(one) is not tuple] + gc.get_referents(*inner)
     return depth > 0 and any(
         holds_watched(one, depth - 1) if type(one) in _HOLDERS else end_is_seen(one, depth - 1)
         for one in itertools.islice(values, _MOST_HELD)

@@ -121,7 +121,8 @@ def _restore_dict(change: Change) -> None:
     program's code."""
     target, saved = change.obj, change.before
     kind: Any = change.kind
-    if _PLAIN_KEYS.issuperset(map(type, kind.__iter__(target))):
+    # not an empty dictionary of attributes: clearing it would end its sharing of keys
+    if (saved or kind is dict) and _PLAIN_KEYS.issuperset(map(type, kind.__iter__(target))):
         for key in [key for key in kind.__iter__(target) if key not in saved]:
             kind.__delitem__(target, key)
         if _typed(kind.__iter__(target)) == _typed(saved):
