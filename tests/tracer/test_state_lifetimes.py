@@ -905,3 +905,30 @@ def test_a_method_of_a_class_without_a_name_is_replaced():
         make, (X,), (Y,), lambda w: w.other(0), (X,), lambda w: w.one(0), (X,),
         lambda w: w.size(0), (X,), (Y,), graphs=4, breaks=0,
     )  # fmt: skip
+
+
+def test_an_object_dies_where_a_handler_deletes_it():
+    happened = []
+
+    class Watched:
+        def __del__(self):
+            happened.append("dies")
+
+    def program(x):
+        held = Watched()
+        try:
+            try:
+                program.missing
+            except AttributeError:
+                del held
+                happened.append("deleted")
+                raise TypeError from None
+        except TypeError:
+            happened.append("handled")
+        return x + 1
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(3):
+        happened.clear()
+        compiled(torch.ones(1))
+        assert happened == ["dies", "deleted", "handled"]

@@ -215,18 +215,22 @@ def _stand_in(
         co_argcount=len(bound), co_nlocals=len(bound), co_varnames=tuple(bound),
     )  # fmt: skip
     function = types.FunctionType(code, namespace)
-    entry = next(_without_callers(functools.partial(function, *bound.values())))
+    itself: list[Any] = []
+    itself.append(_without_callers(functools.partial(function, *bound.values()), itself))
+    entry = next(*itself)
     frame: types.FrameType = entry.tb_next.tb_frame
     return frame
 
 
-def _without_callers(function: Callable[[], None]) -> Iterator[Any]:
+def _without_callers(function: Callable[[], None], itself: list[Any]) -> Iterator[Any]:
     """Yields the traceback of a function that raises. A suspended generator has no caller: the
-    frame would keep alive those of the interpreter, and what they hold."""
-    yield _traceback_of(function)
+    frame would keep alive those of the interpreter, and what they hold. itself: the generator."""
+    yield _traceback_of(function, itself.pop())
 
 
-def _traceback_of(function: Callable[[], None]) -> Any:
+def _traceback_of(function: Callable[[], None], caller: Any) -> Any:
+    """Returns the traceback of a function that raises. Its frame keeps the generator `caller`
+    suspended: one that ends gets a caller (3.12)."""
     try:
         function()
     except TypeError as error:
