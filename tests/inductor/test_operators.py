@@ -69,6 +69,10 @@ PROGRAMS = {
     "float floor division": (lambda x: (x // 3.0, x % 0.7), R(50)),
     "bits": (lambda x: (x & 12) | (x ^ 5), I(-50, 50, 100)),
     "logic": (lambda x: ((x > 0) & (x < 1)) | ~(x > -1), R(100)),
+    "numbers before tensors": (
+        lambda i: (7 % (i + 9), 3 & i, 5 | i, 6 ^ i, torch.remainder(7, i + 9)),
+        I(-3, 3, 50),
+    ),
     "comparison promotes": (lambda x, y: (x < y, x == y), I(-3, 3, 50), R(50)),
     "int to float": (lambda x: x.exp() + x.mean(dtype=torch.float32), I(-5, 5, 50)),
     "float to int": (lambda x: x.to(torch.int64) + x.to(torch.uint8), R(40).abs() * 10),

@@ -109,6 +109,11 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
             lambda c: (c.cumsum(0), c.double().cumprod(0), c.t().logcumsumexp(0)),
             columns,
         ),
+        # Triton finds out that the divisor is 0, and has no constant for the quotient
+        "division by zero": (
+            lambda i: (7 // (i ^ i), 7 % (i ^ i), torch.fmod(i, i ^ i)),
+            *fakes(mode, torch.zeros(4096, dtype=torch.int32)),
+        ),
         "scalar on the CPU": (lambda x, y: x * y, x, two),
         "beyond 32 bits": (
             lambda x, y, i: (x.sin(), y.argmax(1), x.index_select(0, i) * 2),

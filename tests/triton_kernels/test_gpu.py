@@ -109,6 +109,36 @@ def test_operators(name, kind):
             )
 
 
+def test_quotients_by_zero_that_triton_could_know():
+    def program(i):
+        zero = i ^ i
+        return 7 // zero, i // zero, i % zero, torch.div(i, zero, rounding_mode="trunc")
+
+    for dtype in (torch.int32, torch.int64, torch.bool):
+        i = torch.arange(-5, 5, device="cuda").to(dtype)
+        fast = tracer_core.compile(program if dtype is not torch.bool else lambda i: 7 // (i ^ i))
+        eager = program(i) if dtype is not torch.bool else [7 // (i ^ i)]
+        for ours, theirs in zip(flat(fast(i)), eager, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_scaled_terms_overflow_as_in_eager(dtype):
+    """ATen multiplies by `value` last on GPUs, and first on the CPU."""
+    large = torch.finfo(dtype).max
+
+    def program(x, a, b):
+        terms = torch.addcmul(x, a, b, value=large), torch.addcdiv(x, a, b, value=large)
+        lists = torch._foreach_addcdiv([x], [a], [b], value=large)
+        return *terms, *lists, torch.addcmul(x, a, b), torch.addcdiv(x, a, b, value=0.1)
+
+    x = torch.tensor([0.0, 1.0, -1.0, 0.0, 2.0], dtype=dtype, device="cuda")
+    a = torch.tensor([4.0, 0.25, 3.0, 1e-3, 8.0], dtype=dtype, device="cuda")
+    b = torch.tensor([0.125, 4.0, 3.0, 1e-3, 8.0], dtype=dtype, device="cuda")
+    for ours, theirs in zip(tracer_core.compile(program)(x, a, b), program(x, a, b), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def _resnet():
     import torchvision
 

@@ -35,6 +35,7 @@ def report(tmp_path_factory):
         "scans",
         "long scans",
         "index",
+        "division by zero",
         "beyond 32 bits",
         "bfloat16",
         "linear, gelu",

@@ -39,9 +39,9 @@ BINARY = {
     "mul": [aten.mul.Tensor, aten.mul.Scalar],
     "maximum": [aten.maximum.default],
     "minimum": [aten.minimum.default],
-    "bit_and": [aten.bitwise_and.Tensor, aten.bitwise_and.Scalar],
-    "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar],
-    "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar],
+    "bit_and": [aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor],
+    "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor],
+    "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor],
     "atan2": [aten.atan2.default],
     "pow": [aten.pow.Tensor_Tensor],
     "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
@@ -140,7 +140,7 @@ for _name in COMPARISONS.split():
 for _name in ("and", "or", "xor"):
     lower(getattr(aten, f"logical_{_name}").default)(_logical(f"bit_{_name}"))
 lower(aten.fmod.Tensor, aten.fmod.Scalar)(_remainder("fmod"))
-lower(aten.remainder.Tensor, aten.remainder.Scalar)(_remainder("mod"))
+lower(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(_remainder("mod"))
 lower(aten.pow.Scalar)(_of_stored("pow"))
 
 
@@ -302,20 +302,34 @@ def convert_element_type(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Ref:
     return ctx.pointwise(_convert(ctx, x, dtype), label="to")
 
 
-def _scaled_term(name: str) -> Callable[..., Value]:
-    """Returns x + value * a * b, or x + value * a / b."""
+def _scaled_term(name: str) -> Callable[..., Ref]:
+    """Lowers addcmul or addcdiv. Kernels of ATen compute x + (value * a) op b on the CPU and
+    x + value * (a op b) on GPUs: one of the products may overflow, and the other not."""
 
-    def body(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-        scaled = scaled_by(a, value)
-        if name == "mul" and x.dtype.is_floating_point:
-            return make("fma", scaled, b, x)
-        return make("add", x, make(name, scaled, b))
+    def lowering(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
+        dtype = compute_dtype(ctx.meta().dtype)
 
-    return body
+        def product_and(term: Value, one: Value, other: Value) -> Value:
+            if dtype.is_floating_point:
+                return make("fma", one, other, term)
+            return make("add", term, make("mul", one, other))
+
+        def body(at: At) -> Value:
+            term, left, right = (ctx.element(operand, at, dtype) for operand in (x, a, b))
+            if ctx.gpu and value != 1:
+                return product_and(term, const(value, dtype), make(name, left, right))
+            left = scaled_by(left, value)
+            if name == "mul":
+                return product_and(term, left, right)
+            return make("add", term, make(name, left, right))
+
+        return ctx.pointwise(body)
+
+    return lowering
 
 
-elementwise(3, aten.addcmul.default)(_scaled_term("mul"))
-elementwise(3, aten.addcdiv.default)(_scaled_term("div"))
+lower(aten.addcmul.default)(_scaled_term("mul"))
+lower(aten.addcdiv.default)(_scaled_term("div"))
 
 
 @elementwise(3, aten.lerp.Scalar, aten.lerp.Tensor)

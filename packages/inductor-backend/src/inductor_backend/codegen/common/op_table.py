@@ -47,7 +47,7 @@ def _table() -> dict[str, OpText]:
         "floor_div": OpText(
             call("tc_floordiv"), by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})")
         ),
-        "fmod": OpText(call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % {1}")),
+        "fmod": OpText(call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})")),
         "mod": OpText(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
         "pow": OpText(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
         "neg": OpText(lambda value, a: f"-{a}", triton.negative, True),

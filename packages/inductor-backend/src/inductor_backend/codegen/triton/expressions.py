@@ -108,7 +108,7 @@ def div(value: Value, a: str, b: str) -> str:
 
 
 def trunc_div(value: Value, a: str, b: str) -> str:
-    return f"libdevice.trunc({div(value, a, b)})" if _is_float(value) else f"{a} // {b}"
+    return f"libdevice.trunc({div(value, a, b)})" if _is_float(value) else f"{a} // divisor({b})"
 
 
 def libdevice(name: str) -> Spelling:

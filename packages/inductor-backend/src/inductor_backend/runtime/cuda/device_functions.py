@@ -25,6 +25,7 @@ __all__ = [
     "argmin_row",
     "better_argmax",
     "better_argmin",
+    "divisor",
     "float_floor_div",
     "float_mod",
     "gelu_erf",
@@ -85,7 +86,15 @@ def softplus(x):
 
 
 @triton.jit
+def divisor(b):
+    """A zero that Triton does not know to be one: it cannot compile a division by the constant 0.
+    Grids have no third dimension."""
+    return tl.where(b == 0, tl.program_id(2).to(b.dtype), b)
+
+
+@triton.jit
 def int_floor_div(a, b):
+    b = divisor(b)
     quotient = a // b
     rest = a % b
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
@@ -93,6 +102,7 @@ def int_floor_div(a, b):
 
 @triton.jit
 def int_mod(a, b):
+    b = divisor(b)
     rest = a % b
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
