@@ -254,3 +254,14 @@ def test_an_index_out_of_range_raises():
     with pytest.raises(IndexError):
         run(R(50, 16), torch.tensor([1, 2, 50, 3]))
     assert torch.equal(run(R(50, 16), torch.tensor([1, 2, 49, 3]))[0], R(50, 16)[[1, 2, 49, 3]] * 2)
+
+
+@pytest.mark.parametrize("size", [(4, 8), (3, 5), (4, 1)])
+def test_sums_of_negative_zeros_are_zeros(size):
+    def program(x):
+        means = torch.var_mean(x, 1)[1], x.mean(1), x.nanmean(1)
+        return x.sum(1), x.sum(), x.cumsum(1), x.double().sum(1), *means, x.prod(1), x.amax(1)
+
+    x = -torch.zeros(size)
+    for ours, eager in zip(compiled(program, x)(x), program(x), strict=True):
+        assert torch.equal(ours.signbit(), eager.signbit())

@@ -151,6 +151,17 @@ def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_results_of_ambiguous_operands_are_laid_out_as_kernels_do(device):
+    """TensorIterator skips dimensions that an operand is broadcast along; fakes do not."""
+    layouts = ((1, 1, 1, 17), (1, 1, 1, 1)), ((2, 3, 1), (1, 2, 6))
+    for func in (aten.bitwise_and.Tensor, aten.add.Tensor):
+        real = func(*(torch.empty_strided(*one, dtype=torch.int32) for one in layouts))
+        with FakeTensorMode(), torch.no_grad():
+            given = [torch.empty_strided(*one, dtype=torch.int32, device=device) for one in layouts]
+            assert laid_out(func, tuple(given), {}, func(*given)).stride() == real.stride()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_gradient_of_softmax_in_another_dtype_ends_the_graph(device):
     with FakeTensorMode() as mode:
         rows, half = (torch.empty(5, 5, dtype=t, device=device) for t in (None, torch.float16))

@@ -122,6 +122,17 @@ def test_quotients_by_zero_that_triton_could_know():
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_negative_zeros_are_zeros(dtype):
+    def program(x):
+        return x.sum(1), x.sum(), x.double().sum(1), x[:, :1].sum(1), x.nanmean(1), x.mean(1)
+
+    for size in ((4, 8), (3, 5), (2, 4096), (2, 70_000)):
+        x = -torch.zeros(size, dtype=dtype, device="cuda")
+        for ours, eager in zip(tracer_core.compile(program)(x), program(x), strict=True):
+            assert torch.equal(ours.signbit(), eager.signbit())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_scaled_terms_overflow_as_in_eager(dtype):
     """ATen multiplies by `value` last on GPUs, and first on the CPU."""

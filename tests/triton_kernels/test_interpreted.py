@@ -348,3 +348,15 @@ def test_stores_wait_for_the_loads_of_other_threads():
     ):
         made = checked(fn, *inputs)
         assert ("debug_barrier" in made.source) == waits
+
+
+@pytest.mark.parametrize("size", [(4, 8), (3, 5), (4, 1)])
+def test_sums_of_negative_zeros_are_zeros(size):
+    def program(x):
+        return x.sum(1), x.sum(), x.double().sum(1), x.sum(1, dtype=torch.float64), x.mean(1)
+
+    x = -torch.zeros(size)
+    with interpreted():
+        found = compiled(program, x)(x)
+    for ours, eager in zip(found, program(x), strict=True):
+        assert torch.equal(ours.signbit(), eager.signbit())

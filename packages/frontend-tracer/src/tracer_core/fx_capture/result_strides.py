@@ -52,14 +52,18 @@ def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
     return strides
 
 
+#: Operators that stand for all elementwise ones of 1, 2 and 3 operands.
+_ELEMENTWISE = (aten.neg.default, aten.add.Tensor, aten.addcmul.default)
+
+
 def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
     """As an elementwise kernel that casts no operand beforehand lays its result out."""
-    operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    shape = torch.broadcast_shapes(*(one.shape for one in operands))
-    if all(one.shape == shape and one.is_contiguous() for one in operands):
-        return torch.empty(shape, device="meta")  # whatever dimensions of one element say
-    strides = torch_private.elementwise_strides([one.expand(shape) for one in operands])
-    return torch.empty_strided(shape, strides, device="meta")
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if not 0 < len(tensors) <= len(_ELEMENTWISE):
+        return None
+    layouts = [(tuple(one.shape), one.stride()) for one in tensors]
+    alike = (torch.empty_strided(*one, dtype=torch.float32, device="meta") for one in layouts)
+    return _as_kernel(_ELEMENTWISE[len(tensors) - 1])(tuple(alike))
 
 
 def _as_kernel(func: Any) -> _Layout:

@@ -54,6 +54,11 @@ def lower(*targets: Any) -> Callable[[_Rule], _Rule]:
     return register
 
 
+def from_zero(body: Body, dtype: torch.dtype) -> Body:
+    """Returns the body of a sum of one element: it begins with 0, so that the sum of -0 is 0."""
+    return lambda at: make("add", body(at), const(0, dtype))
+
+
 class Lowering:
     """The context of lowerings: the growing program and the current `node`. Mutable.
 
@@ -256,7 +261,10 @@ class Lowering:
         loop."""
         if kind in ("argmax", "argmin"):
             return (self.pointwise(lambda at: const(0, dtype), sizes, dtype, label=label or kind),)
-        value = self.pointwise(body, sizes, dtype, label=label or kind)
+        plain = kind not in ("sum", "welford") or not dtype.is_floating_point
+        value = self.pointwise(
+            body if plain else from_zero(body, dtype), sizes, dtype, label=label or kind
+        )
         if kind != "welford":
             return (value,)
         # The squared distance of one element from its mean: 0, or NaN where it is infinite or NaN.

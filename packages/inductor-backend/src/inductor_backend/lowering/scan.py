@@ -17,7 +17,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_any, call_aten
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.registry import Lowering, aten, from_zero, lower
 
 #: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and LONGEST_ROW fits in registers.
 #: Parts of rows have a length within PARTS, for about PROGRAMS parts in all.
@@ -131,7 +131,8 @@ def _running(kind: str) -> Any:
             return cast(x.at(at), result)
 
         if _nothing_to_run(x, dim):
-            return ctx.pointwise(body)
+            begun = kind == "sum" and x.sizes and not ctx.gpu and result.is_floating_point
+            return ctx.pointwise(from_zero(body, result) if begun else body)
         dim %= len(x.sizes)
         length = _length(ctx, kind, x.sizes, dim)
         if length:

@@ -58,14 +58,16 @@ def _simple(
 
 def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     final = "tl.sum({block}, 1, keep_dims=True)"
+    if value.is_floating_point:  # eager's begin with 0: that of negative zeros is 0
+        final += " + 0.0"
     if result == torch.float64 and value == torch.float32:
         # A block's lanes are short sums; the lanes are added in double.
         reducer = _simple(n, value, result, "0", "{n} + {v}", final)
         return Reducer(
             reducer.start,
             reducer.each,
-            (f"{n} = tl.sum({n}.to(tl.float64), 1, keep_dims=True)",),
-            (f"{n} = tl.sum(tl.where({{mask}}, {{v}}, 0).to(tl.float64), 1, keep_dims=True)",),
+            (f"{n} = {final.format(block=f'{n}.to(tl.float64)')}",),
+            (f"{n} = {final.format(block='tl.where({mask}, {v}, 0).to(tl.float64)')}",),
             (n,),
         )
     return _simple(n, value, result, "0", "{n} + {v}", final)

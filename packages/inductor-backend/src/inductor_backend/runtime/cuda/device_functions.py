@@ -17,8 +17,19 @@ if interpreting():
     from inductor_backend.runtime.cuda.interpreter import libdevice, round_to_nearest
 
     round_to_nearest()
+
+    @triton.jit
+    def unknown(a):
+        """A 64-bit integer whose value Triton does not know."""
+        return a
+
 else:
     from triton.language.extra.cuda import libdevice  # type: ignore[no-redef]
+
+    @triton.jit
+    def unknown(a):
+        return tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [a], tl.int64, True, 1)
+
 
 __all__ = [
     "argmax_row",
@@ -87,9 +98,9 @@ def softplus(x):
 
 @triton.jit
 def divisor(b):
-    """A zero that Triton does not know to be one: it cannot compile a division by the constant 0.
-    Grids have no third dimension."""
-    return tl.where(b == 0, tl.program_id(2).to(b.dtype), b)
+    """b, of which Triton does not know that it is 0: it cannot compile a division by that constant,
+    whose quotient is the device's, as in eager."""
+    return tl.where(b == 0, unknown(b.to(tl.int64)).to(b.dtype), b)
 
 
 @triton.jit
