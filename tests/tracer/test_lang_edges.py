@@ -756,3 +756,45 @@ def test_an_ordered_dict_that_was_empty_has_the_memory_of_its_entries():
     tracer_core.compile(program, backend="eager")(torch.ones(1), ours)
     program(torch.ones(1), eager)
     assert sys.getsizeof(ours) == sys.getsizeof(eager)
+
+
+def test_super_by_another_name_after_a_break_says_what_is_missing():
+    plain = super
+
+    def dead(first, x):
+        x = x + 1
+        tracer_core.graph_break()
+        try:
+            plain()
+        except RuntimeError as error:
+            return error.args
+
+    def deleted(first, x):
+        x = x + 1
+        del first
+        tracer_core.graph_break()
+        try:
+            plain()
+        except RuntimeError as error:
+            return error.args
+
+    for program in (dead, deleted):
+        compiled = tracer_core.compile(program, backend="eager")
+        assert compiled(1, torch.ones(1)) == program(1, torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "lists", [["x", "y"], [["x"]], [[torch.ones(1)], [torch.ones(1)] * 2], [[torch.ones(1)], "a"]]
+)
+def test_groups_of_what_are_no_tensors_are_torchs_error(lists):
+    def program(x):
+        found = []
+        for given in ((lists,), (lists, False), (lists, 0)):
+            try:
+                torch._C._group_tensors_by_device_and_dtype(*given)
+            except Exception as error:
+                found.append((type(error), str(error)))
+        return found
+
+    compiled = tracer_core.compile(program, backend="eager")
+    assert compiled(torch.ones(1)) == program(torch.ones(1))

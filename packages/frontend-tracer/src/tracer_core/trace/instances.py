@@ -173,11 +173,14 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
 def super_cells(frame: Frame) -> tuple[int, Any]:
     """Returns the index of the variable ``__class__`` of a function that calls super(), and the
     value of its first one. Raises as CPython does where super() needs arguments."""
-    if not frame.code.raw.co_argcount:
+    code = frame.code
+    if not code.raw.co_argcount:
         raise RuntimeError("super(): no arguments")
-    if frame.locals[0] is NULL:
+    names = code.locals_names
+    # without __class__, a break may have dropped the argument, which is dead then
+    deletes = zip(code.names, code.args, strict=True)
+    if frame.locals[0] is NULL and ("__class__" in names or ("DELETE_FAST", 0) in deletes):
         raise RuntimeError("super(): arg[0] deleted")
-    names = frame.code.locals_names
     if "__class__" not in names:
         raise RuntimeError("super(): __class__ cell not found")
     return names.index("__class__"), frame.locals[0]

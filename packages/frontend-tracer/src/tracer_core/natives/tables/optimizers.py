@@ -110,12 +110,24 @@ def item(tracer: Tracer, tensor: Any) -> Any:
     return tracer.native_calls.call_torch(torch.Tensor.item, [tensor], {})
 
 
+def _fit(lists: list[Any]) -> bool:
+    """Whether the first list holds tensors alone, and each other one as many of them or None, or
+    nothing."""
+    if not lists or not lists[0] or not all(isinstance(one, torch.Tensor) for one in lists[0]):
+        return False
+    kinds = (torch.Tensor, type(None))
+    return all(
+        len(one) in (0, len(lists[0])) and all(isinstance(part, kinds) for part in one)
+        for one in lists[1:]
+    )
+
+
 @special(*names("_C._group_tensors_by_device_and_dtype"))
-def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = False) -> Any:
+def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = None) -> Any:
     lists: list[Any] = []
     if isinstance(tensorlistlist, (list, tuple)):
         lists = [tracer.containers.spread(one) for one in tracer.containers.spread(tensorlistlist)]
-    if not lists or not lists[0]:
+    if type(with_indices) is not bool or not _fit(lists):
         tracer.break_graph(
             "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
         )
