@@ -45,6 +45,29 @@ _MOST, _FEW = 2000, 64
 _BUDGET = 500_000
 
 
+class _Held:
+    """How often the frames of a trace hold each object, by id. Mutable. Only the innermost frame,
+    and one that has been innermost since, are counted again: nothing else changes."""
+
+    def __init__(self) -> None:
+        self._counted: list[tuple[Any, Counter[int]]] = []
+
+    def are_fewer(self, frames: list[Any]) -> bool:
+        """Returns whether the frames hold an object less often than they did when last asked."""
+        counted = self._counted
+        first = max(min(len(counted), len(frames)) - 1, 0)
+        while first and counted[first][0] is not frames[first]:
+            first -= 1
+        before: Counter[int] = Counter()
+        for _, held in counted[first:]:
+            before.update(held)
+        counted[first:] = [(frame, Counter(map(id, _slots(frame)))) for frame in frames[first:]]
+        now: Counter[int] = Counter()
+        for _, held in counted[first:]:
+            now.update(held)
+        return any(now[one] < n for one, n in before.items())
+
+
 class Finalization:
     """The objects of one trace whose death is to be seen. Mutable."""
 
@@ -53,7 +76,7 @@ class Finalization:
         self._ending: dict[int, Any] = {}
         #: Containers from before the trace that held such objects when the program changed them.
         self._changed: list[Any] = []
-        self._held: Counter[int] = Counter()
+        self._held = _Held()
         self._mutations = 0
         self._left = _BUDGET
 
@@ -77,12 +100,11 @@ class Finalization:
         if not self._ending:
             return
         tracer = self._tracer
-        slots = [value for frame in tracer.frames for value in _slots(frame)]
-        held = Counter(map(id, slots))
-        before, self._held = self._held, held
+        fewer = self._held.are_fewer(tracer.frames)
         mutations, self._mutations = self._mutations, tracer.side_effects.mutations
-        if mutations == self._mutations and all(held[one] >= n for one, n in before.items()):
+        if mutations == self._mutations and not fewer:
             return
+        slots = [value for frame in tracer.frames for value in _slots(frame)]
         found = self._reached([*slots, *self._changed])
         self._left -= len(found)
         if self._left < 0:
