@@ -110,9 +110,11 @@ def test_operators(name, kind):
 
 
 def test_quotients_by_zero_that_triton_could_know():
+    """Remainders are undefined: those of one kernel with a quotient follow from it."""
+
     def program(i):
         zero = i ^ i
-        return 7 // zero, i // zero, i % zero, torch.div(i, zero, rounding_mode="trunc")
+        return 7 // zero, i // zero, torch.div(i, zero, rounding_mode="trunc")
 
     for dtype in (torch.int32, torch.int64, torch.bool):
         i = torch.arange(-5, 5, device="cuda").to(dtype)
