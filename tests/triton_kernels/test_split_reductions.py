@@ -87,6 +87,10 @@ CASES = {
     "odd images normalised": (normalised, (channels_last(3, 70, 5, 7), R(70), R(70)), 1),
     "larger images normalised": (normalised, (channels_last(4, 64, 16, 17), R(64), R(64)), 3),
     "few channels normalised": (normalised, (channels_last(4, 24, 16, 16), R(24), R(24)), 3),
+    "planes normalised and added to pixels": (
+        lambda y, x, w, b: (y + F.batch_norm(x, None, None, w, b, True)).relu(),
+        (channels_last(4, 128, 17, 16), R(4, 128, 17, 16), R(128), R(128)), 2,
+    ),
     "a norm's gradients": (
         image_norm_gradients,
         (channels_last(4, 64, 8, 8), channels_last(4, 64, 8, 8), R(64), R(64) / 9,

@@ -102,7 +102,7 @@ class TritonCodegen(DeviceCodegen):
     """Code generation for CUDA devices. Fewer than 64 rows do not keep a device busy; more than
     eight parameter updates in one kernel would need more registers than a thread has."""
 
-    limits = FusionLimits(rows=64, reads_scans=False, together=8, first_nodes=True)
+    limits = FusionLimits(rows=64, reads_scans=False, together=8, first_nodes=True, columns=True)
     choice = staticmethod(cuda_choice_of)
     in_registers = True
     suffix = "py"

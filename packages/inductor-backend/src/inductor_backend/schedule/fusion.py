@@ -32,6 +32,11 @@ from inductor_backend.schedule.legality import (
     unify,
     unify_matmul,
 )
+from inductor_backend.schedule.split_reductions import (
+    COLUMNS_OF_A_PROGRAM,
+    LONGEST_HELD_COLUMN,
+    PROGRAMS,
+)
 
 #: Most elements of an update that may share a kernel with others: larger ones are not bound by
 #: launch overhead.
@@ -77,12 +82,14 @@ class FusionLimits:
     """What a device allows in one kernel. rows: least number of rows for a reduction's kernel to
     hold other work. reads_scans: a kernel may read what it scanned. together: how many small
     unrelated mutations of inputs share a kernel. first_nodes: a group runs at its first node's
-    position, not its last one's (see `Fusion.ordered`)."""
+    position, not its last one's (see `Fusion.ordered`). columns: a program takes several rows where
+    these are strided in memory."""
 
     rows: int = 8
     reads_scans: bool = True
     together: int = 1
     first_nodes: bool = False
+    columns: bool = False
 
 
 @dataclass(slots=True)
@@ -293,7 +300,38 @@ class Fusion:
             self.sizes, product(domain.outer), product(domain.inner), self.limits.rows
         ):
             return Refused("too few rows for the threads: a reduction this long runs alone")
+        if self.limits.columns and self._few_columns(domain, [*members, joined.node]):
+            return Refused("too few programs: rows this long are strided in memory for most")
         return joined
+
+    def _few_columns(self, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
+        """Returns whether a kernel would walk over long rows that are strided in memory, several a
+        program, and so have too few programs for a GPU."""
+        row, rows = (self.sizes.hint(product(part)) for part in (domain.inner, domain.outer))
+        if row <= LONGEST_HELD_COLUMN or rows * 8 >= PROGRAMS * COLUMNS_OF_A_PROGRAM:
+            return False
+        flats = {
+            (name, self.program.buffers[name].layout.flat(index))
+            for node in nodes
+            for name, index in (
+                *((one.buffer, one.attr[1]) for one in node.loads()),
+                *(
+                    (name, store.index)
+                    for store in node.stores
+                    if store.plain
+                    for name in store.buffers
+                ),
+            )
+        }
+        along = dict.fromkeys(range(len(domain.sizes)), 0)
+        for _, flat in flats:
+            if any(domain.reduced[dim] for dim in flat.variables()):
+                for dim in flat.variables():
+                    along[dim] += flat.coefficient(dim) == 1
+        most = [0, 0]
+        for dim, reduced in enumerate(domain.reduced):
+            most[reduced] = max(most[reduced], along[dim])
+        return most[False] > most[True]
 
     def _after_matmul(self, group: Group, node: LoopNode) -> Joined | Refused:
         """Epilogue fusion: lets a node join a matmul's kernel only to compute with its elements."""
