@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import enum
 import functools
 import gc
+import os
 import sys
 import types
+import warnings
 import weakref
 
 import pytest
@@ -932,3 +935,36 @@ def test_an_object_dies_where_a_handler_deletes_it():
         happened.clear()
         compiled(torch.ones(1))
         assert happened == ["dies", "deleted", "handled"]
+
+
+def test_a_file_stays_open_while_its_dead_variable_lives(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("root")
+
+    def program(x):
+        opened = open(path)
+        raw = open(path, "rb", buffering=0)
+        numbers = opened.fileno(), raw.fileno()
+        tracer_core.graph_break()
+        return x + 1, [os.read(number, 2) for number in numbers]
+
+    compiled = tracer_core.compile(program, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for _ in range(3):
+            assert compiled(torch.ones(1))[1] == [b"ro", b"ro"]
+
+
+def test_an_object_of_c_that_another_points_into_is_kept_by_its_dead_variable():
+    def program(x):
+        given = decimal.Context(Emax=384)
+        other = given.copy()
+        try:
+            other.power(decimal.Decimal("3.4e200"), 2)
+        except decimal.Overflow:
+            x = x + 1
+        return x, given.flags[decimal.Overflow]
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(4):
+        assert compiled(torch.ones(1))[1] is False

@@ -7,6 +7,7 @@ value gets an equality guard when it is read, so the trace may then use it as a 
 
 from __future__ import annotations
 
+import builtins
 import collections
 import datetime
 import enum
@@ -25,7 +26,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
-from tracer_core.guards.numpy_types import CYTHON
+from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
 from tracer_core.guards.object_layout import (
     HEAP_TYPE,
     flags,
@@ -140,16 +141,16 @@ def can_be_watched(value: Any) -> bool:
 
 def kept_when_dead(value: Any) -> bool:
     """Returns whether a dead variable must go on holding this object, as in eager, because the
-    program has or may later make a weak reference to it, or because it is one, whose callback is
-    called only while it lives."""
+    program has or may later make a weak reference to it, because it is one, whose callback is
+    called only while it lives, or because its death does something (it closes a file)."""
     kind = type(value)
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
     if kind in _HOLDERS and holds_watched(value):
         return True
-    if not can_be_watched(value):
+    if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
         return end_is_seen(value)
-    return bool(flags(kind) & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
+    return True
 
 
 def is_known_to_another(value: Any) -> bool:
@@ -184,6 +185,17 @@ _ITERATORS = frozenset(
     {zip, map, filter, enumerate, type(iter([])), type(iter(()))}
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
+#: Types of C whose instances hold nothing outside of Python: no file, no memory of another object.
+#: An instance of a type that is not known stays with a dead variable.
+_ENDS_UNSEEN = frozenset(
+    {kind for space in (builtins, types, itertools) for kind in vars(space).values()
+     if isinstance(kind, type) and not issubclass(kind, BaseException)}
+    | {type(iter(kind())) for kind in (list, tuple, dict, set, str, bytes, bytearray)}
+    | {type(iter(range(1))), type(reversed([])), type(iter({}.items())), type(iter({}.values()))}
+    | CONSTANT_TYPES | SCALARS
+    | {*ARRAY, functools.partial, collections.deque, collections.defaultdict,
+       collections.OrderedDict, re.Match}
+)  # fmt: skip
 _HOLDERS = _ITERATORS | {list, tuple, dict, set, frozenset, collections.deque}
 #: How many items of a container `holds_watched` looks at.
 _MOST_HELD = 64
