@@ -124,6 +124,20 @@ def test_quotients_by_zero_that_triton_could_know():
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_bounds_that_are_nan(dtype):
+    nan = float("nan")
+
+    def program(x):
+        one = x.clamp(max=nan), x.clamp(min=nan), x.clamp_max(nan), x.clamp_min(nan)
+        return *one, x.clamp(nan, 1), x.clamp(0, nan), x.clamp(max=torch.tensor(nan).to(x))
+
+    x = torch.tensor([-1.0, 0.0, 2.0, nan], dtype=dtype, device="cuda")
+    for ours, theirs in zip(tracer_core.compile(program)(x), program(x), strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sums_of_negative_zeros_are_zeros(dtype):
     def program(x):

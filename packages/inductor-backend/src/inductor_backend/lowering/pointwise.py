@@ -261,12 +261,25 @@ def masked_fill(ctx: Lowering, x: Ref, mask: Ref, value: Any) -> Ref:
     return where(ctx, mask, value, x)
 
 
-@elementwise(3, aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default,
-             aten.clamp_min.Tensor)  # fmt: skip
+@elementwise(3, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp(x: Value, low: Value | None = None, high: Value | None = None) -> Value:
     # Of two zeros the second one is the result: the element, as in eager.
     x = x if low is None else make("maximum", low, x)
     return x if high is None else make("minimum", high, x)
+
+
+@lower(aten.clamp.default)
+def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -> Ref:
+    dtype = compute_dtype(ctx.meta().dtype)
+    if ctx.gpu and (low is None) != (high is None):
+        # ATen's CUDA kernel of one bound gives NaN for elements that are NaN, not for such a bound
+        low, high = (None if number != number else number for number in (low, high))
+
+    def body(at: At) -> Value:
+        given = (None if one is None else ctx.element(one, at, dtype) for one in (x, low, high))
+        return clamp(*given)  # type: ignore[arg-type]
+
+    return ctx.pointwise(body)
 
 
 @elementwise(2, aten.clamp_max.default, aten.clamp_max.Tensor)
