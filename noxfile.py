@@ -191,6 +191,23 @@ def run_tests(session: nox.Session, chosen: str) -> None:
     session.run("python", "-m", "pytest", "-m", chosen, *several, *session.posargs)
 
 
+@nox.session(name="tests-3.13", venv_backend="none")
+def tests_313(session: nox.Session) -> None:
+    """`tests` on Python 3.13, in a Debian that `tools.debian_machine` makes and keeps (needs root)."""
+    in_debian(session, "3.13")
+
+
+@nox.session(name="tests-3.14", venv_backend="none")
+def tests_314(session: nox.Session) -> None:
+    """`tests` on Python 3.14, likewise."""
+    in_debian(session, "3.14")
+
+
+def in_debian(session: nox.Session, version: str) -> None:
+    arguments = ("-s", "tests", "--", *session.posargs)
+    session.run("python", "-m", "tools.debian_machine", version, *arguments)
+
+
 @nox.session(name="tests-torch")
 @nox.parametrize("torch", list(TORCH_ENDS))
 def tests_torch(session: nox.Session, torch: str) -> None:

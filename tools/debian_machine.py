@@ -1,0 +1,176 @@
+"""``python -m tools.debian_machine 3.13 -s tests -- -k arithmetic``: nox in a Debian of another
+release, for the Python that it has.
+
+In: a version of Python (`RELEASES`) and nox's arguments. Out: nox's exit status. The machine is a
+folder that debootstrap makes, kept in ``.nox/machines`` for the next run, with this machine's
+certificates and settings of pip. The files of this tree that git knows are copied into it for each
+run; what nox installs there stays. Needs root, on Debian or with debootstrap installed, and a mirror
+of Debian; says what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MACHINES = ROOT / ".nox" / "machines"
+MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+
+#: Version of Python -> the release of Debian whose python3 it is.
+RELEASES = {"3.13": "trixie", "3.14": "forky"}
+
+#: What is installed beside a minimal system.
+_DEBIAN = "python3,python3-venv,python3-dev,libpython{}-testsuite,g++,git,ca-certificates"
+#: Files of this machine by which pip finds packages and trusts their servers.
+_SETTINGS = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pip.conf",
+    "/root/.config/pip/pip.conf",
+    "/root/.pip/pip.conf",
+    "/etc/resolv.conf",
+    "/etc/hosts",
+)
+#: Variables of the environment that the commands there see.
+_VARIABLES = re.compile(r"PIP_\w+|\w*_CA_\w+|SSL_CERT_\w+|\w+_proxy|CI|LANG", re.IGNORECASE)
+
+
+class Missing(Exception):
+    """The machine cannot be made here."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("version", choices=RELEASES)
+    parser.add_argument("nox", nargs=argparse.REMAINDER, help="nox's arguments")
+    chosen = parser.parse_args(arguments)
+    try:
+        machine = made(chosen.version)
+    except Missing as error:
+        print(f"no machine with Python {chosen.version}: {error}", file=sys.stderr)
+        return 2
+    copy_tree(machine / "work")
+    with mounted(machine):
+        return run(machine, "cd /work && exec /venv/bin/python -m nox " + _quoted(chosen.nox))
+
+
+def made(version: str) -> Path:
+    """Returns the folder of the machine, which is made if it is not there whole."""
+    machine = MACHINES / RELEASES[version]
+    done = machine / "venv" / "nox-installed"
+    if done.exists():
+        return machine
+    if os.geteuid() != 0:
+        raise Missing("debootstrap and chroot need root")
+    if shutil.which("debootstrap") is None:
+        if shutil.which("apt-get") is None:
+            raise Missing("debootstrap is not installed, and there is no apt-get to install it")
+        subprocess.run(["apt-get", "install", "--yes", "--quiet", "debootstrap"], check=True)
+    if machine.exists():
+        unmount(machine)
+        shutil.rmtree(machine)
+    machine.mkdir(parents=True)
+    command = ["debootstrap", "--variant=minbase", f"--include={_DEBIAN.format(version)}"]
+    command.append(RELEASES[version])
+    if subprocess.run([*command, str(machine), MIRROR]).returncode:
+        raise Missing(f"debootstrap failed; DEBIAN_MIRROR names another mirror than {MIRROR}")
+    for name in _SETTINGS:
+        if os.path.exists(name):
+            target = machine / name.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, target)
+    with mounted(machine):
+        installs = "python3 -m venv /venv && /venv/bin/pip install --quiet nox"
+        if run(machine, f"{installs} && touch /venv/nox-installed"):
+            raise Missing("pip could not install nox there")
+        found = run(
+            machine, f'/venv/bin/python -c "import sys; assert sys.version.startswith({version!r})"'
+        )
+    if found:
+        raise Missing(f"Debian's {RELEASES[version]} has another Python: change RELEASES")
+    return machine
+
+
+def copy_tree(target: Path) -> None:
+    """Copies the files that git knows, and git's own, over those of the last run."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    target.mkdir(exist_ok=True)
+    for old in target.iterdir():
+        if old.name != ".nox":  # what nox has installed
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    subprocess.run(
+        ["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(target / "clone")], check=True
+    )
+    (target / "clone" / ".git").rename(target / ".git")
+    (target / "clone").rmdir()
+    for name in filter(None, listed.decode().split("\0")):
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def mounted(machine: Path) -> Iterator[None]:
+    """Mounts what processes need, and local folders that pip's settings name."""
+    texts = [
+        Path(name).read_text()
+        for name in _SETTINGS
+        if name.endswith(".conf") and os.path.exists(name)
+    ]
+    texts += [value for name, value in os.environ.items() if name.startswith("PIP_")]
+    named = {
+        Path(*Path(path).parts[:2])
+        for text in texts
+        for path in re.findall(r"(?:file://)?(/[\w./-]+)", text)
+    }
+    local = [path for path in named if path.is_dir() and path.parts[1] not in ("etc", "root")]
+    done: list[Path] = []
+    try:
+        for source in (Path("/proc"), Path("/dev"), *local):
+            target = machine / source.relative_to("/")
+            target.mkdir(exist_ok=True)
+            subprocess.run(
+                ["mount", "--rbind", "--make-rslave", str(source), str(target)], check=True
+            )
+            done.append(target)
+        yield
+    finally:
+        for target in reversed(done):
+            subprocess.run(["umount", "--recursive", "--lazy", str(target)], check=False)
+
+
+def unmount(machine: Path) -> None:
+    """Unmounts what a run that was killed left: nothing of this machine may be deleted with it."""
+    under = f"{machine}/"
+    for _ in range(2):
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for target in [one for one in reversed(mounts) if one.startswith(under)]:
+            subprocess.run(["umount", target], check=False)
+    if any(one.startswith(under) for one in mounts):
+        raise Missing(f"something is still mounted under {machine}")
+
+
+def run(machine: Path, command: str) -> int:
+    """Returns the exit status of a shell's command in the machine."""
+    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    kept |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    return subprocess.run(["chroot", str(machine), "/bin/sh", "-c", command], env=kept).returncode
+
+
+def _quoted(arguments: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
