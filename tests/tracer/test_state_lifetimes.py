@@ -948,11 +948,19 @@ def test_a_file_stays_open_while_its_dead_variable_lives(tmp_path):
         tracer_core.graph_break()
         return x + 1, [os.read(number, 2) for number in numbers]
 
-    compiled = tracer_core.compile(program, backend="eager")
+    def held(x):
+        files, named = [open(path)], {"raw": (open(path, "rb", buffering=0),)}
+        read = open(path).read
+        numbers = files[0].fileno(), named["raw"][0].fileno(), read.__self__.fileno()
+        tracer_core.graph_break()
+        return x + 1, [os.read(number, 2) for number in numbers]
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        for _ in range(3):
-            assert compiled(torch.ones(1))[1] == [b"ro", b"ro"]
+        for function, count in ((program, 2), (held, 3)):
+            compiled = tracer_core.compile(function, backend="eager")
+            for _ in range(5):
+                assert compiled(torch.ones(1))[1] == [b"ro"] * count
 
 
 def test_an_object_of_c_that_another_points_into_is_kept_by_its_dead_variable():

@@ -43,6 +43,7 @@ from tracer_core.fx_capture.provenance import (
     end_is_seen,
     is_known_to_another,
     kept_when_dead,
+    leads_to_foreign,
 )
 from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
@@ -185,7 +186,7 @@ class Generator:
             return kept_when_dead(value.value)
         if self.tracer.provenance.source_of(value) is not None:
             return kept_when_dead(value)
-        if is_known_to_another(value):
+        if is_known_to_another(value) or leads_to_foreign(value):
             return True
         watched = isinstance(value, HOST_ITERATORS) or can_be_watched(value)
         return end_is_seen(value) or (self.rebuilder.has_made(value) and watched)

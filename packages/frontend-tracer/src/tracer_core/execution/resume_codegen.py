@@ -19,7 +19,7 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.generated_code import define
-from tracer_core.fx_capture.provenance import end_is_seen, holds_watched
+from tracer_core.fx_capture.provenance import end_is_seen, kept_when_dead
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
 
 use_own_builtins(globals())
@@ -55,7 +55,7 @@ class TransitionWriter:
             "END": _END,
             "next": next, "type": type, "tuple": tuple, "len": len, "SCALARS": SCALARS,
             "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED, "seen": end_is_seen,
-            "CONTAINERS": _CONTAINERS, "watched": holds_watched, "call_from": call_from,
+            "CONTAINERS": _CONTAINERS, "kept": kept_when_dead, "call_from": call_from,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
@@ -159,7 +159,7 @@ class TransitionWriter:
             return plain
         layouts, state = self._at(path, tuple(sorted(path.local)))
         droppable = " and ".join(
-            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not watched({name}))"
+            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not kept({name}))"
             for name in dict.fromkeys(dead)
         )
         return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"

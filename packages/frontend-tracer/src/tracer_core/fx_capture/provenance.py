@@ -18,7 +18,7 @@ import itertools
 import re
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
 from tracer_core.guards.object_layout import (
     HEAP_TYPE,
+    IMMUTABLE_TYPE,
     flags,
     mro,
     namespace,
@@ -146,11 +147,36 @@ def kept_when_dead(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
-    if kind in _HOLDERS and holds_watched(value):
+    if leads_to_foreign(value) or (kind in _HOLDERS and holds_watched(value)):
         return True
     if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
         return end_is_seen(value)
     return True
+
+
+def leads_to_foreign(value: Any, depth: int = 4) -> bool:
+    """Returns whether a plain container, an iterator or a bound method holds an object of a type of
+    C that is not known to end unseen, such as an open file."""
+    kind = type(value)
+    if kind in _BOUND_TYPES:
+        return _is_bound(value.__self__) and _is_foreign(value.__self__)
+    return (
+        kind in _HOLDERS
+        and depth > 0
+        and any(
+            leads_to_foreign(one, depth - 1) or _is_foreign(one)
+            for one in itertools.islice(_held_by(value), _MOST_HELD)
+        )
+    )
+
+
+def _is_foreign(value: Any) -> bool:
+    """Returns whether an object is of a type of C that is not known to end unseen."""
+    kind = type(value)
+    if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
+        return False
+    made_by_python = flags(kind) & HEAP_TYPE and not flags(kind) & IMMUTABLE_TYPE
+    return not (made_by_python and weak_reference_offset(kind))
 
 
 def is_known_to_another(value: Any) -> bool:
@@ -167,17 +193,22 @@ def is_known_to_another(value: Any) -> bool:
 def holds_watched(container: Any, depth: int = 4) -> bool:
     """Returns whether a plain container, or an iterator, holds an object whose death the program can
     observe."""
-    kind = type(container)
-    values = dict.values(container) if kind is dict else container
-    if kind in _ITERATORS:
-        # the tuple inside a zip_longest has holes, which must not be read as a tuple's items
-        held = gc.get_referents(container)
-        inner = [one for one in held if type(one) is tuple]
-        values = [one for one in held if type(one) is not tuple] + gc.get_referents(*inner)
     return depth > 0 and any(
         holds_watched(one, depth - 1) if type(one) in _HOLDERS else end_is_seen(one, depth - 1)
-        for one in itertools.islice(values, _MOST_HELD)
+        for one in itertools.islice(_held_by(container), _MOST_HELD)
     )
+
+
+def _held_by(container: Any) -> Iterable[Any]:
+    """Returns what a plain container or an iterator holds."""
+    kind = type(container)
+    if kind not in _ITERATORS:
+        values: Iterable[Any] = dict.values(container) if kind is dict else container
+        return values
+    # the tuple inside a zip_longest has holes, which must not be read as a tuple's items
+    held = gc.get_referents(container)
+    inner = [one for one in held if type(one) is tuple]
+    return [one for one in held if type(one) is not tuple] + gc.get_referents(*inner)
 
 
 #: Iterators that hold others.
