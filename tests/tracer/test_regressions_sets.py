@@ -268,3 +268,15 @@ def test_sets_of_dictionaries_have_the_order_that_c_code_gives_them():
 
     tables = [dict.fromkeys(map(str, range(first, first + 9 * (first + 1)))) for first in range(5)]
     same(f, *[(X, table, {"a", "b"}) for table in tables], breaks=None)
+
+
+def test_a_set_that_a_dictionary_was_added_to_has_its_order():
+    def f(x, table, members):
+        members.update(table)
+        return x + 1, list(members)
+
+    for first in range(12):  # for most seeds of hashes, texts collide in one of the tables
+        table = dict.fromkeys(map(str, range(first, first + 9 * (first + 1))))
+        ours, eager = {"a", "b"}, {"a", "b"}
+        found = tracer_core.compile(f, backend="eager")(X, table, ours)[1]
+        assert found == f(X, table, eager)[1] and list(ours) == list(eager)

@@ -72,7 +72,7 @@ NAMES: dict[str, Any] = {
     "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
     "ordered_remove": _remove_ordered,
     "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set,
-    "set_update": set.update,
+    "set_update": set.update, "dict_of": dict.fromkeys,
     "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
     "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
     "own": own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
@@ -129,6 +129,12 @@ def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
     same = _same_items(change.before, change.after)  # as lists, in iteration order
     check_hashed_again(r.tracer, [] if same else change.after)
+    if not same and all(type(key) in (str, int) for key in change.after):
+        grown = set(change.before)
+        set.update(grown, dict.fromkeys(change.added))
+        if _same_items(list(grown), change.after):
+            # as C code adds the keys of a dictionary: it makes the table large enough first
+            return [f"set_update({target}, dict_of({_listed(change.added, r)}))"]
     return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
 
 
