@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     copy_tree(machine / "work")
     with mounted(machine):
-        return run(machine, "cd /work && exec /venv/bin/python -m nox " + _quoted(chosen.nox))
+        return run(machine, "cd /work && exec /venv/bin/python -m nox " + shlex.join(chosen.nox))
 
 
 def made(version: str) -> Path:
@@ -164,12 +165,6 @@ def run(machine: Path, command: str) -> int:
     kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     kept |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
     return subprocess.run(["chroot", str(machine), "/bin/sh", "-c", command], env=kept).returncode
-
-
-def _quoted(arguments: Sequence[str]) -> str:
-    import shlex
-
-    return shlex.join(arguments)
 
 
 if __name__ == "__main__":

@@ -147,27 +147,28 @@ def kept_when_dead(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
-    if leads_to_foreign(value) or (kind in _HOLDERS and holds_watched(value)):
+    if kind in _HOLDERS:
+        if _holds(value, lambda held, left: _is_kept_within(held) or end_is_seen(held, left)):
+            return True
+    elif leads_to_foreign(value):
         return True
     if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
         return end_is_seen(value)
     return True
 
 
-def leads_to_foreign(value: Any, depth: int = 4) -> bool:
+def leads_to_foreign(value: Any) -> bool:
     """Returns whether a plain container, an iterator or a bound method holds an object of a type of
     C that is not known to end unseen, such as an open file."""
     kind = type(value)
     if kind in _BOUND_TYPES:
         return _is_bound(value.__self__) and _is_foreign(value.__self__)
-    return (
-        kind in _HOLDERS
-        and depth > 0
-        and any(
-            leads_to_foreign(one, depth - 1) or _is_foreign(one)
-            for one in itertools.islice(_held_by(value), _MOST_HELD)
-        )
-    )
+    return kind in _HOLDERS and _holds(value, lambda held, left: _is_kept_within(held))
+
+
+def _is_kept_within(held: Any) -> bool:
+    """Returns whether a container is kept for what it holds here."""
+    return leads_to_foreign(held) or _is_foreign(held)
 
 
 def _is_foreign(value: Any) -> bool:
@@ -193,8 +194,14 @@ def is_known_to_another(value: Any) -> bool:
 def holds_watched(container: Any, depth: int = 4) -> bool:
     """Returns whether a plain container, or an iterator, holds an object whose death the program can
     observe."""
+    return _holds(container, end_is_seen, depth)
+
+
+def _holds(container: Any, counts: Callable[[Any, int], bool], depth: int = 4) -> bool:
+    """Returns whether a container or an iterator holds an object for which counts(object, depth that
+    is left), in containers of its own too."""
     return depth > 0 and any(
-        holds_watched(one, depth - 1) if type(one) in _HOLDERS else end_is_seen(one, depth - 1)
+        _holds(one, counts, depth - 1) if type(one) in _HOLDERS else counts(one, depth - 1)
         for one in itertools.islice(_held_by(container), _MOST_HELD)
     )
 
