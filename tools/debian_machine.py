@@ -39,6 +39,8 @@ _SETTINGS = (
     "/etc/resolv.conf",
     "/etc/hosts",
 )
+#: How debootstrap makes each release that it knows.
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
 #: Variables of the environment that the commands there see.
 _VARIABLES = re.compile(r"PIP_\w+|\w*_CA_\w+|SSL_CERT_\w+|\w+_proxy|CI|LANG", re.IGNORECASE)
 
@@ -79,8 +81,10 @@ def made(version: str) -> Path:
         shutil.rmtree(machine)
     machine.mkdir(parents=True)
     command = ["debootstrap", "--variant=minbase", f"--include={_DEBIAN.format(version)}"]
-    command.append(RELEASES[version])
-    if subprocess.run([*command, str(machine), MIRROR]).returncode:
+    command += [RELEASES[version], str(machine), MIRROR]
+    if not (_SCRIPTS / RELEASES[version]).exists():  # a release newer than this debootstrap
+        command.append(str(_SCRIPTS / "sid"))
+    if subprocess.run(command).returncode:
         raise Missing(f"debootstrap failed; DEBIAN_MIRROR names another mirror than {MIRROR}")
     for name in _SETTINGS:
         if os.path.exists(name):
