@@ -11,6 +11,7 @@ import collections
 import ctypes
 import functools
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,10 +29,13 @@ flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
 mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 namespace: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 weak_reference_offset: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
+_IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 TYPE = 8  # PyObject: ob_refcnt, ob_type
-DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
+DICT_SIZE = 16  # PyDictObject: PyObject_HEAD, ma_used
+_DICT_VERSION = 24  # ma_version_tag, until CPython 3.12
 LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item
-TUPLE_SIZE = 16  # PyTupleObject: PyObject_VAR_HEAD, then the items
+TUPLE_SIZE = 16  # PyTupleObject: PyObject_VAR_HEAD, then from CPython 3.14 a hash, then the items
+TUPLE_ITEMS = tuple.__basicsize__
 CELL_CONTENTS = 16
 MANAGED_DICT = -24  # of objects whose type has the flag Py_TPFLAGS_MANAGED_DICT
 _MANAGED_DICT_FLAG = 1 << 4
@@ -46,14 +50,16 @@ KIND_WORDS = (8 + 80 + 16, 8 + 80 + 24)
 class Layout:
     """Offsets in bytes.
 
-    class_mro: in a class. order: of an OrderedDict's count of order changes. function: in a
-    function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
+    dict_version: of the number in a dictionary that each change renews (PEP 509); None where
+    changes are counted (`dict_counters`). class_mro: in a class. order: of an OrderedDict's count
+    of order changes. function: in a function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
     TensorImpl. autograd: of AutogradMeta* in TensorImpl. requires_grad, grad_fn: in AutogradMeta
     (whole words; the first holds other flags too). storage: of StorageImpl* in TensorImpl. data: of
     the data pointer in StorageImpl. kind_bits: a mask of the meaningful bits of the first of
     `KIND_WORDS` (the other bits are uninitialized).
     """
 
+    dict_version: int | None
     class_mro: int
     order: int
     function: dict[str, int]
@@ -75,9 +81,13 @@ def word(address: int) -> int:
 @functools.cache
 def layout() -> Layout | None:
     """Returns the layout of this process, or None."""
-    if sys.version_info >= (3, 13) or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
+    if sys.implementation.name != "cpython" or sys.maxsize < 2**32 or _IS_FREE_THREADED:
         return None
-    if not (_dicts_are_tagged() and _lists_and_cells() and _instance_dicts() and _slots()):
+    version = _DICT_VERSION if sys.version_info < (3, 13) else None
+    probe = types.SimpleNamespace()
+    if version is not None and not renews(probe, id(probe.__dict__) + version):
+        return None
+    if not (_dict_sizes() and _tuples() and _lists_and_cells() and _instance_dicts() and _slots()):
         return None
     # The first fast-path guard may be made under any of torch's modes.
     with torch.inference_mode(False), torch.enable_grad():
@@ -85,7 +95,7 @@ def layout() -> Layout | None:
         tensors = _tensor_offsets()
         if mro is None or order is None or function is None or tensors is None:
             return None
-        found = Layout(mro, order, function, *tensors)
+        found = Layout(version, mro, order, function, *tensors)
         return found if _metadata_is_seen(found) else None
 
 
@@ -104,17 +114,30 @@ def _all_different(read: Callable[[], int], changes: Iterator[Callable[[], Any]]
     return len(set(seen)) == len(seen)
 
 
-def _dicts_are_tagged() -> bool:
-    probe: dict[str, Any] = {"a": 1}
+def renews(probe: Any, version: int) -> bool:
+    """Whether each kind of change of a dictionary gives the word at an address another value. In:
+    an object with attributes, and the address for its ``__dict__``."""
+    held: dict[str, Any] = probe.__dict__
+    held.clear()
     changes: list[Callable[[], Any]] = [
-        lambda: probe.__setitem__("a", 2), lambda: probe.__setitem__("b", 3),
-        lambda: probe.pop("b"),
-        lambda: probe.update(c=1), lambda: probe.clear(), lambda: probe.setdefault("d", 1),
-        lambda: probe.popitem(),
+        lambda: held.__setitem__("a", 2), lambda: held.__setitem__("b", 3), lambda: held.pop("b"),
+        lambda: held.update(c=1), lambda: held.clear(), lambda: held.setdefault("d", 1),
+        lambda: held.popitem(), lambda: held.__ior__({"e": 1}), lambda: held.__delitem__("e"),
+        lambda: setattr(probe, "f", 1), lambda: setattr(probe, "f", 2),
+        lambda: delattr(probe, "f"),
     ]  # fmt: skip
-    if not _all_different(lambda: word(id(probe) + DICT_VERSION), iter(changes)):
-        return False
+    return _all_different(lambda: word(version), iter(changes))
+
+
+def _dict_sizes() -> bool:
     return word(id({}) + DICT_SIZE) == 0 and word(id({1: 1, 2: 2}) + DICT_SIZE) == 2
+
+
+def _tuples() -> bool:
+    items = (object(), object(), object())
+    return word(id(items) + TUPLE_SIZE) == 3 and (
+        _words(id(items) + TUPLE_ITEMS, 3) == list(map(id, items))
+    )
 
 
 def _lists_and_cells() -> bool:

@@ -8,6 +8,7 @@ struct tensors {
   int64_t n;              /* 0: nothing is known yet */
   int64_t size;           /* of the tuple */
   uint64_t tuple;         /* the type of the tuple */
+  int64_t items;          /* offset of its items */
   int64_t impl, sizes, autograd, kind, keys; /* offsets: see layout.py */
   uint64_t kind_bits;     /* the bits of `kind` that mean something */
   const int64_t *at;      /* positions in the tuple */
@@ -20,7 +21,7 @@ int tensors_hold(const struct tensors *s, uint64_t state) {
   if (s->n == 0 || word(state + 8) != s->tuple || (int64_t)word(state + 16) != s->size) return 0;
   const uint64_t *known = s->known;
   for (int64_t i = 0; i < s->n; i++, known += KNOWN) {
-    uint64_t object = word(state + 24 + 8 * s->at[i]);
+    uint64_t object = word(state + s->items + 8 * s->at[i]);
     if (word(object + 8) != known[0]) return 0;
     uint64_t impl = word(object + s->impl);
     if (impl == 0 || word(impl + s->autograd) != 0) return 0;

@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracer_core.guards.native_helper import helper
-from tracer_core.guards.object_layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
+from tracer_core.guards.object_layout import (
+    INLINE_DIMS,
+    KIND_WORDS,
+    TUPLE_ITEMS,
+    Layout,
+    layout,
+    word,
+)
 
 _KNOWN = 4 + 2 * INLINE_DIMS
 #: How often other tensors are learned before only the guards are used.
@@ -24,6 +31,7 @@ _MOST_LEARNT = 8
 class _Tensors(ctypes.Structure):
     _fields_ = [
         ("n", ctypes.c_int64), ("size", ctypes.c_int64), ("tuple", ctypes.c_uint64),
+        ("items", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in ("impl", "sizes", "autograd", "kind", "keys")),
         ("kind_bits", ctypes.c_uint64),
         ("at", ctypes.c_void_p), ("known", ctypes.c_void_p),
@@ -54,8 +62,8 @@ class _Watched:
         self._at = (ctypes.c_int64 * len(positions))(*positions)
         self._known = (ctypes.c_uint64 * (_KNOWN * len(positions)))()
         kind, keys = KIND_WORDS
-        self.facts = _Tensors(0, 0, id(tuple), found.impl, found.sizes, found.autograd, kind, keys,
-                              found.kind_bits,
+        self.facts = _Tensors(0, 0, id(tuple), TUPLE_ITEMS, found.impl, found.sizes, found.autograd,
+                              kind, keys, found.kind_bits,
                               ctypes.addressof(self._at),
                               ctypes.addressof(self._known))  # fmt: skip
 

@@ -24,14 +24,15 @@ from typing import Any
 
 import torch
 
+from tracer_core.guards.dict_counters import can_count, count_changes
 from tracer_core.guards.guard import same_objects
 from tracer_core.guards.object_layout import (
     CELL_CONTENTS,
     DICT_SIZE,
-    DICT_VERSION,
     HEAP_TYPE,
     LIST_ITEMS,
     LIST_SIZE,
+    TUPLE_ITEMS,
     TUPLE_SIZE,
     TYPE,
     Layout,
@@ -90,7 +91,8 @@ class Words:
     unchanged. alive, references: objects that the addresses lie in, without the roots.
     died(reference): called when an object of `references` dies. empties, lists, probes, entries:
     for Python: (container), (sequence, items), (call, result), (namespace, ids of the values
-    by key, all keys in order or None)."""
+    by key, all keys in order or None). Where dictionaries carry no version, a path is one word: the
+    dictionary's counter."""
 
     def __init__(
         self,
@@ -108,7 +110,10 @@ class Words:
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
         self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
-        self._layout, self._died = found, died
+        self._layout, self._died, self._volatile = found, died, volatile
+        self._counts = found.dict_version is None and can_count()
+        #: Dictionaries whose changes are counted, by id.
+        self._counted: dict[int, dict[Any, Any]] = {}
         self._kept = set(map(id, roots))
         #: id of an object's own dictionary -> what leads to it without keeping it alive.
         self.own_dicts: dict[int, OwnDict] = {}
@@ -117,17 +122,19 @@ class Words:
         for owner, namespace in checked.holders:
             self._holder(owner, namespace)
         for namespace, keys in checked.dicts:
-            self._dict(namespace, keys, volatile)
+            self._dict(namespace, keys)
         for obj in checked.objects:
             if flags(type(obj)) & HEAP_TYPE:  # nothing can change the type of another object
                 self._watch(obj, TYPE)
         for cls in checked.classes:
             self._class(cls)
         for container in checked.empties:
-            if type(container) in _PLAIN_DICTS:
-                self._watch(container, DICT_SIZE)
-            else:
+            if type(container) not in _PLAIN_DICTS:
                 self.empties.append(container)
+            elif self._counts and id(container) not in volatile:
+                self._counted[id(container)] = container
+            else:
+                self._watch(container, DICT_SIZE)
         for tensor in checked.tensors:
             self._keep(tensor)
             for depth, address in tensor_words(tensor, found):
@@ -141,6 +148,12 @@ class Words:
             self._watch(items, LIST_SIZE)
         for probe in checked.probes:
             self._probe(probe)
+        if self._counted:
+            self._counters = count_changes(list(self._counted.values()))
+            self.depths[0].extend(self._counters.addresses)
+            for address, one in zip(self._counters.addresses, self._counted, strict=True):
+                self.dicts.append(((address,), one))
+            self._counted.clear()  # the counters tell when a dictionary has died
 
     def _keep(self, obj: Any) -> None:
         if id(obj) in self._kept:
@@ -183,29 +196,37 @@ class Words:
         """The bases, by the words of the tuple of them; a tuple that was kept would keep the
         class."""
         self._watch(cls, self._layout.class_mro)
-        for base in cls.__mro__:
+        bases = cls.__mro__
+        for base in bases:
             self._keep(base)
-        start = id(cls.__mro__) + TUPLE_SIZE
-        self.depths[1].extend(range(start, start + 8 * (1 + len(cls.__mro__)), 8))
+        start = id(bases) + TUPLE_ITEMS
+        self.depths[1].append(id(bases) + TUPLE_SIZE)
+        self.depths[1].extend(range(start, start + 8 * len(bases), 8))
 
-    def _dict(self, namespace: Any, keys: Any, volatile: frozenset[int]) -> None:
-        plain = plain_dict(namespace)
-        if plain is None or id(plain) in volatile:
-            read = namespace if keys is None else keys
-            before = {key: namespace.get(key, _ABSENT) for key in read}
-            order = list(namespace) if keys is None else None
-            for key, value in before.items():
-                self._keep(value)
-                before[key] = id(value)
-            namespace = self.own_dicts.get(id(namespace), namespace)
-            self.entries.append((namespace, before, order))
-        else:
-            ordered = keys is None and isinstance(plain, collections.OrderedDict)
-            path = self._watch(plain, DICT_VERSION, *([self._layout.order] if ordered else []))
-            path = (*path, id(plain) + DICT_VERSION)
-            self.dicts.append((path, id(plain)))
-            if 1 < len(path) < len(self.depths):
-                self._leads_to(plain, plain if keys is None else keys, path)
+    def _dict(self, namespace: Any, keys: Any) -> None:
+        plain, version = plain_dict(namespace), self._layout.dict_version
+        if plain is None or id(plain) in self._volatile or not (version or self._counts):
+            self._entries(namespace, keys)
+            return
+        if keys is None and isinstance(plain, collections.OrderedDict):
+            self._watch(plain, self._layout.order)
+        if version is None:
+            self._counted[id(plain)] = plain
+            return
+        path = (*self._watch(plain, version), id(plain) + version)
+        self.dicts.append((path, id(plain)))
+        if 1 < len(path) < len(self.depths):
+            self._leads_to(plain, plain if keys is None else keys, path)
+
+    def _entries(self, namespace: Any, keys: Any) -> None:
+        read = namespace if keys is None else keys
+        before = {key: namespace.get(key, _ABSENT) for key in read}
+        order = list(namespace) if keys is None else None
+        for key, value in before.items():
+            self._keep(value)
+            before[key] = id(value)
+        namespace = self.own_dicts.get(id(namespace), namespace)
+        self.entries.append((namespace, before, order))
 
     def _leads_to(self, plain: dict[Any, Any], keys: Any, path: tuple[int, ...]) -> None:
         """Notes the dictionaries among the values of a dictionary that is not kept alive: while its
