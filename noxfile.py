@@ -52,6 +52,9 @@ CORE = ("pluggy>=1.5,<2", "sympy>=1.13", "networkx>=2.5.1", "numpy==2.4.6")
 #: The libraries whose models the tests and the demo compile.
 MODELS = ("transformers==5.23.0", "scipy==1.17.1")
 
+#: The rows of the demo that `package` runs.
+DEMO_FIRST = ("cos_sin", "resnet18_64", "resnet18_224")
+
 #: Installed without their dependencies, because those would choose torch's version.
 TORCHVISION = "torchvision==0.28.0"
 MODELS_ALONE = ("timm==1.0.31",)
@@ -194,17 +197,29 @@ def run_tests(session: nox.Session, chosen: str) -> None:
 @nox.session(name="tests-3.13", venv_backend="none")
 def tests_313(session: nox.Session) -> None:
     """`tests` on Python 3.13, in a Debian that `tools.debian_machine` makes and keeps (needs root)."""
-    in_debian(session, "3.13")
+    in_debian(session, "3.13", "tests")
 
 
 @nox.session(name="tests-3.14", venv_backend="none")
 def tests_314(session: nox.Session) -> None:
     """`tests` on Python 3.14, likewise."""
-    in_debian(session, "3.14")
+    in_debian(session, "3.14", "tests")
 
 
-def in_debian(session: nox.Session, version: str) -> None:
-    arguments = ("-s", "tests", "--", *session.posargs)
+@nox.session(name="package-3.13", venv_backend="none")
+def package_313(session: nox.Session) -> None:
+    """`package` on Python 3.13, likewise."""
+    in_debian(session, "3.13", "package")
+
+
+@nox.session(name="package-3.14", venv_backend="none")
+def package_314(session: nox.Session) -> None:
+    """`package` on Python 3.14, likewise."""
+    in_debian(session, "3.14", "package")
+
+
+def in_debian(session: nox.Session, version: str, chosen: str) -> None:
+    arguments = ("-s", chosen, "--", *session.posargs)
     session.run("python", "-m", "tools.debian_machine", version, *arguments)
 
 
@@ -408,7 +423,9 @@ def gradients(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Builds and checks the wheels, installs ``tracer-core[all]`` of them alone, and uses it."""
+    """Builds and checks the wheels, installs ``tracer-core[all]`` of them alone, and uses it; then
+    the first rows of the demo with them.
+    """
     wheels = ROOT / "dist"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = Path(session.create_tmp()).resolve()
@@ -451,6 +468,10 @@ def package(session: nox.Session) -> None:
     session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+    session.run(*install, *MODELS, *MODELS_ALONE_NEED, external=True)
+    session.run(*install, "--no-deps", TORCHVISION, *MODELS_ALONE, external=True)
+    session.chdir(str(ROOT))  # for the models; the packages there are not importable
+    session.run(python, "-m", "benchmarks", "demo", "--models", *DEMO_FIRST, external=True)
 
 
 @nox.session

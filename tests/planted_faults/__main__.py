@@ -45,9 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     known: dict[str, list[str]] = {}
     if out.exists() and not options.fresh:
         known = json.loads(out.read_text())
-    todo = [
-        FAULTS[n] for n in options.names or FAULTS if known.get(n, [""])[0] != _print_of(FAULTS[n])
-    ]
+    wanted = [n for n in options.names or FAULTS if FAULTS[n].since <= sys.version_info[:2]]
+    todo = [FAULTS[n] for n in wanted if known.get(n, [""])[0] != _print_of(FAULTS[n])]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         running = {pool.submit(find, fault): fault for fault in todo}
         for future in concurrent.futures.as_completed(running):
@@ -60,7 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{fault.name:52} {fault.area:9} {seconds:4.0f} s  {found or 'NOT FOUND'}",
                 flush=True,
             )
-    wanted = options.names or list(FAULTS)
     missed = [name for name in wanted if known.get(name, [""])[0] != _print_of(FAULTS[name])]
     print(
         f"{len(wanted) - len(missed)} of {len(wanted)} planted faults were found"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Fault:
     """name; area: guards, replay, aliasing, segments, rebuild or effects; file: in tracer_core;
-    old, new: text.
+    old, new: text; since: the first Python on which it makes programs go wrong.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Fault:
     file: str
     old: str
     new: str
+    since: tuple[int, int] = (3, 11)
 
 
 def _guards(name: str, old: str, new: str) -> Fault:
@@ -69,6 +70,10 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "if guard.unchanged() and (guard.rest is None or guard.rest()):", "if True:"),
     Fault("a stamp forgets what no word tells", "guards", "guards/guard_cache.py",
     "if guard.unchanged() and (guard.rest is None or guard.rest()):", "if guard.unchanged():"),
+    Fault("changes of dictionaries are not counted", "guards", "guards/watched_words.py",
+    "self.depths[0].extend(self._counters.addresses)\n", "pass\n", (3, 13)),
+    Fault("an emptied container is not counted", "guards", "guards/watched_words.py",
+    "                self._counted[id(container)] = container\n", "                pass\n", (3, 13)),
     Fault("constants are not guarded", "guards", "fx_capture/provenance.py",
     "        if is_constant(value):\n            self.guard(GuardKind.EQ, source, value)\n",
     "        if is_constant(value):\n"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import gc
 import random
+import subprocess
+import sys
 import types
 import weakref
 
@@ -153,7 +155,7 @@ def test_counters_of_many_dictionaries():
     chosen = random.Random(0)
     alive: dict[int, dict] = {}
     held: list = []  # (counters, name of the dictionary of each, counts)
-    for name in range(3000):
+    for name in range(1000):
         alive[name] = {"a": 0}
         names = [name, *chosen.sample([*alive], min(3, len(alive)))]
         counters = count_changes([alive[one] for one in names])
@@ -218,3 +220,29 @@ def test_equal_values_are_no_change_and_copies_are_not_watched(make):
     assert word(address) == 0
     held["a"] = 2
     assert word(address) == 1
+
+
+_ALL_TAKEN = """
+import ctypes, torch, tracer_core
+from tracer_core.guards.dict_counters import can_count
+watcher = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+ignore = watcher(lambda *event: 0)
+try:
+    while True:
+        ctypes.pythonapi.PyDict_AddWatcher(ignore)
+except RuntimeError:
+    pass
+factor = 2.0
+def forward(x):
+    return x * factor
+fast = tracer_core.compile(forward, backend="eager")
+x = torch.ones(3)
+for factor in (2.0, 2.0, 3.0, 3.0, 4.0, 5.0):
+    assert torch.equal(fast(x), forward(x))
+assert not can_count()
+"""
+
+
+@needs_counters
+def test_other_libraries_have_all_watchers():
+    subprocess.run([sys.executable, "-c", _ALL_TAKEN], check=True)
