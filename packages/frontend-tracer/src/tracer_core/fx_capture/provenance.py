@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import collections
 import datetime
+import dis
 import enum
 import fractions
 import functools
@@ -112,6 +113,17 @@ _LONG_LIVED = (
 SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
+#: Where the exceptions of a generator go that is not inside ``try`` or ``with``: CPython 3.12 and
+#: later convert a StopIteration that leaves it, and end the ``yield from`` that it stands at.
+_WITHOUT_TRY = frozenset(map(dis.opmap.get, ("CALL_INTRINSIC_1", "CLEANUP_THROW")))
+
+
+def has_handlers(raw: types.CodeType) -> bool:
+    """Returns whether a generator function has ``try`` or ``with`` statements."""
+    entries = dis._parse_exception_table(raw)  # type: ignore[attr-defined]
+    return any(raw.co_code[entry.target] not in _WITHOUT_TRY for entry in entries)
+
+
 def end_is_seen(value: Any, depth: int = 3) -> bool:
     """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
     referenced, is a generator that may be inside ``try`` or holds such an object, a weak reference
@@ -124,7 +136,7 @@ def end_is_seen(value: Any, depth: int = 3) -> bool:
         if suspended is not None:
             return suspended.acts_when_closed() or holds_watched(suspended.values, depth)
         return value.gi_frame is not None and (
-            bool(value.gi_code.co_exceptiontable) or holds_watched(gc.get_referents(value), depth)
+            has_handlers(value.gi_code) or holds_watched(gc.get_referents(value), depth)
         )
     if type(value) is weakref.ReferenceType:
         return value.__callback__ is not None

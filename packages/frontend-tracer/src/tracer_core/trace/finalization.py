@@ -20,7 +20,7 @@ import torch
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen
+from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen, has_handlers
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
@@ -186,7 +186,7 @@ def _may_end(value: Any) -> bool:
     """Returns whether the program sees the death of an object, perhaps after a generator has been
     advanced."""
     suspended = SUSPENDED_GENERATORS.get(value) if type(value) is types.GeneratorType else None
-    return end_is_seen(value) if suspended is None else bool(suspended.facts.code.co_exceptiontable)
+    return end_is_seen(value) if suspended is None else has_handlers(suspended.facts.code)
 
 
 def _may_lead(value: Any) -> bool:
