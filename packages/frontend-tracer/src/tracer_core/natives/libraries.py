@@ -18,34 +18,41 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.code import NOT_PLAIN
 from tracer_core.bytecode.frame import contents
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.reading import special_methods
 from tracer_core.natives.tracing import Tracing
 
+#: Functions of ``os.path`` that ask the operating system. Releases of CPython define them in
+#: different modules.
+_PATHS = """abspath expanduser expandvars realpath _joinrealpath relpath ismount islink isfile isdir
+exists lexists getsize getmtime getatime getctime samefile sameopenfile"""
 #: Library without effects beyond its arguments -> names of its functions that have some.
 PLAIN: Mapping[str, frozenset[str]] = {
     name: frozenset(impure.split())
     for name, impure in {
         "re": "", "string": "", "textwrap": "", "fractions": "", "numbers": "", "packaging": "",
         "platform": "",
-        "keyword": "", "difflib": "", "fnmatch": "", "colorsys": "", "calendar": "", "base64": "",
+        "keyword": "", "difflib": "", "fnmatch": "", "colorsys": "",
+        "calendar": "prweek prmonth pryear format main", "base64": "",
         "html": "",
         "urllib.parse": "", "ipaddress": "", "shlex": "", "json": "dump load",
         "hashlib": "file_digest",
-        "uuid": "uuid1 uuid4 getnode", "statistics": "", "unicodedata": "", "codecs": "open",
+        "uuid": "uuid1 uuid4 uuid6 uuid7 uuid8 getnode", "statistics": "samples kde_random",
+        "unicodedata": "", "codecs": "open",
         "pprint": "pp pprint",
         "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "",
         "opcode": "",
-        "importlib.metadata": "", "sre_parse": "", "sre_compile": "", "ntpath": "",
-        "posixpath": "abspath expanduser expandvars realpath _joinrealpath lexists ismount relpath samefile",
-        "genericpath": "exists isfile isdir getsize getmtime getatime getctime samefile sameopenfile",
-        "typing": "", "typing_extensions": "", "abc": "register update_abstractmethods",
+        "importlib.metadata": "", "sre_parse": "", "sre_compile": "",
+        "ntpath": _PATHS, "posixpath": _PATHS, "genericpath": _PATHS,
+        "typing": "reveal_type", "typing_extensions": "reveal_type",
+        "abc": "register update_abstractmethods _dump_registry",
         "dataclasses": "", "types": "",
         "inspect": "currentframe stack trace getouterframes getinnerframes getframeinfo",
     }.items()
 }  # fmt: skip
-_ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__", "__exit__"}
+_ASKS_FILES = frozenset(dir(pathlib.Path)) - {*dir(pathlib.PurePath), "__enter__", "__exit__"}
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
 #: Functions of these libraries that mutate or call their arguments: they are interpreted.
 _INTERPRETED = frozenset(
@@ -103,6 +110,8 @@ def runs_natively(
         )
     if function.__name__ in _MAKES_CLASSES.get(package, ()):
         return False
+    if function.__code__.co_flags & NOT_PLAIN:
+        return False  # its body runs when the result is advanced
     if function.__name__ in _INTERPRETED or "_caller" in function.__code__.co_names:
         return False
     held = [contents(cell) for cell in function.__closure__ or ()]

@@ -95,8 +95,9 @@ _INLINE_MODULES = frozenset(
     }
 )
 _INLINE_FUNCTIONS = frozenset(
-    {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
-     "os._createenviron.<locals>.decode", "os.getenv",
+    {"os._Environ.__getitem__", "os._Environ.__contains__", "os.getenv",
+     *(f"os.{maker}.<locals>.{name}" for name in ("encode", "decode")
+       for maker in ("_createenviron", "_create_environ_mapping")),  # the second since 3.14
      "torch.autograd.profiler.record_function.__init__",
      "random.Random.choices.<locals>.<listcomp>",
      *(f"warnings.{name}" for name in (

@@ -40,10 +40,14 @@ def _natives(owner: Any) -> list[Any]:
     return [f for f in vars(owner).values() if isinstance(f, kinds) and f not in EFFECTS]
 
 
+_OS = importlib.import_module(os.name)  # posix, or nt
+#: C functions of that module that compute with the text of a path.
+_OF_TEXT = ("_path_normpath", "_path_splitroot", "_path_splitroot_ex")
 declare(
     PURE,
-    [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath],
-)
+    [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath,
+     *(vars(_OS)[name] for name in _OF_TEXT if hasattr(_OS, name))],
+)  # fmt: skip
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace])
 
 
@@ -113,7 +117,7 @@ def set_hook(tracer: Tracer, function: Any, *args: Any) -> None:
 
 for _reason, _functions in {
     "the clock is read": _natives(time),
-    "the operating system is asked": _natives(importlib.import_module(os.name)),  # posix, or nt
+    "the operating system is asked": _natives(_OS),
     "state of the interpreter is read or set": _natives(sys),
     "the garbage collector is asked": _natives(gc),
     "signals are handled": _natives(signal),
