@@ -1452,7 +1452,7 @@ def an_entry_whose_name_is_no_text(x):
     A = type("A", (First,), {Name(): 5})
     tracer_core.graph_break()
     # LOAD_ATTR looks a name up once more when CPython specialises it.
-    return x + 1, getattr(A, "first"), getattr(A, "second")  # noqa: B009
+    return x + 1, getattr(A, "first"), getattr(A, "second")
 
 
 @program(graphs=None, breaks=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import struct
 import sys
 
@@ -295,6 +296,60 @@ def system_exit_and_base_exceptions(x):
             found.append(("Exception", type(error).__name__))
         except BaseException as error:
             found.append(("BaseException", type(error).__name__, error.args))
+    return x + 1, found
+
+
+@program(graphs=None, breaks=None)
+def keys_without_a_hash(x):
+    class Plain:
+        def __hash__(self):
+            raise TypeError("no hash of mine")
+
+    class Fails:
+        def __hash__(self):
+            raise ValueError("not a TypeError")
+
+    class Derived(TypeError):
+        pass
+
+    class FailsOtherwise:
+        def __hash__(self):
+            raise Derived("of a derived class")
+
+    class NoNumber:
+        def __hash__(self):
+            return "a"
+
+    found = []
+    for key in (
+        [],
+        {},
+        [1],
+        (1, []),
+        bytearray(),
+        Plain(),
+        (1, Plain()),
+        Fails(),
+        FailsOtherwise(),
+        (NoNumber()),
+    ):
+        held, kept = {1: 2}, {1, 2}
+        for step in (
+            lambda: {key: 1}, lambda: {key}, lambda: held[key], lambda: held.get(key),
+            lambda: key in held, lambda: key in kept, lambda: key in held.keys(),
+            lambda: held.setdefault(key), lambda: operator.setitem(held, key, 1),
+            lambda: held.update([(key, 1)]), lambda: kept.add(key),
+            lambda: kept.update([key]), lambda: kept.remove(key), lambda: kept.discard(key),
+            lambda: set([key]), lambda: frozenset([key]), lambda: dict([(key, 1)]),
+            lambda: {one: 1 for one in [key]}, lambda: {one for one in [key]},
+            lambda: dict.fromkeys([key]), lambda: held.pop(key), lambda: operator.delitem(held, key),
+            lambda: hash(key), lambda: kept | {key}, lambda: kept.union([key]),
+            lambda: kept.intersection([key]), lambda: held | {key: 1},
+        ):  # fmt: skip
+            try:
+                step()
+            except Exception as error:
+                found.append((chain_of(error), len(held), len(kept)))
     return x + 1, found
 
 

@@ -32,7 +32,6 @@ from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.special_methods import VIEWS
 
-_UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
     [], (), {}, set(), "", b"", bytearray(), array.array("i"), range(0), {}.items(), {}.values(),
@@ -241,8 +240,7 @@ class Items(Component):
         key = self.tracer.scalars.concrete(key)
         if isinstance(container, dict):
             self.tracer.reads.check_key(key, container)
-            if type(key) in _UNHASHABLE:
-                hash(key)  # raises Python's own error before any change is registered
+            special_methods.check_hashable(key, dict)  # before any change is registered
             self.tracer.side_effects.before_store(container, key)
         else:
             key = special_methods.plain_key(self.tracer, key)
@@ -498,7 +496,7 @@ class Items(Component):
     def mapping(self, value: Any) -> dict[Any, Any]:
         value = self.tracer.attributes.unproxied(value)
         if self._is_read_by_c(value):
-            special_methods.realize_keys(self.tracer, list(dict.keys(value)))
+            special_methods.realize_keys(self.tracer, list(dict.keys(value)), dict)
             return {
                 key: self.tracer.reads.dict_get(value, key, None, varies=True)
                 for key in self.tracer.reads.keys(value)
@@ -506,7 +504,7 @@ class Items(Component):
         keys = self.spread(
             self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})
         )
-        special_methods.realize_keys(self.tracer, keys)
+        special_methods.realize_keys(self.tracer, keys, dict)
         return {key: self.getitem(value, key) for key in keys}
 
     def _is_read_by_c(self, value: Any) -> bool:

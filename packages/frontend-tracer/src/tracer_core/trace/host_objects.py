@@ -116,6 +116,16 @@ class Hashed:
         return self.number
 
 
+def without_hash(cls: type, error: Exception) -> Any:
+    """Returns an object of a class with the names of `cls` whose ``__hash__`` raises an error."""
+
+    def raise_error(self: Any) -> int:
+        raise error
+
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (), {**names, "__hash__": raise_error})()
+
+
 class SortKey:
     """A key of a sort: compares the program's objects."""
 

@@ -212,7 +212,7 @@ class NativeCalls(Component):
             dict)) else [a])
                         if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
             if not SIMPLE_KEYS.issuperset(map(type, elements)):
-                special_methods.realize_keys(self.tracer, elements)
+                special_methods.realize_keys(self.tracer, elements, type(args[0]))
             return
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):

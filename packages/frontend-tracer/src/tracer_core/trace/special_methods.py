@@ -23,11 +23,13 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import HOST_ITERATORS
-from tracer_core.trace.host_objects import Hashed, HostValue, text_part
+from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
 from tracer_core.trace.scalars import SYMBOLS
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
+#: Types of C whose objects have no hash, or perhaps none.
+_MAY_LACK_HASH = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
 _MADE: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 #: Types of the views of dictionaries.
 VIEWS = frozenset({types.MappingProxyType}).union(
@@ -191,9 +193,22 @@ def as_given(iterable: Any, items: list[Any]) -> Any:
     return items
 
 
-def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
+def check_hashable(key: Any, kind: type) -> None:
+    """Raises the error of C code for a key without a hash. kind: of the dictionary or set that the
+    key is looked up in; CPython 3.14 names it."""
+    if type(key) in _MAY_LACK_HASH or type(key).__hash__ is None:
+        _use_as_key(key, kind)
+
+
+def _use_as_key(key: Any, kind: type) -> None:
+    set().add(key) if issubclass(kind, _SETS) else {}.setdefault(key)
+
+
+def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = None) -> None:
     """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
-    run that code again: its answers are guarded, and it changed nothing."""
+    run that code again: its answers are guarded, and it changed nothing. kind: of the container, if
+    `container` is a list of keys."""
+    kind = kind or type(container)
     tracer.scalars.payload(key)
     if _is_replaced(tracer, key):
         raise Break("unsupported_value", "a generator from before this segment is looked up")
@@ -202,7 +217,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     if not own and not any(has_own_hash(tracer, other) for other in known):
         return
     if type(key).__hash__ is None:
-        hash(key)  # raises Python's own error
+        _use_as_key(key, kind)
     if not tracer.provenance.is_fresh(container):
         if isinstance(container, dict):
             tracer.reads.keys(container)
@@ -212,7 +227,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
         if has_own_hash(tracer, one):
             _realize_fields(tracer, one)
     before = tracer.side_effects.activity()
-    number = _key_hash(tracer, key)
+    number = _looked_up_hash(tracer, key, kind)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _stored_hash(tracer, other) == number:
             tracer.operators.truth(tracer.operators.compare("==", other, key))
@@ -232,12 +247,22 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
             object.__setattr__(obj, name, number)
 
 
-def realize_keys(tracer: Tracing, keys: list[Any]) -> None:
-    """Calls `realize_key` for elements that are put into one set or dictionary."""
+def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
+    """Calls `realize_key` for elements that are put into one container of a kind."""
     tracer.provenance.note_hashed(*keys)
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
-            realize_key(tracer, key, keys[:i])
+            realize_key(tracer, key, keys[:i], kind)
+
+
+def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
+    try:
+        return _key_hash(tracer, key)
+    except TypeError as error:
+        raised = error
+    if type(raised) is TypeError:  # C code may put it into words of its own
+        _use_as_key(without_hash(type(key), raised), kind)
+    raise raised
 
 
 def _key_hash(tracer: Tracing, key: Any) -> int:

@@ -171,12 +171,6 @@ def _kind(target: Any) -> Any:
     return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
 
 
-def _must_hash(key: Any) -> None:
-    """Raises Python's own error for an unhashable key, before any change is noted."""
-    if type(key) in (list, dict, set, bytearray, tuple, slice, collections.deque):
-        hash(key)
-
-
 @special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
 def fromkeys(tracer: Tracer, cls: Any, iterable: Any, value: Any = None, /) -> Any:
     """``cls.fromkeys(keys, value)``: the row gets the class first."""
@@ -228,7 +222,7 @@ def contains(tracer: Tracer, target: Any, key: Any) -> bool:
 def store(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     key = tracer.scalars.concrete(key)
     tracer.reads.check_key(key, target)
-    _must_hash(key)
+    special_methods.check_hashable(key, dict)
     tracer.side_effects.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
 
@@ -285,7 +279,7 @@ def update(tracer: Tracer, target: Any, items: Any = (), /, **kwargs: Any) -> No
             tracer.containers.setitem(target, key, value)
             continue
         tracer.reads.check_key(key, target)
-        _must_hash(key)
+        special_methods.check_hashable(key, dict)
         tracer.side_effects.before_store(target, key)
         dict.__setitem__(target, key, value)
 
@@ -372,7 +366,7 @@ def set_contains(tracer: Tracer, method: Any, target: Any, member: Any) -> bool:
 def add(tracer: Tracer, target: Any, value: Any) -> None:
     value = tracer.scalars.concrete(value)
     tracer.reads.check_key(value, target)
-    _must_hash(value)
+    special_methods.check_hashable(value, set)
     tracer.side_effects.before_append(target, [value])
     set.add(target, value)
 
