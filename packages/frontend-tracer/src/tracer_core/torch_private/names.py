@@ -93,7 +93,7 @@ def code_inside(path: str) -> tuple[types.CodeType, ...]:
 def _find(path: str, in_every_build: bool) -> Any:
     found = _look_up(path)
     present = found is not _NOWHERE and _is_key(found)
-    if present or in_every_build:
+    if in_every_build:
         _asked[path] = present
     return found if present else Missing(path)
 
