@@ -91,7 +91,7 @@ def wanted() -> dict[str, list[str]]:
         name
         for name, number in dis.opmap.items()
         if number < 256 and not name.startswith(("INSTRUMENTED_", "<")) and not _NEVER.get(name)
-        and name not in code_module.UNSUPPORTED
+        and name in code_module.HANDLERS
     ]  # fmt: skip
     return {
         "opcodes": opcodes,

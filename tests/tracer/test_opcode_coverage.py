@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import dis
+import functools
+import importlib.util
+import opcode
+import operator
 import sys
-from typing import get_type_hints
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
+import torch
 
+import tracer_core
 from tracer_core.bytecode import opcodes
-from tracer_core.bytecode.code import HANDLERS, UNSUPPORTED
+from tracer_core.bytecode.code import HANDLERS, argument_meaning, decode
+from tracer_core.bytecode.instructions import Instruction, instructions
+from tracer_core.bytecode.opcodes.containers import INTRINSICS_1, INTRINSICS_2
+from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, SYMBOLS
 from tracer_core.bytecode.semantics import (
     AttributeSemantics,
     AttributeWriteSemantics,
@@ -19,7 +31,7 @@ from tracer_core.bytecode.semantics import (
     NameSemantics,
     OperatorSemantics,
 )
-from tracer_core.bytecode.versions import RUNNING, VERSIONS
+from tracer_core.bytecode.versions import RUNNING, VERSIONS, Step, Version
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
 
@@ -104,9 +116,13 @@ OPCODES: dict[str, frozenset[str]] = {
 DECODED_AWAY = frozenset({"CACHE", "EXTENDED_ARG"})
 #: Tools and CPython's own optimizers add these at run time.
 AT_RUN_TIME = {"INSTRUMENTED_LINE", "ANNOTATIONS_PLACEHOLDER"}
-#: In 3.12 the compiler's own names for what a code object holds as something else, and those of
+#: From 3.12 on the compiler's own names for what a code object holds as something else, and those of
 #: tracing tools.
 PSEUDO_FROM = 256
+
+
+def _table(version: str) -> Version:
+    return VERSIONS[tuple(map(int, version.split(".")))]
 
 
 def _instructions() -> frozenset[str]:
@@ -123,8 +139,25 @@ def _instructions() -> frozenset[str]:
 )
 def test_opcode_has_a_handler_or_a_reason(version, name):
     assert opcodes.__all__
-    known = VERSIONS[tuple(map(int, version.split(".")))]
+    known = _table(version)
     assert (name in HANDLERS or name in known.rewrites) != (name in known.unsupported)
+
+
+@pytest.mark.parametrize("version", OPCODES)
+def test_a_table_names_no_opcode_that_its_python_lacks(version):
+    known = _table(version)
+    named = {*known.arguments, *known.rewrites, *known.loop_end, *known.unsupported}
+    named |= set(known.unsupported_intrinsics)
+    assert named - AT_RUN_TIME <= OPCODES[version]
+
+
+@pytest.mark.parametrize("version", OPCODES)
+def test_the_steps_that_stand_for_an_opcode_have_handlers(version):
+    """The decoder's own instructions are those of some Python that it knows."""
+    known = _table(version)
+    assert set(HANDLERS) <= frozenset().union(*OPCODES.values())
+    ends = {name for name in known.loop_end if name not in known.rewrites}
+    assert ends <= set(HANDLERS)
 
 
 def test_the_list_is_that_of_this_python():
@@ -132,6 +165,7 @@ def test_the_list_is_that_of_this_python():
     if version not in OPCODES:
         pytest.skip(f"no list for Python {version}")
     assert _instructions() == OPCODES[version]
+    assert {name for name in RUNNING.unsupported if name not in OPCODES[version]} <= set(dis.opmap)
 
 
 def test_every_opcode_of_this_python_has_a_handler_or_a_reason():
@@ -139,15 +173,202 @@ def test_every_opcode_of_this_python_has_a_handler_or_a_reason():
         name
         for name in _instructions()
         if name not in DECODED_AWAY
-        and not any(name in known for known in (HANDLERS, UNSUPPORTED, RUNNING.rewrites))
+        and not any(name in known for known in (HANDLERS, RUNNING.unsupported, RUNNING.rewrites))
     ]
     assert missing == []
 
 
-def test_reasons_are_sentences_and_needed():
-    assert all(len(reason.split()) > 2 for reason in UNSUPPORTED.values())
-    known = frozenset().union(*OPCODES.values())
-    assert {name for name in UNSUPPORTED if name not in known} <= AT_RUN_TIME
+@pytest.mark.parametrize("version", OPCODES)
+def test_reasons_are_sentences(version):
+    known = _table(version)
+    reasons = [*known.unsupported.values()]
+    reasons += [why for one in known.unsupported_intrinsics.values() for why in one.values()]
+    assert all(len(reason.split()) > 2 for reason in reasons)
+
+
+def _intrinsics():
+    """(opcode, argument, name in CPython) of each intrinsic of this Python."""
+    tables = {
+        "CALL_INTRINSIC_1": getattr(opcode, "_intrinsic_1_descs", ()),
+        "CALL_INTRINSIC_2": getattr(opcode, "_intrinsic_2_descs", ()),
+    }
+    return [
+        (name, arg, described)
+        for name, names in tables.items()
+        for arg, described in enumerate(names)
+        if arg  # 0 is no intrinsic
+    ]
+
+
+MEANT_INTRINSICS = {"CALL_INTRINSIC_1": INTRINSICS_1, "CALL_INTRINSIC_2": INTRINSICS_2}
+
+
+def test_every_intrinsic_of_this_python_is_meant_or_has_a_reason():
+    wrong = [
+        (name, described)
+        for name, arg, described in _intrinsics()
+        if (arg in MEANT_INTRINSICS[name]) == (arg in RUNNING.unsupported_intrinsics.get(name, {}))
+    ]
+    assert wrong == []
+
+
+def test_no_intrinsic_is_named_that_this_python_lacks():
+    known = {(name, arg) for name, arg, _ in _intrinsics()}
+    named = {
+        (name, arg)
+        for table in (RUNNING.unsupported_intrinsics, MEANT_INTRINSICS if known else {})
+        for name, args in table.items()
+        for arg in args
+    }
+    assert named <= known
+
+
+def _decoded(name: str, arg: int, raw: types.CodeType) -> tuple[Step, ...]:
+    """Returns what an instruction of this Python with an argument is decoded to."""
+    found = [Instruction(name, dis.opmap[name], arg, 0, 0, None, 1)]
+    rewrite = RUNNING.rewrites.get(name)
+    return rewrite(found, 0, raw) if rewrite else (Step(name, argument_meaning(found[0], raw)),)
+
+
+def test_every_binary_operator_of_this_python_is_meant():
+    raw = _decoded.__code__
+    for arg, (described, symbol) in enumerate(opcode._nb_ops):
+        (step,) = _decoded("BINARY_OP", arg, raw)
+        if step.name == "BINARY_OP":
+            table = INPLACE if described.startswith("NB_INPLACE_") else BINARY
+            assert step.arg == arg and SYMBOLS[arg] == symbol
+            assert symbol.removesuffix("=") in table, described
+        else:
+            assert (symbol, step) == ("[]", Step("BINARY_SUBSCR", None))
+
+
+def test_every_comparison_of_this_python_is_meant():
+    assert set(COMPARE) == set(dis.cmp_op)
+    for symbol in dis.cmp_op:
+        raw = compile(f"a {symbol} b", "", "eval")
+        assert Step("COMPARE_OP", symbol) in _steps(raw)
+
+
+NEW_IN_314 = pytest.mark.skipif(sys.version_info < (3, 14), reason="an opcode of Python 3.14")
+
+
+@NEW_IN_314
+def test_every_special_method_of_this_python_is_meant():
+    for arg, name in enumerate(opcode._special_method_names):
+        assert _decoded("LOAD_SPECIAL", arg, _decoded.__code__) == (Step("LOAD_SPECIAL", name),)
+
+
+@NEW_IN_314
+def test_every_common_constant_of_this_python_is_meant():
+    assert opcode._common_constants
+    for arg, value in enumerate(opcode._common_constants):
+        (step,) = _decoded("LOAD_COMMON_CONSTANT", arg, _decoded.__code__)
+        assert step.name == "LOAD_CONST" and step.arg is value
+
+
+#: Parts of a function statement, each a flag of MAKE_FUNCTION or SET_FUNCTION_ATTRIBUTE.
+PARTS = {
+    "defaults": ("a=x", ""), "keyword_defaults": ("*, b=x", ""), "annotations": ("c: int = 1", ""),
+    "closure": ("", "x"), "all": ("a=x, *, b=x, c: int = 1", "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_function_statement_keeps_its_parts(part):
+    parameters, free = PARTS[part]
+    names: dict[str, Any] = {}
+    source = f"""
+def fn(x):
+    def made({parameters}):
+        return {free or 0}
+    return made, x + 1
+"""
+    exec(source, names)
+    x = torch.ones(2)
+    want, got = names["fn"](x)[0], tracer_core.compile(names["fn"], backend="eager")(x)[0]
+    for read in (
+        "__defaults__",
+        "__kwdefaults__",
+        "__annotations__",
+        "__closure__",
+        "__qualname__",
+    ):
+        assert _plain(getattr(got, read)) == _plain(getattr(want, read))
+    assert got.__code__ is want.__code__
+    torch.testing.assert_close(torch.as_tensor(got()), torch.as_tensor(want()))
+
+
+def _plain(value):
+    """Returns something to compare: of cells their contents, of tensors their numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, types.CellType):
+        return _plain(value.cell_contents)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _steps(raw: types.CodeType) -> list[Step]:
+    code = decode(raw)
+    return [Step(name, arg) for name, arg in zip(code.names, code.args, strict=True)]
+
+
+def _nested(raw: types.CodeType) -> Iterator[types.CodeType]:
+    yield raw
+    for constant in raw.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
+
+
+@pytest.mark.parametrize("name", ("argparse", "asyncio.base_events", "contextlib", "typing"))
+def test_instructions_are_those_of_dis(name):
+    source = Path(importlib.util.find_spec(name).origin).read_text()
+    source += "\nasync def every(them):\n    async for one in them:\n        print(one)\n"
+    for raw in _nested(compile(source, name, "exec")):
+        want = [
+            (one.opname, one.arg, one.offset, one.argval if one.opcode in JUMPS else None)
+            for one in dis.get_instructions(raw)
+            if one.opname not in DECODED_AWAY
+        ]
+        got = [(one.name, one.arg, one.offset, one.target) for one in instructions(raw)]
+        assert got == want
+        decode(raw)
+
+
+def busy(numbers):
+    total = {}
+    for one in numbers:
+        total[str(one)] = one + 1 if one > 2 else super(int, one).__hash__()
+    return [*total, len(total), *(n for n in total)]
+
+
+def test_specialised_code_is_decoded_as_before():
+    """CPython replaces instructions of code that runs often."""
+    want = instructions(busy.__code__.replace())
+    for _ in range(100):
+        busy([1, 2, 3, 4])
+    assert instructions(busy.__code__) == want
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12")
+def test_code_that_a_tool_watches_is_decoded_as_before():
+    """CPython replaces instructions where a tool wants to hear of events."""
+    want = instructions(busy.__code__.replace())
+    events, tool = sys.monitoring.events, sys.monitoring.DEBUGGER_ID
+    every = [one for name, one in vars(events).items() if name.isupper() and one]
+    sys.monitoring.use_tool_id(tool, "test")
+    try:
+        sys.monitoring.set_events(tool, functools.reduce(operator.or_, every))
+        busy([1, 2, 3, 4])
+        watched = instructions(busy.__code__)
+    finally:
+        sys.monitoring.set_events(tool, 0)
+        sys.monitoring.free_tool_id(tool)
+    assert watched == want
 
 
 ROLES = {

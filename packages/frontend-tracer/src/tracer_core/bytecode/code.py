@@ -29,16 +29,13 @@ Handler = Callable[[Any, Any, Any], Any]
 #: opname -> handler(machine, frame, argument). Filled by the modules of `opcodes/`.
 HANDLERS: dict[str, Handler] = {}
 
-#: Opcode without a handler -> reason. A test checks that each opcode is here or has a handler.
-UNSUPPORTED = RUNNING.unsupported
 
-
-def _is_handled(name: str, arg: Any) -> bool:
-    return name in HANDLERS and arg not in RUNNING.lazy_intrinsics.get(name, ())
-
-
-def _shown(name: str, arg: Any) -> str:
-    return f"{name} {arg}" if name in RUNNING.lazy_intrinsics else name
+def _refusal(name: str, arg: Any) -> str:
+    """Returns which instruction the tracer does not run and why; of the others, an empty text."""
+    if name not in HANDLERS:
+        return f"{name}: {RUNNING.unsupported.get(name, 'no handler')}"
+    reasons = RUNNING.unsupported_intrinsics.get(name)
+    return f"{name} {arg}: {reasons[arg]}" if reasons and arg in reasons else ""
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
@@ -71,7 +68,7 @@ class Code:
     """A decoded code object. names, handlers, args, lines: one per instruction. locals_names:
     localsplus names. live[i] (used only by graph breaks): indices of fast locals read at or after
     instruction i before being written (cells and free variables are always live). unsupported: the
-    first opcode without a handler, or an empty string."""
+    first instruction that the tracer does not run with the reason, or an empty string."""
 
     raw: types.CodeType
     names: tuple[str, ...]
@@ -119,7 +116,7 @@ BRANCHES = frozenset(
 
 def _no_handler(name: str) -> Handler:
     def handler(machine: object, frame: object, arg: Any) -> Any:
-        raise Break("unsupported_opcode", f"{name}: {UNSUPPORTED.get(name, 'no handler')}")
+        raise Break("unsupported_opcode", _refusal(name, arg))
 
     return handler
 
@@ -140,8 +137,8 @@ def _decode(raw: types.CodeType) -> Code:
     for number, instruction in enumerate(found):
         index_of[instruction.begin] = index_of[instruction.offset] = len(steps)
         rewrite = RUNNING.rewrites.get(instruction.name)
-        meant = (Step(instruction.name, _argument(instruction, raw)),) if rewrite is None else (
-            rewrite(found, number, raw))  # fmt: skip
+        meant = rewrite(found, number, raw) if rewrite else (
+            Step(instruction.name, argument_meaning(instruction, raw)),)  # fmt: skip
         steps += meant
         kept += [instruction] * len(meant)
     names = tuple(step.name for step in steps)
@@ -161,9 +158,7 @@ def _decode(raw: types.CodeType) -> Code:
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
         is_generator=bool(raw.co_flags & 0x20),
-        unsupported=next(
-            (_shown(n, a) for n, a in zip(names, args, strict=True) if not _is_handled(n, a)), ""
-        ),
+        unsupported=next(filter(None, map(_refusal, names, args)), ""),
     )
 
 
@@ -175,7 +170,8 @@ def _localsplus(raw: types.CodeType) -> tuple[str, ...]:
 _CONSTANTS, _NAMES = frozenset(dis.hasconst), frozenset(dis.hasname)
 
 
-def _argument(instruction: Instruction, raw: types.CodeType) -> Any:
+def argument_meaning(instruction: Instruction, raw: types.CodeType) -> Any:
+    """Returns the constant, name, flags or number that an argument stands for; None for a jump's."""
     arg = instruction.arg
     if arg is None or instruction.target is not None:
         return None

@@ -24,7 +24,12 @@ _CACHES: tuple[int, ...] = tuple(
 #: Opcodes with an argument; dis has the list since 3.12.
 _HAS_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))
 _RELATIVE, _ABSOLUTE = frozenset(dis.hasjrel), frozenset(dis.hasjabs)
-_BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
+#: Jumps whose argument counts backwards; END_ASYNC_FOR is a jump since 3.14.
+_BACKWARD = frozenset(
+    code
+    for name, code in dis.opmap.items()
+    if "JUMP_BACKWARD" in name or name.endswith("END_ASYNC_FOR")
+)
 
 
 class Instruction(NamedTuple):

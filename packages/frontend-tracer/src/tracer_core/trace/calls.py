@@ -16,7 +16,7 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
-from tracer_core.bytecode.code import UNSUPPORTED, decode, is_eager_only
+from tracer_core.bytecode.code import decode, is_eager_only
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
@@ -224,11 +224,7 @@ class Calls(Component):
         self._guard_code(function)
         code = decode(function.__code__)
         if code.unsupported:
-            raise Break(
-                "unsupported_opcode",
-                f"{function.__qualname__} uses {code.unsupported}:"
-                f" {UNSUPPORTED.get(code.unsupported, 'no handler')}",
-            )
+            raise Break("unsupported_opcode", f"{function.__qualname__} uses {code.unsupported}")
         frame = Frame(function, code)
         bind(self.tracer, frame, args, kwargs)
         if frame.code.is_generator:

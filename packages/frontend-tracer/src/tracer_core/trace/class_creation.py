@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracer_core.bytecode.code import UNSUPPORTED, decode
+from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.fx_capture.provenance import instances_have, is_constant
@@ -205,8 +205,7 @@ def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     """Runs a class body with its names in `namespace`; returns the ``__class__`` cell or None."""
     code = decode(body.__code__)
     if code.unsupported:
-        reason = UNSUPPORTED.get(code.unsupported, "no handler")
-        raise Break("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
+        raise Break("unsupported_opcode", f"a class body uses {code.unsupported}")
     tracer.calls.interpreted[body.__code__] = body
     frame = Frame(body, code)
     frame.namespace = namespace

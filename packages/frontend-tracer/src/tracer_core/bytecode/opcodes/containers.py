@@ -205,7 +205,13 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(_INTRINSICS[arg](m, m.pop(f)))
+    f.stack.append(INTRINSICS_1[arg](m, m.pop(f)))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
+    lower, upper = m.pop_n(f, 2)
+    f.stack.append(INTRINSICS_2[arg](m, lower, upper))
 
 
 def _stop_iteration(m: Machine, error: BaseException) -> BaseException:
@@ -217,19 +223,13 @@ def _stop_iteration(m: Machine, error: BaseException) -> BaseException:
     return error
 
 
-@opcode("CALL_INTRINSIC_2")
-def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
-    if arg == 1:
-        raised = m.pop(f)
-        f.stack.append(reraise_star(m, m.pop(f), raised))
-    else:
-        assert arg == 4, "decoding lists the others as unsupported"
-        parameters = m.pop(f)
-        m.peek(f).__type_params__ = parameters
+def _set_type_parameters(m: Machine, function: Any, parameters: Any) -> Any:
+    function.__type_params__ = parameters
+    return function
 
 
-#: Argument of CALL_INTRINSIC_1 -> its meaning; `code.py` lists the others as unsupported.
-_INTRINSICS: dict[int, Callable[[Machine, Any], Any]] = {
+#: Argument of CALL_INTRINSIC_1 -> its meaning; the release's table says why it lacks the others.
+INTRINSICS_1: dict[int, Callable[[Machine, Any], Any]] = {
     3: _stop_iteration,
     5: lambda m, value: m.operators.unary("+", value),
     6: lambda m, value: m.names.made(tuple(value)),
@@ -237,4 +237,9 @@ _INTRINSICS: dict[int, Callable[[Machine, Any], Any]] = {
     8: lambda m, value: m.names.made(type_parameter("**", value)),
     9: lambda m, value: m.names.made(type_parameter("*", value)),
     10: lambda m, value: subscript_generic(value),
+}
+#: Of CALL_INTRINSIC_2.
+INTRINSICS_2: dict[int, Callable[[Machine, Any, Any], Any]] = {
+    1: reraise_star,
+    4: _set_type_parameters,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tracer_core.bytecode.versions.version import (
     ASYNC,
+    AT_PROMPT,
+    IN_MODULE,
     UNSUPPORTED,
     Version,
     compared,
@@ -21,8 +23,7 @@ VERSION = Version(
     loop_end=(),
     unsupported={
         **UNSUPPORTED, **dict.fromkeys(("BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP"), ASYNC),
-        "IMPORT_STAR": "only legal at module level, which is never traced",
-        "PRINT_EXPR": "only emitted by the interactive prompt",
+        "IMPORT_STAR": IN_MODULE, "PRINT_EXPR": AT_PROMPT,
     },
-    lazy_intrinsics={},
+    unsupported_intrinsics={},
 )  # fmt: skip

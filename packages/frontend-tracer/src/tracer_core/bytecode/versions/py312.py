@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tracer_core.bytecode.versions.version import (
     ASYNC,
-    UNSUPPORTED,
+    UNSUPPORTED_INTRINSICS,
+    UNSUPPORTED_SINCE_312,
     Version,
     compared,
     name_and_flag,
@@ -20,11 +21,6 @@ VERSION = Version(
     rewrites={"END_FOR": nothing},
     null_last=False,
     loop_end=("END_FOR",),
-    unsupported={
-        **UNSUPPORTED, "BEFORE_ASYNC_WITH": ASYNC,
-        "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
-    },
-    lazy_intrinsics={
-        "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}), "CALL_INTRINSIC_2": frozenset({2, 3})
-    },
+    unsupported={**UNSUPPORTED_SINCE_312, "BEFORE_ASYNC_WITH": ASYNC},
+    unsupported_intrinsics=UNSUPPORTED_INTRINSICS,
 )  # fmt: skip

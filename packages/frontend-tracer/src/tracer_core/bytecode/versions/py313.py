@@ -15,7 +15,8 @@ from tracer_core.bytecode.instructions import Instruction
 from tracer_core.bytecode.versions.version import (
     ASYNC,
     NOTHING,
-    UNSUPPORTED,
+    UNSUPPORTED_INTRINSICS_SINCE_313,
+    UNSUPPORTED_SINCE_312,
     Rewrite,
     Step,
     Version,
@@ -89,12 +90,9 @@ VERSION = Version(
     null_last=True,
     loop_end=("END_FOR", "POP_TOP"),
     unsupported={
-        **UNSUPPORTED, "BEFORE_ASYNC_WITH": ASYNC,
+        **UNSUPPORTED_SINCE_312, "BEFORE_ASYNC_WITH": ASYNC,
         "EXIT_INIT_CHECK": "only in frames that CPython makes itself",
         "ENTER_EXECUTOR": "added at run time; decoded as the original",
-        "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
     },
-    lazy_intrinsics={
-        "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}), "CALL_INTRINSIC_2": frozenset({2, 3, 5})
-    },
+    unsupported_intrinsics=UNSUPPORTED_INTRINSICS_SINCE_313,
 )  # fmt: skip

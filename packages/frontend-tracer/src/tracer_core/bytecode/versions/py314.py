@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from tracer_core.bytecode.instructions import Instruction
 from tracer_core.bytecode.versions import py313
-from tracer_core.bytecode.versions.version import ASYNC, UNSUPPORTED, Rewrite, Step, nothing
+from tracer_core.bytecode.versions.version import Rewrite, Step, nothing
 
 #: What LOAD_COMMON_CONSTANT pushes; empty before 3.14.
 _COMMON: Sequence[object] = getattr(dis, "_common_constants", ())
-#: Name -> function; in the order of LOAD_SPECIAL's argument.
-_SPECIAL = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+#: The method that LOAD_SPECIAL looks up; empty before 3.14.
+_SPECIAL: Sequence[str] = getattr(dis, "_special_method_names", ())
 _SUBSCRIPT = next((at for at, (_, sign) in enumerate(dis._nb_ops) if sign == "[]"), -1)  # type: ignore[attr-defined]
 
 
@@ -50,8 +50,8 @@ VERSION = replace(
     },
     loop_end=("END_FOR", "POP_ITER"),
     unsupported={
-        **UNSUPPORTED,
-        **{name: why for name, why in py313.VERSION.unsupported.items() if why != ASYNC},
+        **{name: why for name, why in py313.VERSION.unsupported.items()
+           if name != "BEFORE_ASYNC_WITH"},
         "ANNOTATIONS_PLACEHOLDER": "only inside the compiler",
     },
 )  # fmt: skip

@@ -30,9 +30,8 @@ class Version:
     with an index. rewrites: opcode -> the steps that stand for it. null_last: whether a callable
     lies below the NULL of a call without ``self``. loop_end: the opcodes at the target of FOR_ITER
     that pop what it has popped already.
-    unsupported: opcode -> why it has no handler. lazy_intrinsics: opcode -> the arguments of
-    intrinsics that create lazily evaluated objects (bounds of type parameters, aliases), or are
-    legal only at module level or in async generators.
+    unsupported: opcode -> why it has no handler. unsupported_intrinsics: opcode -> argument -> why
+    its handler has no meaning for that argument.
     """
 
     arguments: Mapping[str, Callable[[int, types.CodeType], Any]]
@@ -40,7 +39,7 @@ class Version:
     null_last: bool
     loop_end: tuple[str, ...]
     unsupported: Mapping[str, str]
-    lazy_intrinsics: Mapping[str, frozenset[int]]
+    unsupported_intrinsics: Mapping[str, Mapping[int, str]]
 
 
 def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
@@ -51,11 +50,28 @@ def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple
 NOTHING = (Step("NOP", None),)
 ASYNC = "async functions are called natively"
 
+AT_PROMPT = "only emitted by the interactive prompt"
+IN_MODULE = "only legal at module level, which is never traced"
+_LAZY = "CPython evaluates it when it is asked for, not where it is written"
+
 #: Opcodes without a handler in every release.
-UNSUPPORTED = {
-    **dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR"), ASYNC),
+UNSUPPORTED = dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR"), ASYNC)
+#: Opcodes without a handler since 3.12.
+UNSUPPORTED_SINCE_312 = {
+    **UNSUPPORTED,
     "INTERPRETER_EXIT": "never in a code object's own bytecode",
     "RESERVED": "not an instruction",
+    "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
+}
+#: Arguments of intrinsics without a meaning since 3.12.
+UNSUPPORTED_INTRINSICS: Mapping[str, Mapping[int, str]] = {
+    "CALL_INTRINSIC_1": {1: AT_PROMPT, 2: IN_MODULE, 4: ASYNC, 11: _LAZY},
+    "CALL_INTRINSIC_2": {2: _LAZY, 3: _LAZY},
+}
+#: Those since 3.13, with defaults of type parameters.
+UNSUPPORTED_INTRINSICS_SINCE_313 = {
+    **UNSUPPORTED_INTRINSICS,
+    "CALL_INTRINSIC_2": {**UNSUPPORTED_INTRINSICS["CALL_INTRINSIC_2"], 5: _LAZY},
 }
 
 
