@@ -29,7 +29,7 @@ class ExceptionSemantics(Protocol):
     def history(self, error: BaseException) -> Any:
         """Returns the path of an exception, which is equal for two parts of one group."""
 
-    def type_name(self, value: Any) -> str:
+    def type_name(self, value: Any, qualified: bool = False) -> str:
         """Returns the name of a value's type, for the message of an exception about to be raised."""
         ...
 

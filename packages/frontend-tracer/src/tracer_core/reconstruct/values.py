@@ -31,6 +31,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL, LazyValue
+from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
 from tracer_core.fx_capture.graph_breaks import Restart, RunNatively
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
@@ -413,6 +414,8 @@ _C_MODULES = frozenset(
 #: Objects that one call makes -> the function, and its arguments.
 _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     slice: lambda obj: (slice, obj.start, obj.stop, obj.step),
+    INTERPOLATION: lambda obj: (INTERPOLATION, *(getattr(obj, field) for field in FIELDS)),
+    TEMPLATE: lambda obj: (TEMPLATE, *obj),
     super: lambda obj: (super, obj.__thisclass__, obj.__self__),
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),

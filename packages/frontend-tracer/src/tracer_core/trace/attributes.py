@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import decimal
 import gc
+import itertools
 import sys
 import threading
 import types
@@ -20,6 +21,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
@@ -274,6 +276,18 @@ class Attributes(Component):
             return value
         return self.provenance.read_varying(value, self.sources.make(source, "slot", name))
 
+    def interpolations(self, template: Any) -> list[Any]:
+        """Returns the interpolations of a template string."""
+        return self.tracer.containers.spread(self.getattr(template, "interpolations"))
+
+    def template_parts(self, template: Any) -> list[Any]:
+        """Returns what a loop over a template string gives: texts that are not empty, and
+        interpolations."""
+        texts = self.tracer.containers.spread(self.getattr(template, "strings"))
+        parts = itertools.zip_longest(texts, self.interpolations(template), fillvalue="")
+        flat = itertools.chain.from_iterable(parts)
+        return [part for part in flat if type(part) is not str or part]
+
     def _wrapped(self, raw: Any) -> Any:
         """Returns the function in a staticmethod or classmethod of a class."""
         source = self.provenance.source_of(raw)
@@ -490,6 +504,8 @@ class Attributes(Component):
             if value is NULL:
                 raise ValueError("Cell is empty")
             return value
+        if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
+            return tuple(self.getattr(one, "value") for one in self.interpolations(obj))
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.attribute(obj, raw) is not None:

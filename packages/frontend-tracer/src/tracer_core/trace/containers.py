@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.numpy_types import ARRAY
@@ -362,6 +363,8 @@ class Items(Component):
         return self.tracer.native_calls.born(made) if type(made) is _ORDERED else made
 
     def loop(self, value: Any) -> Any:
+        if type(value) is TEMPLATE:
+            return iter(self.tracer.attributes.template_parts(value))
         if (
             self.provenance.is_fresh(value)
             or not self._is_sequence(value)
@@ -442,6 +445,8 @@ class Items(Component):
         if type(value) in VIEWS or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)
+        if type(value) is TEMPLATE:
+            return self.tracer.attributes.template_parts(value)
         return list(itertools.islice(self.stream(value), limit))
 
     def arguments(self, value: Any) -> list[Any]:

@@ -37,7 +37,7 @@ from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
 from tracer_core.trace.dict_entries import ABSENT, Entries
 from tracer_core.trace.instances import super_cells
-from tracer_core.trace.raised_exceptions import name_in_c
+from tracer_core.trace.raised_exceptions import name_in_c, qualified_name
 
 use_own_builtins(globals())
 
@@ -102,8 +102,8 @@ class EagerExceptions:
     def history(self, error: BaseException) -> Any:
         return history(error)
 
-    def type_name(self, value: Any) -> str:
-        return name_in_c(type(value))
+    def type_name(self, value: Any, qualified: bool = False) -> str:
+        return qualified_name(type(value)) if qualified else name_in_c(type(value))
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Does nothing: CPython keeps the traceback that `history` reads."""

@@ -215,17 +215,19 @@ class TracedGenerator:
             self.running = False
         return None
 
-    def close(self) -> None:
+    def close(self) -> Any:
         if self.finished or not self.started:
             self.finished = self.moved = True
-            return
+            return None
         inner = self.delegate()
         raised = None if inner is None else self._close_inner(inner)
         try:
             self._resume(raised or GeneratorExit())
-        except (GeneratorExit, StopIteration):
+        except GeneratorExit:
             self.finished = True
-            return
+            return None
+        except StopIteration as stop:
+            return stop.value if sys.version_info >= (3, 13) else None
         raise RuntimeError("generator ignored GeneratorExit")
 
     def _check_not_running(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents
 from tracer_core.bytecode.host_builtins import builtins_of
+from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.own_reference import outlives_entries
@@ -23,7 +24,8 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.class_creation import ENUM_HOOKS
 from tracer_core.trace.component import Component
 
-_TYPE_PARAMETERS = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
+#: Types of objects that instructions make and whose parts the trace may not know.
+_MADE_IN_C = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, INTERPOLATION, TEMPLATE)
 
 
 class Names(Component):
@@ -160,7 +162,7 @@ class Names(Component):
             self._keep.append(value)
             for cell in value.__closure__ or ():
                 self._fresh_cells.add(id(cell))
-        elif isinstance(value, _TYPE_PARAMETERS):
+        elif isinstance(value, _MADE_IN_C):
             self.tracer.native_calls.born(value)
         return value
 

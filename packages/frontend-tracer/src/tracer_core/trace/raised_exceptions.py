@@ -71,6 +71,13 @@ def name_in_c(cls: type) -> str:
     return f"{cls.__module__}.{cls.__name__}"
 
 
+def qualified_name(cls: type) -> str:
+    """Returns a type's whole name as C code's error messages since Python 3.13 give it."""
+    module = cls.__module__
+    is_plain = not isinstance(module, str) or module == "builtins"
+    return cls.__qualname__ if is_plain else f"{module}.{cls.__qualname__}"
+
+
 _OWN = str(Path(__file__).parents[1])
 
 
@@ -150,12 +157,12 @@ class RaisedExceptions(Component):
         ]
         return passed, history(error)
 
-    def type_name(self, value: Any) -> str:
-        """Returns the name of a value's type. Breaks if the value is one of the tracer's own
+    def type_name(self, value: Any, qualified: bool = False) -> str:
+        """Returns the name of a value's type, as C code gives it or whole. Breaks if the value is one of the tracer's own
         objects, whose real type's name is unknown: eager mode then raises the exception."""
         if _holds_stand_in(value, 0):
             raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
-        return name_in_c(type(value))
+        return qualified_name(type(value)) if qualified else name_in_c(type(value))
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Gives a part of an exception group the history of the group."""

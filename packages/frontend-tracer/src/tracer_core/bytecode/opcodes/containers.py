@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
+from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
 from tracer_core.fx_capture.provenance import instances_have
 
@@ -24,8 +24,13 @@ handlers({
     "BUILD_STRING": lambda m, f, arg: f.stack.append("".join(m.pop_n(f, arg))),
     "BUILD_SLICE": lambda m, f, arg: f.stack.append(slice(*m.pop_n(f, arg))),
     "FORMAT_SIMPLE": lambda m, f, arg: f.stack.append(m.containers.format(m.pop(f), "")),
-    "LIST_TO_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop(f)))),
+    "LIST_TO_TUPLE": lambda m, f, arg: f.stack.append(_list_to_tuple(m, m.pop(f))),
 })  # fmt: skip
+
+
+def _list_to_tuple(m: Machine, items: list[Any]) -> tuple[Any, ...]:
+    # The list may be from before a graph break, where its items are read with guards.
+    return m.names.made(tuple(m.containers.spread(items)))
 
 
 @opcode("BUILD_SET")
@@ -74,18 +79,15 @@ def format_with_spec(m: Machine, f: Frame, arg: Any) -> None:
 def build_interpolation(m: Machine, f: Frame, arg: int) -> None:
     spec = m.pop(f) if arg & 1 else ""
     value, text = m.pop_n(f, 2)
-    kind: Any = importlib.import_module("string.templatelib").Interpolation
-    f.stack.append(
-        m.calls.call_value(kind, [value, text, (None, "s", "r", "a")[arg >> 2], spec], {})
-    )
+    conversion = (None, "s", "r", "a")[arg >> 2]
+    f.stack.append(m.names.made(INTERPOLATION(value, text, conversion, spec)))
 
 
 @opcode("BUILD_TEMPLATE")
 def build_template(m: Machine, f: Frame, arg: Any) -> None:
     strings, interpolations = m.pop_n(f, 2)
-    parts = [part for pair in itertools.zip_longest(strings, interpolations) for part in pair]
-    kind: Any = importlib.import_module("string.templatelib").Template
-    f.stack.append(m.calls.call_value(kind, [part for part in parts if part is not None], {}))
+    f.stack.append(m.names.made(TEMPLATE(strings[0], *itertools.chain.from_iterable(
+        zip(interpolations, strings[1:], strict=True)))))  # fmt: skip
 
 
 @opcode("LIST_APPEND")
@@ -232,7 +234,7 @@ def _set_type_parameters(m: Machine, function: Any, parameters: Any) -> Any:
 INTRINSICS_1: dict[int, Callable[[Machine, Any], Any]] = {
     3: _stop_iteration,
     5: lambda m, value: m.operators.unary("+", value),
-    6: lambda m, value: m.names.made(tuple(value)),
+    6: _list_to_tuple,
     7: lambda m, value: m.names.made(type_parameter("", value)),
     8: lambda m, value: m.names.made(type_parameter("**", value)),
     9: lambda m, value: m.names.made(type_parameter("*", value)),

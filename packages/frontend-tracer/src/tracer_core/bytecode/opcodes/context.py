@@ -8,33 +8,37 @@ from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
+from tracer_core.fx_capture.provenance import instances_have
 
 use_own_builtins(globals())
 
 
-def _bound(m: Machine, manager: Any, name: str) -> Any:
+def _bound(m: Machine, manager: Any, name: str, missed: str, qualified: bool) -> Any:
+    """Returns a manager's special method. missed: what the error of a manager without it adds.
+    qualified: whether the error gives the whole name of the manager's class."""
     found = m.attributes.special(manager, name, None)
     if found is not None:
         return found
-    missed = " (missed __exit__ method)" if name == "__exit__" else ""
-    raise TypeError(
-        f"'{m.exceptions.type_name(manager)}' object does not support the context manager"
-        f" protocol{missed}"
-    )
+    kind = m.exceptions.type_name(manager, qualified)
+    raise TypeError(f"'{kind}' object does not support the context manager protocol{missed}")
 
 
 @opcode("BEFORE_WITH")
 def before_with(m: Machine, f: Frame, arg: Any) -> None:
     manager = m.pop(f)
-    enter = _bound(m, manager, "__enter__")
-    leave = _bound(m, manager, "__exit__")
+    enter = _bound(m, manager, "__enter__", "", False)
+    leave = _bound(m, manager, "__exit__", " (missed __exit__ method)", False)
     f.stack.append(leave)
     m.calls.call(f, enter, [], {})
 
 
 @opcode("LOAD_SPECIAL")
 def load_special(m: Machine, f: Frame, arg: str) -> None:
-    f.stack += [_bound(m, m.pop(f), arg), NULL]
+    manager, missed = m.pop(f), f" (missed {arg} method)"
+    if all(instances_have(type(manager), name) for name in ("__aenter__", "__aexit__")):
+        missed += (" but it supports the asynchronous context manager protocol. Did you mean to use"
+                   " 'async with'?")  # fmt: skip
+    f.stack += [_bound(m, manager, arg, missed, True), NULL]
 
 
 @opcode("WITH_EXCEPT_START")

@@ -1,0 +1,970 @@
+"""Constructs whose bytecode or meaning changed between CPython 3.11 and 3.14, at graph breaks too:
+super-instructions, calls, truth values, ``with``, comprehensions, frame locals, annotations, template
+strings, ``finally``, monitoring, generators and the garbage collector.
+
+Programs in the syntax of a later Python are source text, and are skipped on an earlier one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import sys
+import weakref
+
+import pytest
+import torch
+
+import tracer_core
+from tests.tracer.programs import Programs, X, Y, texts_of
+from tests.tracer.twin import module, same, twin
+from tracer_core import graph_break
+from tracer_core.testing import compare
+
+program = Programs()
+at_breaks = program(graphs=None, breaks=None)
+
+
+def broken(value):
+    """Ends the graph where it is called."""
+    graph_break()
+    return value
+
+
+# -- instructions on two variables --
+
+
+@program
+def pairs_of_variables(x):
+    a, b = x, x + 1
+    a, b = b, a
+    c = a - b
+    d = c
+    a, b, c = c, a, b
+    return a * b, c / (d + 2), a
+
+
+@at_breaks
+def pairs_of_variables_around_breaks(x):
+    a, b = broken(x), broken(x + 1)
+    a, b = b, broken(a)
+    total = a
+    for c, d in [(a, b), (b, a)]:
+        e, f = broken(d), c
+        total = total + e * f
+    return total, broken(a) @ b.T, (a, b)
+
+
+@program
+def the_second_of_two_variables_is_unbound(x):
+    a = b = x.sum()
+    del b
+    try:
+        return a + b
+    except UnboundLocalError as error:
+        return a, str(error)
+
+
+@program
+def more_variables_than_a_pair_has_room_for(x):
+    a = b = c = d = e = f = g = h = i = j = k = l = m = n = o = x
+    p, q = a + o, b - n
+    q, p = p, q
+    return p * q + c + d + e + f + g + h + i + j + k + l + m
+
+
+# -- calls --
+
+
+def described(*args, scale=1, **others):
+    return [arg * scale for arg in args], sorted(others)
+
+
+class Scaled:
+    def __init__(self, by, *, extra=0):
+        self.by, self.extra = by, extra
+
+    def times(self, value, *, plus=0):
+        return value * self.by + plus + self.extra
+
+    def __call__(self, value, **more):
+        return self.times(value, **more)
+
+
+class Twice(Scaled):
+    def times(self, value, *, plus=0):
+        return super().times(value, plus=plus) * 2
+
+
+@program
+def calls_with_keywords(x):
+    first = described(x, scale=2, other=x)
+    second = described(*[x, x], **{"scale": 3, "a b": 1})
+    made = Twice(by=x.shape[0], extra=1)
+    return first, second, made.times(x, plus=2), made(value=x, plus=1), dict(a=x, b=2)
+
+
+@at_breaks
+def calls_with_keywords_around_breaks(x):
+    made = Twice(broken(2), extra=broken(x.mean()))
+    first = described(broken(x), scale=broken(2), other=broken(x))
+    second = made.times(broken(x), plus=broken(1))
+    third = described(*broken([x]), **broken({"scale": 3}))
+    return first, second, third, (broken(described) if x.dim() else None)(x, scale=4)
+
+
+@program
+def calls_that_do_not_fit(x):
+    def named(a, /, b, *, c):
+        return a, b, c
+
+    return x + 1, texts_of(
+        lambda: named(1, b=2),
+        lambda: named(1, c=2),
+        lambda: named(a=1, b=2, c=3),
+        lambda: named(1, 2, c=3, d=4),
+        lambda: named(1, 2, 3, c=4),
+        lambda: named(1, 2, b=3, c=4),
+        lambda: named(*[1, 2], **{"c": 1}, **{"c": 2}),  # noqa: PIE804
+        lambda: named(1, 2, colour=4, c=3),
+    )
+
+
+@program
+def callables_that_are_computed(x):
+    def adder(n):
+        return lambda value, *, by=1: value + n * by
+
+    table = {"f": adder(1), "g": adder(2)}
+    return table["f"](x)[0], adder(3)(x, by=2), (adder(4) if x.dim() > 1 else adder(5))(x)
+
+
+# -- truth values --
+
+
+class Truth:
+    def __init__(self, answer, log):
+        self.answer, self.log = answer, log
+
+    def __bool__(self):
+        self.log.append(self.answer)
+        return self.answer
+
+
+class Sized:
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+
+class Compared:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __lt__(self, other):
+        return self.answer
+
+    def __eq__(self, other):
+        return self.answer
+
+    __hash__ = None
+
+    def __contains__(self, other):
+        return self.answer
+
+
+@program
+def truth_values_are_asked_once(x):
+    log = []
+    yes, no = Truth(True, log), Truth(False, log)
+    found = [not yes, not no, not not yes]
+    found.append("a" if yes and not no else "b")
+    found += [(yes and no) is no, (yes or no) is yes, (no or yes) is yes]
+    while no or not yes:
+        break
+    if not (no or not yes):
+        found.append("c")
+    found += [bool(Sized(0)), not Sized(2), bool(Compared([]) < 1), 1 in Compared([1])]
+    assert yes
+    return x * len(log), found, log
+
+
+@program
+def comparisons_give_what_their_methods_give(x):
+    text, nothing = Compared("text"), Compared([])
+    found = [text < 1, nothing < 1, text == 1, not nothing < 1, 0 < 1 < 2 > text]
+    found.append("yes" if text < 1 else "no")
+    found.append("yes" if nothing == 1 else "no")
+    found.append([n for n in (1, 2) if nothing < n])
+    return x + len(found), found
+
+
+@program
+def truth_values_that_are_errors(x):
+    class Wrong:
+        def __bool__(self):
+            return 1
+
+    class Negative:
+        def __len__(self):
+            return -1
+
+    class Raises:
+        def __bool__(self):
+            raise KeyError("no truth")
+
+    return x + 1, texts_of(
+        lambda: not Wrong(),
+        lambda: 1 if Negative() else 2,
+        lambda: [one for one in (1,) if Raises()],
+        errors=(TypeError, ValueError, KeyError),
+    )
+
+
+@at_breaks
+def the_truth_of_a_tensor(x):
+    total = x.sum()
+    first = not total > 100
+    second = total > 0 and x + 1
+    third = total < -100 or x * 2
+    fourth = x if not (total - total) else -x
+    while total < 3:
+        total = total + 2.5
+    assert total, "some"
+    return first, second, third, fourth, total
+
+
+# -- with statements --
+
+
+class Manager:
+    def __init__(self, log, swallows=False):
+        self.log, self.swallows = log, swallows
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.log.append((kind and kind.__name__, str(error), trace is not None))
+        return self.swallows
+
+
+@program
+def with_statements(x):
+    log = []
+    with Manager(log) as one, Manager(log, swallows=True), torch.no_grad():
+        x = x * 2
+        log.append(one.swallows)
+        raise ValueError("swallowed")
+    for n in range(3):
+        with Manager(log):
+            if n == 1:
+                continue
+            x = x + n
+    with contextlib.suppress(KeyError), Manager(log):
+        {}[x.dim()]
+    return x, log
+
+
+@at_breaks
+def with_statements_around_breaks(x):
+    log = []
+
+    def leave(value):
+        with Manager(log), Manager(broken(log)) as second:
+            value = broken(value) + 1
+            with contextlib.suppress(ValueError):
+                value = value * 2
+                raise ValueError(broken("left"))
+            return broken(value) * len(second.log)
+
+    with pytest.raises(ZeroDivisionError), Manager(log):
+        x = broken(x) + 1
+        1 / broken(0)
+    return leave(x), log
+
+
+@program
+def what_is_no_context_manager(x):
+    class OnlyEnter:
+        def __enter__(self):
+            return self
+
+    class OnlyExit:
+        def __exit__(self, *error):
+            return None
+
+    class Asynchronous:
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *error):
+            return None
+
+    class InInstance:
+        def __init__(self):
+            self.__enter__ = self.__exit__ = lambda *_: None
+
+    def enter(one):
+        with one:
+            pass
+
+    ones = (1, OnlyEnter(), OnlyExit(), Asynchronous(), InInstance(), None)
+    return x + 1, texts_of(*[lambda one=one: enter(one) for one in ones])
+
+
+# -- constants that instructions name --
+
+
+@program
+def constants_that_instructions_name(x):
+    numbers = [x, x + 1]
+    found = [tuple(n * 2 for n in numbers), all(n.dim() for n in numbers)]
+    found.append(any(n.dim() > 5 for n in numbers))
+    return found
+
+
+@at_breaks
+def generators_in_all_and_any_around_breaks(x):
+    rows = [x, x + 1]
+    first = all(broken(row.dim()) for row in rows)
+    second = any(row.sum() > 100 for row in rows)
+    return first, second, tuple(broken(row) for row in rows)
+
+
+def test_assertions():
+    made = module("""
+def fn(x):
+    assert x.dim() == 2
+    try:
+        assert x.dim() == 5, "five"
+    except AssertionError as error:
+        return x + 1, error.args
+""")
+    same(made.fn, (X,), (Y,), graphs=1)
+
+
+def test_all_and_tuple_of_another_meaning():
+    made = module("""
+def all(them):
+    return ["all", *them]
+def fn(x):
+    any = tuple = lambda them: [len(list(them)), "local"]
+    return x + 1, all(n for n in (1, 0)), any(n for n in (1, 0)), tuple(n for n in (1, 2))
+""")
+    same(made.fn, (X,), (Y,), graphs=1)
+
+
+# -- exception tables --
+
+
+@program
+def exceptions_in_loops_and_handlers(x):
+    log = []
+    for n in range(6):
+        try:
+            try:
+                if n % 3 == 0:
+                    raise ValueError(n)
+                if n % 3 == 1:
+                    raise KeyError(n)
+                x = x + n
+            except ValueError as error:
+                log.append(str(error))
+                if n:
+                    raise RuntimeError("again") from error
+                continue
+            else:
+                log.append("else")
+            finally:
+                x = x * 2
+                log.append(n)
+        except (KeyError, RuntimeError) as error:
+            log.append((type(error).__name__, type(error.__context__).__name__))
+    return x, log
+
+
+@at_breaks
+def exceptions_in_loops_and_handlers_around_breaks(x):
+    log = []
+    for n in range(4):
+        try:
+            try:
+                x = broken(x) + n
+                if n % 2:
+                    raise ValueError(broken(n))
+            except ValueError as error:
+                log.append(broken(str(error)))
+                if n > 1:
+                    raise KeyError(broken(n)) from error
+            finally:
+                x = broken(x) * 2
+                log.append(n)
+        except KeyError as error:
+            log.append((type(error).__name__, type(broken(error).__context__).__name__))
+            x = x - 1
+    return x, log
+
+
+LEAVES = """
+def fn(x):
+    log = []
+    def by_return(value):
+        try:
+            raise ValueError("lost")
+        finally:
+            log.append(BREAK("returned"))
+            return BREAK(value) + 1
+    def by_break(value):
+        for n in range(4):
+            try:
+                value = value + n
+                {}[n]
+            finally:
+                if n == 2:
+                    break
+                BREAK(n)
+                continue
+        return value
+    def by_another_return(value):
+        try:
+            return BREAK(value) * 100
+        finally:
+            if log:
+                return value - 1
+    def by_another_error(value):
+        try:
+            raise KeyError("first")
+        finally:
+            raise IndexError(BREAK("second"))
+    try:
+        by_another_error(x)
+    except IndexError as error:
+        log.append(repr(error.__context__))
+    return by_return(x), by_break(x), by_another_return(x), log
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*'finally' block:SyntaxWarning")
+@pytest.mark.parametrize("breaks", [False, True])
+def test_finally_that_leaves(breaks):
+    made = module(LEAVES, BREAK=broken if breaks else lambda value: value)
+    expected = {"breaks": None} if breaks else {"graphs": 1}
+    same(made.fn, (X,), (Y,), **expected)
+
+
+# -- comprehensions --
+
+
+@program
+def comprehensions(x):
+    n = 7
+    rows = [row * n for n, row in enumerate(x)]
+    table = {n: [n * m for m in range(n)] for n in range(3) if n}
+    kept = [last := n for n in range(3)]
+    calls = [f() for f in [lambda: n for n in range(3)]]
+    try:
+        [n / (2 - n) for n in range(4)]
+    except ZeroDivisionError as error:
+        table["error"] = str(error)
+
+    class Body:
+        n = 9
+        inside = [k for k in range(n)]
+
+    return rows, table, kept, last, calls, n, Body.inside, {str(n) for n in (1, 1)}
+
+
+def test_a_display_unpacks_what_a_break_has_split():
+    def fn(x, n):
+        return x + 1, (*(broken(m) for m in [n, n * 2]), 1), [*(broken(m) for m in [n]), 2]
+
+    same(fn, (X, 1), (X, 2), (X, 3), (Y, 1), breaks=None)
+
+
+@at_breaks
+def comprehensions_around_breaks(x):
+    n = x.mean()
+    rows = [broken(row) * n for n, row in enumerate(x)]
+    nested = [[broken(a) + b for a in (row, n)] for b, row in enumerate(rows) if broken(b) != 1]
+    calls = [f() for f in [lambda: broken(n) for n in range(3)]]
+    try:
+        [broken(n) / (1 - n) for n in range(3)]
+    except ZeroDivisionError:
+        return n, rows, nested, calls, {k: broken(v) for k, v in enumerate(rows)}
+
+
+# -- locals --
+
+NEW_LOCALS = pytest.mark.skipif(
+    sys.version_info < (3, 13), reason="locals() gives one dictionary a call before Python 3.13"
+)
+
+
+@NEW_LOCALS
+def test_snapshots_of_locals():
+    def fn(x):
+        y = x + 1
+        seen = locals()
+        seen["y"] = seen["z"] = 5
+        again = locals()
+        inner = [sorted(locals()) for one in (1,)]
+        return y, sorted(seen), seen is again, again["y"], inner
+
+    same(fn, (X,), (Y,), breaks=None)
+
+
+@NEW_LOCALS
+def test_locals_after_a_break():
+    def fn(x):
+        y = broken(x) + 1
+        first = dict(locals())
+        exec("y = 5; w = 6")
+        del first["x"]
+        return y, first["y"], sorted(locals())
+
+    same(fn, (X,), (Y,), breaks=None)
+
+
+def test_the_frame_of_a_function_is_written_to():
+    def change():
+        sys._getframe(1).f_locals["y"] = 5
+
+    def fn(x):
+        y = x + 1
+        change()
+        frame = sys._getframe()
+        return y, type(frame.f_locals).__name__, sorted(frame.f_locals), frame.f_code.co_name
+
+    same(fn, (X,), (Y,), breaks=None)
+
+
+def test_eval_in_a_class_body_and_a_comprehension():
+    def fn(x):
+        y = x.dim()
+
+        class Body:
+            a = 1
+            names = sorted(name for name in vars() if not name.startswith("__"))
+
+        return x * y, Body.names, [eval("y", {"y": n}) for n in range(2)]
+
+    same(fn, (X,), (Y,), breaks=None)
+
+
+# -- annotations --
+
+ANNOTATIONS = {
+    "functions": """
+def fn(x):
+    def inner(a: int, *b: str, c: "text" = 1, **d: list[int]) -> torch.Tensor:
+        e: float = 2.0
+        return a
+    return inner(x) + 1, sorted(map(str, inner.__annotations__.items()))
+""",
+    "classes": """
+def fn(x):
+    class Box:
+        a: int
+        b: list[int] = [1]
+        if len(b):
+            c: str = "c"
+        else:
+            d: str
+        def get(self) -> int:
+            return x + len(self.b)
+    return Box().get(), Box.__annotations__, Box.get.__annotations__, list(Box.__dict__)[:2]
+""",
+    "dataclasses": """
+import dataclasses
+def fn(x):
+    @dataclasses.dataclass(order=True)
+    class Box:
+        a: int
+        b: list = dataclasses.field(default_factory=list)
+        c: dataclasses.KW_ONLY = None
+        d: float = 2.0
+    one = Box(1, d=3.0)
+    return x * one.d, repr(one).split(".")[-1], [f.name for f in dataclasses.fields(Box)]
+""",
+    "named tuples": """
+import typing
+def fn(x):
+    class Box(typing.NamedTuple):
+        a: int
+        b: float = 2.0
+    class Keys(typing.TypedDict, total=False):
+        a: int
+    return x * Box(1).b, Box._fields, Box.__annotations__, Keys(a=1), Keys.__optional_keys__
+""",
+}
+LATE_ANNOTATIONS = {
+    "names that come later": """
+def fn(x):
+    def inner(a: Later) -> Box:
+        return a
+    class Box:
+        next: Box
+        other: Later
+    Later = int
+    return inner(x) + 1, inner.__annotations__["a"] is int, Box.__annotations__["other"] is int
+""",
+    "names that never come": """
+def fn(x):
+    def inner(a: Nowhere) -> int:
+        return a
+    try:
+        inner.__annotations__
+    except NameError as error:
+        return inner(x) + 1, str(error)
+""",
+    "annotationlib": """
+import annotationlib
+def fn(x):
+    def inner(a: Nowhere, b: int) -> "list[int]":
+        return a
+    class Box:
+        a: Nowhere
+        b: int
+    formats = annotationlib.Format
+    found = [annotationlib.get_annotations(one, format=kind)
+             for one in (inner, Box) for kind in (formats.STRING, formats.FORWARDREF)]
+    return inner(x, 1) + 1, [sorted(one) for one in found], found[0], found[2]
+""",
+    "functions that annotate": """
+def fn(x):
+    def inner(a: int, b: x.dim() = 1):
+        return a
+    def plain(a):
+        return a
+    value = inner.__annotate__(1)
+    inner.__annotate__ = lambda format: {"c": str}
+    return inner(x), value, inner.__annotations__, plain.__annotate__
+""",
+}
+
+
+@pytest.mark.parametrize("name", ANNOTATIONS)
+def test_annotations(name):
+    same(module(ANNOTATIONS[name]).fn, (X,), (Y,), breaks=None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are functions since 3.14")
+@pytest.mark.parametrize("name", LATE_ANNOTATIONS)
+def test_annotations_that_are_evaluated_later(name):
+    same(module(LATE_ANNOTATIONS[name]).fn, (X,), (Y,), graphs=None, breaks=None)
+
+
+# -- template strings --
+
+TEMPLATES = {
+    "parts": """
+def fn(x):
+    name, n = "a", x.dim()
+    made = t"begin {name} {n + 1:>{n}} {name!r:x} end"
+    return x * n, made.strings, made.values, [
+        (one.value, one.expression, one.conversion, one.format_spec) for one in made.interpolations
+    ], len(list(made)), t"{name}{n}".strings, t"".strings, t"plain".strings
+""",
+    "tensors": """
+def fn(x):
+    made = t"{x + 1} and {x.mean()!s:y}"
+    return made.values, made.interpolations[1].format_spec
+""",
+    "joined": """
+def fn(x):
+    made = t"a{x.dim()}" t"b" + t"{1}d"
+    return x + 1, made.strings, made.values, type(made).__name__
+""",
+    "rendered": """
+from string.templatelib import Interpolation, Template, convert
+def fn(x):
+    def render(made):
+        return "".join(
+            format(convert(part.value, part.conversion), part.format_spec)
+            if isinstance(part, Interpolation) else part
+            for part in made
+        )
+    match t"{x.dim()}!":
+        case Template(strings=strings):
+            pass
+    return x + 1, render(t"{x.dim():>4}|{'a'!r}|{1.5:.2f}"), strings
+""",
+    "around breaks": """
+def fn(x):
+    made = t"{BREAK(x)} {BREAK(x.dim()):{BREAK(3)}}"
+    return made.values, BREAK(made).interpolations[1].format_spec
+""",
+    "errors": """
+def fn(x):
+    try:
+        t"a" + "b"
+    except TypeError as error:
+        return x + 1, str(error)
+""",
+}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings came with Python 3.14")
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_template_strings(name):
+    fn = module(TEMPLATES[name], BREAK=broken).fn
+    same(fn, (X,), (Y,), breaks=None if name == "around breaks" else 0)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings came with Python 3.14")
+def test_template_strings_that_are_arguments():
+    made = module("""
+def template(x, n):
+    return t"{x} at {n}"
+def fn(made, x):
+    first, n = made.values
+    return first + x, n * 2, made.interpolations[1].value, len(list(made)), (made + t"!").strings
+""")
+    compiled = tracer_core.compile(made.fn, backend="eager")
+    for template in (made.template(X, 1), made.template(Y, 2), made.template(X, 1)):
+        compare(made.fn(template, X), compiled(template, X))
+
+
+NEW_SYNTAX = {
+    "3.13": """
+def fn(x):
+    def first[T = int, *Ts = *tuple[int, str], **P = [int]](a: T, *rest) -> T:
+        return a
+    class Box[T = int]:
+        def __init__(self, v: T):
+            self.v = v
+    defaults = [p.__default__ for p in first.__type_params__ + Box.__type_params__]
+    return first(x, 1) * 2, Box(x).v + 1, defaults[0], len(defaults)
+""",
+    "3.14": """
+def fn(x):
+    try:
+        {}[x.dim()]
+    except ValueError, KeyError:
+        x = x + 1
+    try:
+        raise ExceptionGroup("", [ValueError("a"), TypeError("b")])
+    except* ValueError, TypeError:
+        x = x * 2
+    return x
+""",
+}
+
+
+@pytest.mark.parametrize("release", NEW_SYNTAX)
+def test_new_syntax(release):
+    if sys.version_info < tuple(map(int, release.split("."))):
+        pytest.skip("syntax of a later Python")
+    same(module(NEW_SYNTAX[release]).fn, (X,), (Y,), breaks=None)
+
+
+# -- attributes of classes, functions and generators --
+
+
+@program
+def attributes_that_compilers_write(x):
+    class Box:
+        """Some
+        text."""
+
+        def __init__(self):
+            self.a, self.b = x, 1
+
+        def get(self):
+            self.c = self.a
+            return self.a
+
+    made = {n: v for n, v in vars(Box).items() if n in ("__static_attributes__", "__doc__")}
+    line = (
+        getattr(Box, "__firstlineno__", 0) - attributes_that_compilers_write.__code__.co_firstlineno
+    )
+    return Box().get() + 1, sorted(map(str, made.items())), line, list(vars(Box))
+
+
+@program
+def the_state_of_a_generator(x):
+    def inner():
+        got = yield 1
+        yield got
+
+    def counted():
+        told.append((made.gi_running, made.gi_suspended))
+        yield x + 1
+        yield from inner()
+        return 5
+
+    told = []
+    made = counted()
+    for sent in (None, None, "sent"):
+        told.append((made.gi_running, made.gi_suspended, made.gi_yieldfrom is None))
+        told.append(made.send(sent))
+    told.append(made.close())
+    told.append((made.gi_running, made.gi_suspended, made.gi_code.co_name))
+    return x, told
+
+
+@at_breaks
+def the_frame_of_a_generator(x):
+    made = (row for row in x)
+    told = [inspect.getgeneratorstate(made)]
+    first = next(made)
+    told += [inspect.getgeneratorstate(made), made.gi_frame is None, made.close()]
+    return first, told, inspect.getgeneratorstate(made), made.gi_frame
+
+
+@program
+def what_closing_a_generator_returns(x):
+    def counted():
+        try:
+            yield x
+        except GeneratorExit:
+            return x * 2
+
+    def outer():
+        return (yield from counted())
+
+    fresh, begun, nested = counted(), counted(), outer()
+    return next(begun), next(nested), fresh.close(), begun.close(), nested.close(), begun.close()
+
+
+@at_breaks
+def generators_around_breaks(x):
+    def counted():
+        with contextlib.suppress(ValueError):
+            yield broken(x) + 1
+            yield broken(x) * 2
+        try:
+            yield 3
+        except GeneratorExit:
+            return broken(x)
+
+    made = counted()
+    first = next(made)
+    second = made.throw(ValueError)
+    return first, broken(second), made.gi_suspended, broken(made).close()
+
+
+# -- tools that watch, the garbage collector --
+
+MONITORED = pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of 3.12")
+
+
+@contextlib.contextmanager
+def watching(events, heard):
+    """Has a tool hear of events in this file's functions."""
+    tool = sys.monitoring.DEBUGGER_ID
+
+    def hear(code, *details):
+        if code.co_filename == __file__:
+            heard.append((code.co_name, *map(str, details)))
+
+    sys.monitoring.use_tool_id(tool, "test")
+    try:
+        for event in events:
+            sys.monitoring.register_callback(tool, event, hear)
+        sys.monitoring.set_events(tool, sum(events))
+        yield
+    finally:
+        sys.monitoring.set_events(tool, 0)
+        for event in events:
+            sys.monitoring.register_callback(tool, event, None)
+        sys.monitoring.free_tool_id(tool)
+
+
+def watched_program(x):
+    total = x
+    for n in range(3):
+        total = total + n if n % 2 else total * 2
+    return [row for row in total], broken(total)
+
+
+@MONITORED
+@pytest.mark.parametrize("when", ["from the first call on", "from the second call on"])
+def test_a_tool_watches_the_calls(when):
+    events = sys.monitoring.events
+    kinds = [events.PY_START, events.PY_RETURN, events.LINE, events.INSTRUCTION, events.CALL]
+    kinds += [events.BRANCH, events.JUMP, events.RAISE]
+    compiled = tracer_core.compile(watched_program, backend="eager")
+    if when == "from the second call on":
+        compiled(X)
+    for x in (X, Y, X):
+        with watching(kinds, []):
+            got = compiled(x)
+        torch.testing.assert_close(got, watched_program(x))
+
+
+@MONITORED
+def test_a_program_sets_a_tool():
+    def inner(x):
+        return x + 1
+
+    def fn(x):
+        heard = []
+        with watching([sys.monitoring.events.LINE], heard):
+            y = inner(x)
+        return y, [one for one in heard if one[0] == "inner"]
+
+    same(fn, (X,), (X,), graphs=0, breaks=None)
+
+
+class Node:
+    """Part of a cycle that tells when it ends."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.itself = name, log, self
+
+    def __del__(self):
+        self.log.append(self.name)
+
+
+@pytest.fixture
+def without_collections():
+    """Cycles end where the program collects them, not when CPython's collector happens to run."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_cycles_are_collected_as_in_eager(without_collections):
+    def make():
+        log, kept = [], []
+
+        def fn(x):
+            node = Node("a", log)
+            kept.append(weakref.ref(node))
+            del node
+            y = x + 1
+            gc.collect()
+            Node("b", log)
+            gc.collect()
+            return y * 2, list(log), [one() is None for one in kept]
+
+        return fn, log
+
+    twin(make, (X,), (Y,), (X,), breaks=None)
+
+
+def test_a_full_collection_between_calls(without_collections):
+    def make():
+        log = []
+
+        def fn(x):
+            loop = [x]
+            loop.append(loop)
+            Node("a", log)
+            return x + len(loop)
+
+        return fn, log
+
+    twin(make, (X,), lambda log: gc.collect(), (Y,), lambda log: gc.collect(), (X,), breaks=None)
+
+
+@program.cases()
+def test_program(name):
+    program.run(name)
