@@ -388,6 +388,35 @@ def exceptions_in_loops_and_handlers(x):
     return x, log
 
 
+@program
+def groups_that_split_in_their_own_way(x):
+    class NoTuple(ExceptionGroup):
+        def split(self, *kinds):
+            return "text"
+
+    class Short(ExceptionGroup):
+        def split(self, *kinds):
+            return ("text",)
+
+    class Long(ExceptionGroup):
+        def split(self, *kinds):
+            return *super().split(*kinds), "more"
+
+    def handle(kind):
+        try:
+            raise kind("group", [OSError("a"), ValueError("b")])
+        except* ValueError as group:
+            found.append(repr(group))
+        except* OSError as group:
+            found.append(repr(group))
+
+    found = []
+    handle(Long)
+    if sys.version_info >= (3, 13):  # before, CPython does not look at what it is given
+        found += texts_of(lambda: handle(NoTuple), lambda: handle(Short))
+    return x + 1, found
+
+
 @at_breaks
 def exceptions_in_loops_and_handlers_around_breaks(x):
     log = []
@@ -552,6 +581,17 @@ def test_eval_in_a_class_body_and_a_comprehension():
             names = sorted(name for name in vars() if not name.startswith("__"))
 
         return x * y, Body.names, [eval("y", {"y": n}) for n in range(2)]
+
+    same(fn, (X,), (Y,), breaks=None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="the names of its arguments are of 3.13")
+def test_scopes_by_name():
+    def fn(x):
+        y, given = x.dim(), {}
+        exec("z = y + 1", locals=given | {"y": 5})
+        exec("z = 1", globals={}, locals=given)
+        return x * y, given, eval("y", globals={"y": 3}), eval("y", locals={"y": 4})
 
     same(fn, (X,), (Y,), breaks=None)
 

@@ -9,7 +9,8 @@ import types
 import pytest
 import torch
 
-from tests.tracer.twin import View, module, twin
+import tracer_core
+from tests.tracer.twin import View, module, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -822,3 +823,104 @@ def test_an_object_whose_class_is_made_in_c():
         return f
 
     twin(make, (X,), (Y,), (X,))
+
+
+# -- the dictionary of an object that the call makes --
+
+
+class Plain:
+    pass
+
+
+class Items(list):
+    pass
+
+
+class Alike:
+    """All have one dictionary."""
+
+    shared: dict[str, object] = {}
+
+    def __init__(self):
+        self.__dict__ = self.shared
+
+
+def its_dictionary(x, between):
+    obj = Plain()
+    own = obj.__dict__
+    between()
+    obj.a = x + 1
+    between()
+    own["b"] = x.dim()
+    return obj.b, own, own is vars(obj)
+
+
+def its_dictionary_alone(x, between):
+    obj = Plain()
+    obj.x, obj.itself, own = x, obj.__dict__, vars(obj)
+    del obj
+    between()
+    return own["x"] + 1, own["itself"] is own
+
+
+def those_of_other_objects(x, between):
+    def inner():
+        pass
+
+    items, error = Items([1]), ValueError("a")
+    found = [vars(items), error.__dict__, inner.__dict__]
+    between()
+    items.a, error.b, inner.c = x + 1, 2, 3
+    return found, vars(items) is found[0]
+
+
+def one_that_the_program_gives(x, between):
+    obj, own = Plain(), {"a": x}
+    obj.__dict__ = own
+    between()
+    obj.b = x + 1
+    return own, obj.a, vars(obj) is own
+
+
+def one_for_two(x, between):
+    Alike.shared.clear()
+    first, second = Alike(), Alike()
+    first.a = x + 1
+    between()
+    second.b = 2
+    return first.b, second.a, vars(first) is vars(second) is Alike.shared
+
+
+def one_that_is_taken_away(x, between):
+    obj = Plain()
+    obj.a, own = x, obj.__dict__
+    obj.__dict__ = {"b": 1}
+    between()
+    obj.c = 2
+    return own, vars(obj), vars(obj) is own
+
+
+DICTIONARIES = (
+    its_dictionary,
+    its_dictionary_alone,
+    those_of_other_objects,
+    one_that_the_program_gives,
+    one_for_two,
+    one_that_is_taken_away,
+)
+
+
+@pytest.mark.parametrize("between", [tracer_core.graph_break, lambda: None])
+@pytest.mark.parametrize("program", DICTIONARIES)
+def test_the_dictionary_of_an_object(program, between):
+    same(program, (X, between), (Y, between), breaks=None)
+
+
+def test_the_dictionary_of_an_object_that_is_returned():
+    def fn(x):
+        obj = Plain()
+        return x + 1, obj, obj.__dict__
+
+    _, obj, own = tracer_core.compile(fn, backend="eager")(X)
+    obj.a = 1
+    assert own == {"a": 1} and own is vars(obj)

@@ -64,6 +64,9 @@ class ContainerRebuilder(Emitter):
         return made or self._new(obj, f"({text},)" if text else "()")
 
     def _dict(self, obj: Any, made: str = "{}") -> str:
+        owner = self.tracer.entries.owner_of(obj)
+        if owner is not None:
+            return self._new(obj, f"own({self._value(owner)})")
         if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
             pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
             return self._new(obj, "{" + pairs + "}")

@@ -107,7 +107,9 @@ class Emitter:
         return self._new(obj, f"{self.constant(function)}({self._items(args)})")
 
     def _set_attributes(self, name: str, attributes: dict[str, Any]) -> None:
-        if attributes:
+        if self.tracer.entries.is_given(attributes):
+            self.lines.append(f"set_own({name}, {self._value(attributes)})")
+        elif attributes:
             pairs = [f"{self._value(key)}: {self._value(v)}" for key, v in attributes.items()]
             self.lines.append(f"own({name}).update({{{', '.join(pairs)}}})")
 

@@ -131,6 +131,11 @@ def own(obj: Any) -> dict[str, Any]:
     return found
 
 
+def set_own(obj: Any, namespace: dict[str, Any]) -> None:
+    """Makes a dictionary an object's own."""
+    object.__setattr__(obj, "__dict__", namespace)
+
+
 def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> Any:
     """Returns a generic alias: ``list[int]``, or ``*tuple[int]`` if unpacked."""
     made: Any = types.GenericAlias.__new__(kind, origin, args)

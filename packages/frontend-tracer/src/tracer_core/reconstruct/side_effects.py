@@ -21,7 +21,7 @@ from tracer_core.fx_capture.side_effects import (
     Slot,
     ThreadAttribute,
 )
-from tracer_core.reconstruct.runtime import own
+from tracer_core.reconstruct.runtime import own, set_own
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 
@@ -75,7 +75,7 @@ NAMES: dict[str, Any] = {
     "set_update": set.update, "dict_of": dict.fromkeys,
     "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
     "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
-    "own": own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
+    "own": own, "set_own": set_own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
 }  # fmt: skip
 
 

@@ -180,6 +180,8 @@ class AttributeWrites(Component):
             self.provenance.guard(kind, self.provenance.source_of(obj), raw)  # type: ignore[arg-type]
         try:
             raw.__delete__(obj) if value is ABSENT else raw.__set__(obj, value)
+            if name == "__dict__" and value is not ABSENT:
+                self.entries.give(value)
         except BaseException:
             if change is not None and known is None:
                 self.effects.drop(change)

@@ -504,6 +504,8 @@ class Attributes(Component):
             if value is NULL:
                 raise ValueError("Cell is empty")
             return value
+        if name == "__dict__" and isinstance(raw, types.GetSetDescriptorType):
+            return self.entries.dict_of(obj)
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
             return tuple(self.getattr(one, "value") for one in self.interpolations(obj))
         value = getattr(obj, name)
@@ -511,8 +513,6 @@ class Attributes(Component):
         if source is None or self.effects.attribute(obj, raw) is not None:
             return value
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            if name == "__dict__":
-                return self.entries.dict_of(obj)
             return self.provenance.read(value, self.sources.make(source, "slot", name))
         return value
 

@@ -85,6 +85,10 @@ class Entries(Component):
         #: (class, name) -> result of `class_entry`; emptied when the program changes a class.
         self._specials: dict[tuple[type, str], tuple[type | None, Any]] = {}
         self._lineages: set[type] = set()
+        #: id of the ``__dict__`` of an object that the trace made -> both.
+        self._owners: dict[int, tuple[dict[str, Any], Any]] = {}
+        #: id -> dictionaries that the program has made the ``__dict__`` of an object.
+        self._given: dict[int, Any] = {}
         #: class -> its special methods written in Python (natives/reading.py).
         self.methods_of: dict[type, frozenset[str]] = {}
 
@@ -299,9 +303,26 @@ class Entries(Component):
                 obj=obj,
             )
         source = self.provenance.source_of(obj)
-        if source is not None and self.provenance.source_of(namespace) is None:
+        if source is None:
+            self._owners[id(namespace)] = namespace, obj
+        elif self.provenance.source_of(namespace) is None:
             self.provenance.register(namespace, self.sources.make(source, "dict"))
         return namespace
+
+    def owner_of(self, namespace: dict[Any, Any]) -> Any:
+        """Returns the object of the trace whose ``__dict__`` the program has read as `namespace`, or
+        None."""
+        _, owner = self._owners.get(id(namespace), (None, None))
+        if owner is None or self.is_given(namespace) or self.instance_dict(owner) is not namespace:
+            return None
+        return owner
+
+    def give(self, namespace: Any) -> None:
+        """Notes that the program has made a dictionary the ``__dict__`` of an object."""
+        self._given[id(namespace)] = namespace
+
+    def is_given(self, namespace: dict[Any, Any]) -> bool:
+        return self._given.get(id(namespace)) is namespace
 
     def class_value(self, raw: Any) -> Any:
         """Returns a plain value of a class: its identity is guarded; its contents may be read."""

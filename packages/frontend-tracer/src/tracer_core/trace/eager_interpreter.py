@@ -401,10 +401,8 @@ class RealMachine(Machine):
             if function not in (eval, exec):
                 if not args and not kwargs:
                     return self._names(function)
-            elif len(args) < 2 or args[1] is None:
-                given = args[2] if len(args) > 2 else None
-                local = self._names(locals) if given is None else given
-                args = [args[0], self.frames[-1].globals, local]
+            else:
+                args, kwargs = self._scoped(args, kwargs)
         handled = self.handled()
         callers = _callers(self.frames)
         if handled is None:
@@ -428,6 +426,19 @@ class RealMachine(Machine):
         if error is not None:
             self.unwind(error, 0)
         return self.run(0)
+
+    def _scoped(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments of eval or exec with the variables that the program's frame gives
+        in place of this file's. Keywords name scopes since Python 3.13."""
+        given = dict(zip(("globals", "locals"), args[1:], strict=False))
+        if sys.version_info >= (3, 13) and given.keys().isdisjoint(kwargs):
+            given |= {name: kwargs[name] for name in ("globals", "locals") if name in kwargs}
+            kwargs = {name: value for name, value in kwargs.items() if name not in given}
+        if given.get("globals") is None:
+            given["globals"] = self.frames[-1].globals
+            if given.get("locals") is None:
+                given["locals"] = self._names(locals)
+        return [*args[:1], given["globals"], given.get("locals"), *args[3:]], kwargs
 
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]

@@ -63,8 +63,17 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
     if error is None:
         return None, None
     if isinstance(error, BaseExceptionGroup):
-        matched, left = m.calls.call_value(m.attributes.getattr(error, "split"), [kinds], {})
-        return left, matched
+        parts = m.calls.call_value(m.attributes.getattr(error, "split"), [kinds], {})
+        if not isinstance(parts, tuple):
+            kind, found = m.exceptions.type_name(error), m.exceptions.type_name(parts)
+            raise TypeError(f"{kind}.split must return a tuple, not {found}")
+        matched_and_left = m.containers.spread(parts)
+        if len(matched_and_left) < 2:
+            raise TypeError(
+                f"{m.exceptions.type_name(error)}.split must return a 2-tuple, got tuple of size"
+                f" {len(matched_and_left)}"
+            )
+        return matched_and_left[1], matched_and_left[0]
     if not isinstance(error, kinds):
         return error, None
     return None, BaseExceptionGroup("", (error,))
