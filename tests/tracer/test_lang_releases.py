@@ -388,6 +388,21 @@ def exceptions_in_loops_and_handlers(x):
     return x, log
 
 
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="CPython checks it since 3.13")
+def test_a_class_that_makes_no_cause():
+    class Nothing(BaseException):
+        def __new__(cls):
+            return None
+
+    def fn(x):
+        try:
+            raise IndexError(1) from Nothing
+        except TypeError as error:
+            return x + 1, str(error).partition("should")[1:], repr(error.__context__)
+
+    same(fn, (X,), (Y,))
+
+
 @program
 def groups_that_split_in_their_own_way(x):
     class NoTuple(ExceptionGroup):

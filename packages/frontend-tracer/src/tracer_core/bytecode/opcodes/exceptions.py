@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
@@ -136,22 +137,29 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     values = m.pop_n(f, arg)
     error = values[0]
     if isinstance(error, type):
-        kind, error = error, m.calls.call_value(error, [], {})
-        if issubclass(kind, BaseException) and not isinstance(error, BaseException):
-            raise TypeError(
-                f"calling {kind!r} should have returned an instance of BaseException, not"
-                f" {type(error)!r}"
-            )
+        error = _instance(m, error, True)
     if not isinstance(error, BaseException):
         raise TypeError("exceptions must derive from BaseException")
     if arg == 2:
         cause = values[1]
         if isinstance(cause, type) and issubclass(cause, BaseException):
-            cause = m.calls.call_value(cause, [], {})
+            cause = _instance(m, cause, sys.version_info >= (3, 13))
         if not (cause is None or isinstance(cause, BaseException)):
             raise TypeError("exception causes must derive from BaseException")
         error.__cause__ = cause
     m.raise_error(error)
+
+
+def _instance(m: Machine, kind: type, checked: bool) -> Any:
+    """Returns what a class that is raised, or the cause of what is raised, makes. checked: whether
+    CPython refuses what is no exception."""
+    error = m.calls.call_value(kind, [], {})
+    if checked and issubclass(kind, BaseException) and not isinstance(error, BaseException):
+        raise TypeError(
+            f"calling {kind!r} should have returned an instance of BaseException, not"
+            f" {type(error)!r}"
+        )
+    return error
 
 
 @opcode("RERAISE")
