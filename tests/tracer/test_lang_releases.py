@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import sys
 import weakref
 
@@ -540,6 +541,50 @@ def comprehensions_around_breaks(x):
         [broken(n) / (1 - n) for n in range(3)]
     except ZeroDivisionError:
         return n, rows, nested, calls, {k: broken(v) for k, v in enumerate(rows)}
+
+
+# -- iterators that have no description of themselves since 3.14 --
+
+ITERATORS = {
+    "count": lambda n: itertools.count(n, 2),
+    "cycle": lambda n: itertools.cycle([n, 2, 3]),
+    "repeat": lambda n: itertools.repeat(n, 5),
+    "accumulate": lambda n: itertools.accumulate([n, 2, 3]),
+    "chain": lambda n: itertools.chain([n, 2], [3]),
+    "compress": lambda n: itertools.compress([n, 2, 3, 4], [1, 0, 1, 1]),
+    "dropwhile": lambda n: itertools.dropwhile(lambda v: v < 0, [n, 2, 3]),
+    "takewhile": lambda n: itertools.takewhile(lambda v: v < 9, [n, 2, 3]),
+    "filterfalse": lambda n: itertools.filterfalse(lambda v: v == 2, [n, 2, 3, 4]),
+    "groupby": lambda n: (key for key, _ in itertools.groupby([n, n, 2, 3])),
+    "islice": lambda n: itertools.islice([n, 2, 3, 4], 3),
+    "pairwise": lambda n: itertools.pairwise([n, 2, 3, 4]),
+    "starmap": lambda n: itertools.starmap(max, [(n, 2), (3, 4), (5, 6)]),
+    "tee": lambda n: itertools.tee([n, 2, 3])[0],
+    "zip_longest": lambda n: itertools.zip_longest([n, 2, 3], [1]),
+    "product": lambda n: itertools.product([n, 2], [3, 4]),
+    "permutations": lambda n: itertools.permutations([n, 2, 3]),
+    "combinations": lambda n: itertools.combinations([n, 2, 3], 2),
+    "zip": lambda n: zip([n, 2, 3], [4, 5, 6], strict=True),
+    "map": lambda n: map(abs, [n, 2, 3]),
+    "reversed": lambda n: reversed([3, 2, n]),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_iterators_around_breaks(name):
+    make = ITERATORS[name]
+
+    def fn(x, n):
+        made, found = make(n), []
+        found.append(next(made))
+        graph_break()
+        found.append(next(made))
+        for item, _ in zip(make(n), range(3)):
+            found.append(item)
+            graph_break()
+        return x + 1, found, next(made, None)
+
+    same(fn, (X, 1), (X, 7), (Y, 1), breaks=None)
 
 
 # -- locals --

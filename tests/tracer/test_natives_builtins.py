@@ -268,6 +268,30 @@ def _count(d):
     return dict(counts)
 
 
+def test_what_is_no_pair_for_a_dictionary():
+    def fn(x):
+        def key_only():
+            yield "key"
+            raise TypeError("the program's own")
+
+        made = (
+            lambda: [key_only()],
+            lambda: [("a", x), key_only()],
+            lambda: [1],
+            lambda: [x.dim()],
+        )
+        found = []
+        for make in made:
+            for use in (dict, {}.update, collections.OrderedDict):
+                try:
+                    use(make())
+                except TypeError as error:
+                    found.append((str(error), getattr(error, "__notes__", None)))
+        return x + 1, found
+
+    same(fn, (X,), (X + 1,), breaks=None)
+
+
 @pytest.mark.parametrize("name", ON_DICTS)
 def test_dict(name):
     same(

@@ -298,7 +298,10 @@ def pairs_of(tracer: Tracer, source: Any, kind: type = dict) -> Iterator[tuple[A
         yield from tracer.containers.entries_of(source)
         return
     for i, pair in enumerate(tracer.containers.stream(source)):
-        entry = tracer.containers.spread(pair)
+        try:
+            entry = tracer.containers.spread(pair)
+        except TypeError:  # also one of the program's own: C code gives it other words, or a note
+            tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(entry) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(entry) != 2:

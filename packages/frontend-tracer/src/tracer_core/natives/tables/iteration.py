@@ -217,7 +217,8 @@ def iterator_of(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any
                 tracer.break_graph("native_python", f"{function.__name__}() by a {kind}")
     if function in _SPREADING:
         return function(*map(tracer.containers.spread, iterables), *rest, **kwargs)
-    return function(*(_native(tracer, one) for one in iterables), *rest, **kwargs)
+    made = function(*(_native(tracer, one) for one in iterables), *rest, **kwargs)
+    return tracer.native_calls.born(made)  # since 3.14 nothing describes them
 
 
 @special(itertools.repeat)
