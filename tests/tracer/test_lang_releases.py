@@ -7,6 +7,7 @@ Programs in the syntax of a later Python are source text, and are skipped on an 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import inspect
@@ -402,6 +403,18 @@ def test_a_class_that_makes_no_cause():
             return x + 1, str(error).partition("should")[1:], repr(error.__context__)
 
     same(fn, (X,), (Y,))
+
+
+@at_breaks
+def the_text_of_a_group(x):
+    members = [ValueError(1), TypeError(2)]
+    made = [ExceptionGroup("a", members), ExceptionGroup("b", tuple(members))]
+    made += [ExceptionGroup("c", collections.deque(members)), ExceptionGroup("d", members)]
+    first = [repr(group) for group in made]
+    members.clear()
+    made[3].args = ("other",)
+    broken(x)
+    return x + 1, first, [repr(group) for group in made]
 
 
 @program

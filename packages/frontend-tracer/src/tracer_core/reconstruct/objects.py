@@ -22,7 +22,7 @@ from tracer_core.reconstruct.containers import ContainerRebuilder
 from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.runtime import new_exception
 from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, make_enum
-from tracer_core.trace.special_methods import check_hashed_again
+from tracer_core.trace.special_methods import GROUPS_PRINT_THEIR_MEMBERS, check_hashed_again
 
 #: Names that a metaclass has descriptors for, which setattr() of a class puts into its namespace.
 _SET_AS_ENTRIES = GENERATED | {"__module__", "__qualname__", "__doc__", "__annotations__",
@@ -113,6 +113,10 @@ class ObjectRebuilder(ContainerRebuilder):
         args = BaseException.args.__get__(obj)  # type: ignore[attr-defined]
         given = args
         if isinstance(obj, BaseExceptionGroup):  # a subclass may take more arguments than these two
+            if GROUPS_PRINT_THEIR_MEMBERS and not all(
+                isinstance(given, (list, tuple)) for given in args[1:2]
+            ):
+                raise self._no_way(obj)  # it keeps the text of what it was made of
             given = tuple(member.__get__(obj) for member in _PARTS_OF_GROUP)
         self._items((args, given))
         known = self._made_meanwhile(obj)

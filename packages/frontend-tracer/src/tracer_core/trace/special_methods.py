@@ -356,6 +356,8 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         if id(value) in inside:
             return "{...}" if type(value) is dict else "[...]"
         return _repr_container(tracer, value, (*inside, id(value)))
+    if isinstance(value, BaseExceptionGroup) and GROUPS_PRINT_THEIR_MEMBERS:
+        return f"{type(value).__name__}{_repr_arguments(tracer, _printed_of_group(tracer, value))}"
     if isinstance(value, BaseException):
         return f"{type(value).__name__}{_repr_arguments(tracer, tracer.attributes.getattr(value, 'args'))}"
     if tracer.entries.static(type(value), "__repr__") is object.__dict__[
@@ -385,6 +387,24 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         raise Break("unknown_native", f"a {type(value).__name__} of objects is printed")
     _check_printed(tracer, value)
     return repr(value)
+
+
+#: Whether the text of an exception group is that of its members, whatever ``args`` has become since:
+#: so in late releases of 3.14.
+GROUPS_PRINT_THEIR_MEMBERS = "__repr__" in vars(BaseExceptionGroup)
+
+
+def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
+    """Returns what such a text shows: the message, and the members as the kind of sequence that the
+    group was made of."""
+    args = tracer.attributes.getattr(group, "args")
+    members = tracer.attributes.getattr(group, "exceptions")
+    given = tracer.reads.list_item(args, 1) if tracer.reads.length(args) > 1 else members
+    if not isinstance(given, (list, tuple)):
+        raise Break("unknown_native", f"a {type(group).__name__} shows what it was made of")
+    shown = tracer.containers.spread(members)
+    return tracer.attributes.getattr(group, "message"), (
+        shown if isinstance(given, list) else tuple(shown))  # fmt: skip
 
 
 def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
