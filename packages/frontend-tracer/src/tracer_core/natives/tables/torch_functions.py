@@ -264,6 +264,7 @@ def ask(tracer: Tracer, key: str) -> Any:
             *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32", of="_C"),
             *names("_get_warnAlways _get_privateuse1_backend_name", of="_C"),
             *names("_accelerator_getAccelerator", of="_C"),
+            *names("device_count", of="cuda"),  # before CUDA is initialised, it asks the driver
             *names(
                 "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice",
                 of="_C",
