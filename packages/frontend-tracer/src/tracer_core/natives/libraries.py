@@ -48,7 +48,7 @@ PLAIN: Mapping[str, frozenset[str]] = {
         "ntpath": _PATHS, "posixpath": _PATHS, "genericpath": _PATHS,
         "typing": "reveal_type", "typing_extensions": "reveal_type",
         "abc": "register update_abstractmethods _dump_registry",
-        "dataclasses": "", "types": "",
+        "dataclasses": "", "types": "", "annotationlib": "",
         "inspect": "currentframe stack trace getouterframes getinnerframes getframeinfo",
     }.items()
 }  # fmt: skip
@@ -63,7 +63,7 @@ _INTERPRETED = frozenset(
 )  # fmt: skip
 #: The libraries among them that inspect functions and classes without calling them.
 _LOOKS_AT_CODE = frozenset(
-    {"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"}
+    {"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types", "annotationlib"}
 )
 #: Their functions that make classes or call function arguments: they are interpreted.
 _MAKES_CLASSES = {
@@ -71,6 +71,10 @@ _MAKES_CLASSES = {
     "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"},
     "typing": {"__new__", "_make_nmtuple", "namedtuple", "NamedTuple"},
     "typing_extensions": {"__new__", "_make_nmtuple", "namedtuple", "NamedTuple"},
+    "annotationlib": {
+        "get_annotations", "call_annotate_function", "call_evaluate_function", "evaluate",
+        "_evaluate", "_get_and_call_annotate", "_get_dunder_annotations",
+    },
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: C types whose instances hold no objects of the program.
@@ -139,7 +143,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
         children = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(_is_data(tracer, child, code, depth - 1) for child in children)
     if code and type(value) is types.FunctionType:
-        return guard_function(tracer, value)
+        return is_known(value.__globals__.get("__name__", "")) or guard_function(tracer, value)
     if tracer.entries.made_class(value):  # its bases may be objects of the program
         bases = value.__dict__.get("__orig_bases__", ())
         return code and _is_data(tracer, bases, code, _MAX_DEPTH)
