@@ -232,3 +232,68 @@ def test_positions_that_the_program_sees_are_whole(as_on_gpus):
         expected.sum().backward()
     assert where.dtype is torch.int64
     torch.testing.assert_close((y, where, ours.grad), (expected, there, theirs.grad))
+
+
+class OtherWindows(torch.autograd.Function):
+    """Reads the positions that windows of 2x2 chose with windows of 3x3 around them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, where = aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+        ctx.save_for_backward(x, where)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, where = ctx.saved_tensors
+        return aten.max_pool2d_with_indices_backward(
+            dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, where
+        )
+
+
+def _frequencies(y):
+    """Complex numbers, which are computed eagerly: the backward is compiled in parts."""
+    return torch.fft.rfft(y).abs()
+
+
+def _unpooled(x):
+    y, where = F.max_pool2d(x * 2, 2, return_indices=True)
+    return F.max_unpool2d(_frequencies(y) + y[..., :1], where[..., :5] // 2, 2)
+
+
+def _through_views(x):
+    y, where = F.max_pool2d(x * 2, 2, return_indices=True)
+    where = where.flatten(2).transpose(1, 2).contiguous().clone().transpose(1, 2)
+    return _frequencies(y).sum() + (x.flatten(2).gather(2, where) * x.mean()).sin()
+
+
+CUT = {
+    "max_pool1d": lambda x: _frequencies(F.max_pool1d(x[0] * 2, 3, 2, 1)),
+    "max_pool2d": lambda x: _frequencies(F.max_pool2d(x * 2, 3, 2, 1)),
+    "two pools": lambda x: F.max_pool2d(_frequencies(F.max_pool2d(x * 2, 3, 2, 1)).sin(), 2),
+    "max_pool3d": lambda x: _frequencies(F.max_pool3d(x * 2, (1, 2, 2))),
+    "dilation": lambda x: _frequencies(F.max_pool2d(x * 2, 2, 2, dilation=2)),
+    "adaptive": lambda x: _frequencies(F.adaptive_max_pool2d(x * 2, (5, 4))),
+    "adaptive 1d": lambda x: _frequencies(F.adaptive_max_pool1d(x[0] * 2, 5)),
+    "fractional": lambda x: _frequencies(
+        F.fractional_max_pool2d(x * 2, 2, (7, 6), _random_samples=torch.full((2, 3, 2), 0.3))
+    ),
+    "unpooled": _unpooled,
+    "through views": _through_views,
+    "other windows": lambda x: OtherWindows.apply(x * 2) * 2,
+}
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+@pytest.mark.parametrize("name", CUT)
+def test_gradients_of_pools_in_a_backward_of_several_parts(name, as_on_gpus):
+    """Positions that one part unpacks and another one reads, or that other windows read."""
+    torch.manual_seed(0)
+    ours, theirs = (torch.randn(2, 3, 16, 16).requires_grad_() for _ in range(2))
+    ours.data.copy_(theirs)
+    with interpreted():
+        result, expected = tracer_core.compile(CUT[name])(ours), CUT[name](theirs)
+        weights = torch.randn(expected.shape)
+        result.backward(weights)
+        expected.backward(weights)
+    torch.testing.assert_close((result, ours.grad), (expected, theirs.grad))

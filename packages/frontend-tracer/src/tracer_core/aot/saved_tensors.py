@@ -83,7 +83,7 @@ class Places:
         parts = zip(self._parts(write, wide, self.kernel[1]), self._first(write), strict=True)
         row, column = (write(aten.add.Tensor, part, first) for part, first in parts)
         found = write(aten.add.Tensor, write(aten.mul.Tensor, row, self.width), column)
-        found.meta[OFFSETS_IN_WINDOWS] = True
+        found.meta[OFFSETS_IN_WINDOWS] = (self.kernel, self.stride, self.padding, self.width)
         return found
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: Key in the ``meta`` of a backward node: the indices of a max pooling that the node reads are
-#: rebuilt by earlier nodes from the saved int8 offsets in the pooling windows (row-major, two
-#: dimensions, no dilation).
+#: Key in the ``meta`` of a backward node that rebuilds the indices of a max pooling from the saved
+#: int8 offsets in the pooling windows (row-major, two dimensions, no dilation). Its value says how
+#: the windows lay: (kernel, stride, padding, width of the image). In a graph that is compiled in
+#: parts, a placeholder has it where another part rebuilds the indices.
 OFFSETS_IN_WINDOWS = "offsets_in_windows"
 
 

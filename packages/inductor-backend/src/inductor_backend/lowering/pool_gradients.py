@@ -31,17 +31,23 @@ from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
 MOST_WINDOWS = 9
 
 
-def offsets_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Returns the node of offsets within windows, where an index was saved as one, else None."""
-    if not node.meta.get(OFFSETS_IN_WINDOWS):
+def offsets_of(indices: torch.fx.Node, w: Windows, width: Expr) -> torch.fx.Node | None:
+    """Returns the node of offsets within these windows over an image of this width, where the graph
+    rebuilds the indices from one, else None.
+
+    Indices that another part of the graph rebuilds are an input, and a program may read the indices
+    of one pooling with the windows of another: there the indices themselves are read.
+    """
+    lie = (tuple(w.kernel), tuple(w.stride), tuple(w.padding), width)
+    if indices.meta.get(OFFSETS_IN_WINDOWS) != lie or any(one != 1 for one in w.dilation):
         return None
-    waiting = [node]
+    waiting = [indices]
     while waiting:
         one = waiting.pop()
         if one.meta["val"].dtype is torch.int8:
             return one
         waiting += one.all_input_nodes
-    raise AssertionError(f"{node.name} is not made from offsets")
+    return None
 
 
 def _max_backward(rank: int) -> Any:
@@ -68,9 +74,9 @@ def _max_backward(rank: int) -> Any:
             count *= len(one)
         if count > MOST_WINDOWS:
             return call_aten(ctx, dy, x, kernel, stride, padding, dilation, ceil_mode, indices)
-        places = offsets_of(ctx.node.args[-1])  # type: ignore[arg-type]
-        chosen = indices if places is None else ctx.refs[places]
         dtype, sizes = compute_dtype(dy.dtype), ctx.shape()
+        places = offsets_of(ctx.node.args[-1], w, sizes[-1])  # type: ignore[arg-type]
+        chosen = indices if places is None else ctx.refs[places]
 
         def body(at: At) -> Value:
             total = None
