@@ -30,7 +30,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -371,9 +370,7 @@ class Trial:
         try:
             row |= self.compiled(0, loss)
         except Exception as error:
-            why = self.eager_told_that_it_is_compiled(loss)
-            status = "eager fails" if why else "error"
-            return row | {"status": status, "error": f"{_short(error)}{why}"} | self.counted
+            return row | {"status": "error", "error": _short(error)} | self.counted
         return row | self.verdict(truth, eager, loss)
 
     def eager(self, seed: int, loss: Any = None) -> tuple[Any, Any]:
@@ -389,17 +386,6 @@ class Trial:
             )
             self._restore(self.plain)
             return step(self.plain, self.plain, self.arguments(seed), loss)
-
-    def eager_told_that_it_is_compiled(self, loss: Any) -> str:
-        """How eager fails where it is told that it is compiled: some models compute in another way
-        then (masks that are left out otherwise), which may not fit the inputs. "" where it does not
-        fail."""
-        try:
-            with mock.patch.object(torch.compiler, "is_compiling", lambda: True):
-                self.eager(0, loss)
-        except Exception as error:
-            return f"; and eager, told that it is compiled: {_short(error)}"
-        return ""
 
     def _restore(self, module: Any) -> None:
         with torch.no_grad():

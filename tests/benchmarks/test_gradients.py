@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmarks import gradients
 from benchmarks.gradient_errors import InDouble, Loss, Step, judge, nudged, step
+from benchmarks.zoo_models.automatic import Subject
 
 #: Quick ones of the sweep; the sample is drawn from them.
 QUICK = (
@@ -129,6 +130,28 @@ def test_the_loss_depends_on_every_finite_element():
     output = torch.tensor([[1.0, 2.0, -3.4e38], [0.5, float("-inf"), -1.0]], requires_grad=True)
     (gradient,) = torch.autograd.grad(Loss([output])([output]), output)
     assert ((gradient != 0) == output.isfinite().logical_and(output.abs() < 1e6)).all()
+
+
+class AsksWhetherItIsCompiled(nn.Module):
+    """Fails where it is told so, as models of transformers whose masks do not fit then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            raise ValueError("the mask does not fit")
+        return self.linear(x)
+
+
+def test_an_error_of_the_backend_is_no_failure_of_eager():
+    def fails(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        raise AssertionError("not made from offsets")
+
+    subject = Subject(AsksWhetherItIsCompiled, lambda seed: ((torch.ones(2, 4),), {}))
+    row = gradients.Trial(subject, {"backend": fails, "device": "cpu"}).row()
+    assert row["status"] == "error" and "not made from offsets" in row["error"]
 
 
 # --- the command ----------------------------------------------------------------------------------
