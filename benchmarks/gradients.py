@@ -230,7 +230,7 @@ def listed(chosen: argparse.Namespace) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Runs what is not there yet and prints what is not right; 1 if there is any such row."""
     begun = time.monotonic()
-    parser = harness.options("gradients", __doc__, limit=180.0, again=False)
+    parser = harness.options("gradients", __doc__, limit=300.0, again=False)
     parser.add_argument(
         "--models",
         nargs="*",
