@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "peers": ("steady:peers", "the newest rows of `steady` of 15 models at batch 1 and 8, means"),
     "first_call": ("first_call:main", "seconds until the first result, stage by stage"),
     "overhead": ("overhead:main", "microseconds of a call that computes nothing"),
+    "pythons": ("pythons:main", "a call and the first call, release by release of Python"),
     "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
     "loops": ("scenarios:loops", "loops with a graph break in them, and of plain Python"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
