@@ -78,6 +78,7 @@ _BREAK_PACKAGES: dict[str, str] = {
     "unittest": "native_python",
     "traceback": "native_python",
     "warnings": "side_effect_native",
+    "_py_warnings": "side_effect_native",
     "tracer_core": "native_python",
     "tqdm": "side_effect_native",
 }
@@ -100,8 +101,10 @@ _INLINE_FUNCTIONS = frozenset(
        for maker in ("_createenviron", "_create_environ_mapping")),  # the second since 3.14
      "torch.autograd.profiler.record_function.__init__",
      "random.Random.choices.<locals>.<listcomp>",
-     *(f"warnings.{name}" for name in (
+     *(f"{module}.{name}" for module in ("warnings", "_py_warnings") for name in (  # 3.14: both
         "simplefilter", "filterwarnings", "resetwarnings", "WarningMessage.__init__",
+        "_get_filters", "_get_context", "_GlobalContext._filters", "_Lock.__enter__",
+        "_Lock.__exit__",
         *(f"catch_warnings.__{method}__" for method in ("init", "enter", "exit")))),
      *modules.PLAIN_FUNCTIONS,
      *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.bytecode.tracebacks import calling_line
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.natives.effects import special, special_rows
+from tracer_core.natives.effects import special, special_each, special_rows
 from tracer_core.natives.queries import applied, query
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.side_effect_tracking import LateCall
@@ -79,6 +79,8 @@ def print_late(tracer: Tracer, *args: Any, file: Any = None, **kwargs: Any) -> N
 # -- warnings --
 
 _FILTERS = ("filters", "showwarning", "_showwarnmsg_impl", "defaultaction")
+#: An option of CPython 3.14, and the default of its builds without the GIL.
+_FILTERS_ARE_OF_CONTEXTS = bool(getattr(sys.flags, "context_aware_warnings", False))
 
 
 def _fits(pattern: Any, text: str) -> bool:
@@ -96,7 +98,7 @@ def _action(category: type[Warning], text: str, module: str, line: int) -> Any:
         if not line and (where is not None or number):
             return "unknown"
         if not line or (_fits(where, module) and number in (0, line)):
-            return action
+            return "always" if action == "all" else action
     return warnings.defaultaction  # type: ignore[attr-defined]
 
 
@@ -105,9 +107,10 @@ def _is_shown_by_python() -> bool:
     show, impl = warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     if show is logging._showwarning:  # type: ignore[attr-defined]
         return _goes_out(logging.getLogger("py.warnings"))
-    is_own = isinstance(impl, types.FunctionType) and impl.__globals__ is vars(warnings)
+    original = warnings._showwarning_orig  # type: ignore[attr-defined]
+    is_own = isinstance(impl, types.FunctionType) and impl.__globals__ is original.__globals__
     is_kept = isinstance(impl, types.BuiltinMethodType) and type(impl.__self__) is list
-    return show is warnings._showwarning_orig and (is_own or is_kept)  # type: ignore[attr-defined]
+    return show is original and (is_own or is_kept)
 
 
 def _late_action(category: type[Warning], text: str, module: str, line: int) -> Any:
@@ -173,7 +176,7 @@ def warn(
     source: Any = None,
     **prefixes: Any,
 ) -> None:
-    if source is not None or prefixes or sys.version_info >= (3, 14):
+    if source is not None or prefixes or _FILTERS_ARE_OF_CONTEXTS:
         tracer.break_graph("side_effect_native", "a warning is shown")
     _warn(tracer, message, category, stacklevel)
 
@@ -183,24 +186,29 @@ def warn_explicit(tracer: Tracer, *args: Any, **kwargs: Any) -> None:
     tracer.break_graph("side_effect_native", "a warning is shown for a line that the program names")
 
 
-if sys.version_info < (3, 14):
+@special(warnings._add_filter)  # type: ignore[attr-defined]
+def add_filter(tracer: Tracer, *item: Any, append: bool) -> None:
+    if _FILTERS_ARE_OF_CONTEXTS:
+        tracer.break_graph("side_effect_native", "a filter of warnings is set in a context")
+    module = tracer.names.import_name(tracer.frames[-1], "warnings", None, 0)
+    found: Any = tracer.attributes.getattr(module, "filters")
+    tracer.side_effects.before_change(found)  # the filters themselves are objects of C
+    if not append:
+        if item in found:
+            found.remove(item)
+        found.insert(0, item)
+    elif item not in found:
+        found.append(item)
+    call_late(tracer, warnings._filters_mutated)  # type: ignore[attr-defined]
 
-    @special(warnings._add_filter)  # type: ignore[attr-defined]
-    def add_filter(tracer: Tracer, *item: Any, append: bool) -> None:
-        module = tracer.names.import_name(tracer.frames[-1], "warnings", None, 0)
-        found: Any = tracer.attributes.getattr(module, "filters")
-        tracer.side_effects.before_change(found)  # the filters themselves are objects of C
-        if not append:
-            if item in found:
-                found.remove(item)
-            found.insert(0, item)
-        elif item not in found:
-            found.append(item)
-        filters_mutated(tracer)
 
-    @special(warnings._filters_mutated)  # type: ignore[attr-defined]
-    def filters_mutated(tracer: Tracer) -> None:
-        _call_late(tracer, warnings._filters_mutated, (), {})  # type: ignore[attr-defined]
+#: Functions that tell C code of changes, and its lock around them (3.14).
+_TOLD = ("_filters_mutated", "_filters_mutated_lock_held", "_acquire_lock", "_release_lock")
+
+
+@special_each(*(vars(warnings)[name] for name in _TOLD if hasattr(warnings, name)))
+def call_late(tracer: Tracer, function: Any) -> None:
+    _call_late(tracer, function, (), {})
 
 
 # -- logs --
