@@ -334,14 +334,17 @@ def _lacks_argument(error: BaseException, handler: Any) -> bool:
     )
 
 
+_ASKS_C = frozenset({call_with_stand_ins.__code__, special_methods.use_as_key.__code__})
+
+
 def _raised_beside(error: BaseException, handler: Any) -> bool:
     """Returns whether an exception comes from the handler's module, which raises Python's own
-    errors, or from C code that was called with stand-ins."""
+    errors, or from C code that was called with stand-ins or for a key."""
     raised, own = raising_instruction(error), getattr(handler, "__code__", None)
     if raised is None or own is None:
         return False
     code = raised[0].f_code
-    return code is call_with_stand_ins.__code__ or code.co_filename == own.co_filename
+    return code in _ASKS_C or code.co_filename == own.co_filename
 
 
 def _is_opaque_data(value: Any) -> bool:

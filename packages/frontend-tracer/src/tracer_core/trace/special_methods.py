@@ -197,10 +197,11 @@ def check_hashable(key: Any, kind: type) -> None:
     """Raises the error of C code for a key without a hash. kind: of the dictionary or set that the
     key is looked up in; CPython 3.14 names it."""
     if type(key) in _MAY_LACK_HASH or type(key).__hash__ is None:
-        _use_as_key(key, kind)
+        use_as_key(key, kind)
 
 
-def _use_as_key(key: Any, kind: type) -> None:
+def use_as_key(key: Any, kind: type) -> None:
+    """Has C code take the hash of a key of a dictionary or set; it words the error of one without."""
     set().add(key) if issubclass(kind, _SETS) else {}.setdefault(key)
 
 
@@ -217,7 +218,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     if not own and not any(has_own_hash(tracer, other) for other in known):
         return
     if type(key).__hash__ is None:
-        _use_as_key(key, kind)
+        use_as_key(key, kind)
     if not tracer.provenance.is_fresh(container):
         if isinstance(container, dict):
             tracer.reads.keys(container)
@@ -261,7 +262,7 @@ def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
     except TypeError as error:
         raised = error
     if type(raised) is TypeError:  # C code may put it into words of its own
-        _use_as_key(without_hash(type(key), raised), kind)
+        use_as_key(without_hash(type(key), raised), kind)
     raise raised
 
 
