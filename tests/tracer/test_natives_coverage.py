@@ -52,8 +52,8 @@ GAPS = {
     **({"pathlib.WindowsPath": "Python code, inherited"} if sys.version_info >= (3, 12) else {}),
     "unicodedata.UCD": _TYPE, "zlib.compressobj": "it keeps state",
     "zlib.decompressobj": "it keeps state",
-    **{f"decimal.{name}": _CONTEXT for name in ("Context", "Decimal", "getcontext", "localcontext",
-    "setcontext")},
+    **{f"decimal.{name}": _CONTEXT for name in ("Context", "Decimal", "IEEEContext", "getcontext",
+    "localcontext", "setcontext")},
     "statistics.Decimal": _CONTEXT, "fractions.Decimal": _CONTEXT,
     **{f"os.{name}": _RESULT for name in ("DirEntry", "sched_param", "stat_result",
     "statvfs_result", "terminal_size",
@@ -79,7 +79,9 @@ METHOD_GAPS = {
 
 
 def reason_known(owner: str, name: str, value: object) -> bool:
-    if isinstance(value, type) and (owner in TYPE_MODULES or value is types.GenericAlias):
+    if isinstance(value, type) and (
+        owner in TYPE_MODULES or value in (types.GenericAlias, types.UnionType)
+    ):
         return True
     if owner == "typing" and not isinstance(value, types.BuiltinFunctionType):
         return True

@@ -129,7 +129,7 @@ class Items(Component):
                 others = None
             if others is None:  # the error has no context
                 kind = self.tracer.exceptions.type_name(container)
-                raise TypeError(f"argument of type '{kind}' is not iterable")
+                return item in type(kind, (), {})()
             return self._is_among(item, others)
         raise Break("unknown_native", f"`in` on a {type(container).__name__}")
 

@@ -72,7 +72,13 @@ def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) 
         return value
     tracer.scalars.payload(value)
     held = () if base is object else (payload(value),)
-    return base.__new__(type(cls.__name__, (base,), methods), *held)
+    return base.__new__(_like(cls, base, methods), *held)
+
+
+def _like(cls: type, base: type, namespace: dict[str, Any]) -> Any:
+    """Returns a class with the names of another one, which error messages give."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (base,), names | namespace)
 
 
 def call_with_stand_ins(
@@ -122,8 +128,7 @@ def without_hash(cls: type, error: Exception) -> Any:
     def raise_error(self: Any) -> int:
         raise error
 
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (), {**names, "__hash__": raise_error})()
+    return _like(cls, object, {"__hash__": raise_error})()
 
 
 class SortKey:

@@ -14,6 +14,7 @@ from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
+from tracer_core.bytecode.versions import RUNNING
 from tracer_core.fx_capture.provenance import instances_have
 
 use_own_builtins(globals())
@@ -185,11 +186,13 @@ def _unpacked(m: Machine, value: Any, limit: int | None = None) -> list[Any]:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
-    items = _unpacked(m, m.pop(f), limit=arg + 1)
+    value = m.pop(f)
+    items = _unpacked(m, value, limit=arg + 1)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:
-        raise ValueError(f"too many values to unpack (expected {arg})")
+        got = f", got {len(value)}" if type(value) in RUNNING.counted else ""
+        raise ValueError(f"too many values to unpack (expected {arg}{got})")
     f.stack.extend(reversed(items))
 
 

@@ -49,6 +49,7 @@ VERSION = replace(
         "NOT_TAKEN": nothing, "POP_ITER": _as("POP_TOP"),
     },
     loop_end=("END_FOR", "POP_ITER"),
+    counted=(list, tuple, dict),
     unsupported={
         **{name: why for name, why in py313.VERSION.unsupported.items()
            if name != "BEFORE_ASYNC_WITH"},

@@ -31,7 +31,8 @@ class Version:
     lies below the NULL of a call without ``self``. loop_end: the opcodes at the target of FOR_ITER
     that pop what it has popped already.
     unsupported: opcode -> why it has no handler. unsupported_intrinsics: opcode -> argument -> why
-    its handler has no meaning for that argument.
+    its handler has no meaning for that argument. counted: the types whose length the error of
+    UNPACK_SEQUENCE gives if there are too many items.
     """
 
     arguments: Mapping[str, Callable[[int, types.CodeType], Any]]
@@ -40,6 +41,7 @@ class Version:
     loop_end: tuple[str, ...]
     unsupported: Mapping[str, str]
     unsupported_intrinsics: Mapping[str, Mapping[int, str]]
+    counted: tuple[type, ...] = ()
 
 
 def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:

@@ -94,8 +94,16 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {
     operator.contains: lambda tracer, held, item: tracer.containers.contains(item, held),
     operator.call: lambda tracer, f, /, *args, **kw: tracer.calls.prepare(f, [*args], kw),
 }
+#: Name of a function that came with CPython 3.14 -> handler.
+_LATER: dict[str, Callable[..., Any]] = {
+    "is_none": lambda tracer, value: tracer.operators.same(value, None),
+    "is_not_none": lambda tracer, value: not tracer.operators.same(value, None),
+}
 for _function, _handler in _OPERATIONS.items():
     special(_function)(_handler)
+for _name, _handler in _LATER.items():
+    if hasattr(operator, _name):
+        special(getattr(operator, _name))(_handler)
 declare(PURE, [_operator._compare_digest])
 declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
 

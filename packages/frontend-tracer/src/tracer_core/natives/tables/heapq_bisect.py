@@ -11,12 +11,12 @@ from tracer_core.natives.reading import is_plain
 from tracer_core.trace.host_objects import SortKey as Ordered
 from tracer_core.trace.tracer import Tracer
 
-_HEAP = (
-    "heappush heappop heapify heapreplace heappushpop _heappop_max _heapreplace_max _heapify_max"
-)
+_ON_HEAPS = ("heappush", "heappop", "heapify", "heapreplace", "heappushpop")
+#: Names of functions on heaps; of those with the largest item first, some are public (3.14).
+_HEAP = [form.format(name) for form in ("{}", "_{}_max", "{}_max") for name in _ON_HEAPS]
 
 
-@special_each(*(getattr(heapq, name) for name in _HEAP.split() if hasattr(heapq, name)))
+@special_each(*(getattr(heapq, name) for name in _HEAP if hasattr(heapq, name)))
 def on_heap(tracer: Tracer, function: Any, heap: Any, *rest: Any) -> Any:
     if not isinstance(heap, list):
         tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")

@@ -35,6 +35,19 @@ def count(tracer: Tracer, container: Any, wanted: Any) -> int:
     return sum(1 for _ in _equal_items(tracer, container, wanted))
 
 
+def _said_of_none(container: Any) -> str:
+    try:
+        container.index(None)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("an empty container has no items")
+
+
+#: Type -> what its index() says of None, if that is missing. Some show what is missing (until 3.14).
+_MISSES = {kind: _said_of_none(kind()) for kind in (list, tuple, collections.deque)}
+_SHOWN = repr(None)
+
+
 @special(list.index, tuple.index, collections.deque.index)
 def index(
     tracer: Tracer, container: Any, wanted: Any, start: Any = 0, stop: Any = sys.maxsize
@@ -46,11 +59,10 @@ def index(
         start, stop = (n if n >= 0 else max(0, size + n) for n in (start, stop))
     for position in _equal_items(tracer, container, wanted, start, min(stop, sys.maxsize)):
         return position
-    if isinstance(container, tuple):
-        raise ValueError("tuple.index(x): x not in tuple")
-    raise ValueError(
-        f"{special_methods.repr_of(tracer, wanted)} is not in {type(container).__name__}"
-    )
+    said = next(text for kind, text in _MISSES.items() if isinstance(container, kind))
+    if said.startswith(_SHOWN):
+        said = special_methods.repr_of(tracer, wanted) + said.removeprefix(_SHOWN)
+    raise ValueError(said)
 
 
 @special(list.remove, collections.deque.remove)
