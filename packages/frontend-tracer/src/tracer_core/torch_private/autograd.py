@@ -122,7 +122,8 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     """Returns whether Python code holds the AccumulateGrad node of a leaf; without that, no hook
     stays on it. (A live graph holds the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
-    kept = tuple([node for node in nodes if sys.getrefcount(node) > 3])
+    # A variable's reference is lent to a call since 3.14; that of a subscript is the call's own.
+    kept = tuple([nodes[k] for k in range(len(nodes)) if sys.getrefcount(nodes[k]) > 2])
     holders = gc.get_referrers(*kept) if kept else ()
     ours = (id(kept), id(nodes))  # since 3.13 the arguments of the call are among the holders
     return any(not isinstance(one, types.FrameType) and id(one) not in ours for one in holders)
