@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.annotations import are_deferred as annotations_are_deferred
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break, Restart
@@ -504,6 +505,13 @@ class Attributes(Component):
             if value is NULL:
                 raise ValueError("Cell is empty")
             return value
+        if (
+            name == "__annotations__"
+            and isinstance(obj, types.FunctionType)
+            and self.provenance.is_fresh(obj)
+            and annotations_are_deferred(obj)
+        ):
+            raise Break("native_python", f"the annotations of {obj.__qualname__} are evaluated")
         if name == "__dict__" and isinstance(raw, types.GetSetDescriptorType):
             return self.entries.dict_of(obj)
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations

@@ -1,0 +1,23 @@
+"""Annotations of functions, which CPython 3.14 evaluates when they are first read."""
+
+from __future__ import annotations
+
+import gc
+import types
+from typing import Any
+
+#: Whether a function has code that evaluates its annotations.
+DEFERRED = "__annotate__" in vars(types.FunctionType)
+
+
+def evaluated(function: types.FunctionType) -> dict[str, Any] | None:
+    """Returns a function's annotations without evaluating them: None if it has none so far. Only
+    for Python 3.14 and later."""
+    others = function.__globals__, function.__builtins__, function.__kwdefaults__, function.__dict__
+    dictionaries = (one for one in gc.get_referents(function) if type(one) is dict)
+    return next((one for one in dictionaries if all(one is not other for other in others)), None)
+
+
+def are_deferred(function: types.FunctionType) -> bool:
+    """Returns whether reading a function's annotations runs code of the program."""
+    return DEFERRED and function.__annotate__ is not None and evaluated(function) is None  # type: ignore[attr-defined]
