@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import gc
 import inspect
 import itertools
@@ -910,6 +911,16 @@ def test_new_syntax(release):
 
 
 # -- attributes of classes, functions and generators --
+
+
+@program
+def attributes_of_the_class_of_classes(x):
+    def wrapper(*args):
+        return args
+
+    functools.update_wrapper(wrapper, type)
+    params = getattr(type, "__type_params__", ())
+    return wrapper(x)[0] + 1, wrapper.__name__, wrapper.__doc__ == type.__doc__, params
 
 
 @program

@@ -437,7 +437,8 @@ class Attributes(Component):
                 return self._class_dict(cls)
             if name == "__annotations__" and name not in cls.__dict__:
                 raise Break("native_python", "annotations of a class without any are made")
-            if name not in _CLASS_ENTRIES or name not in cls.__dict__:
+            # The entry that `type` itself has is the descriptor.
+            if name not in _CLASS_ENTRIES or name not in cls.__dict__ or cls is type:
                 value = meta_raw.__get__(cls, meta)
                 if is_constant(value) or isinstance(value, type):
                     return value
