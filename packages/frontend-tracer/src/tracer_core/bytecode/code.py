@@ -11,6 +11,7 @@ import bisect
 import dis
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ _READS = frozenset(
 _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
+#: Those that give the dictionary of the variables, or may put names into it.
+_KEEPS_LOCALS = frozenset({"locals", "vars", "exec"})
 #: Names of functions whose answer only plain Python has: frames, references to objects.
 _EAGER_ONLY = frozenset(
     {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
@@ -206,10 +209,28 @@ def asks_for_locals(raw: types.CodeType) -> bool:
     return not _ASKS_LOCALS.isdisjoint(raw.co_names)
 
 
+def sees_variables_again(code: Code) -> bool:
+    """Returns whether a function may get the dictionary of its variables, or put names into it, and
+    read it once more. Since Python 3.13 each reading makes another one."""
+    loads = zip(code.names, code.args, strict=True)
+    asked = [
+        (i, arg[0])
+        for i, (name, arg) in enumerate(loads)
+        if name == "LOAD_GLOBAL" and arg[0] in _ASKS_LOCALS
+    ]
+    keeps = [i for i, function in asked if function in _KEEPS_LOCALS]
+    loops = [(arg, i) for i, arg in enumerate(code.args) if "JUMP_BACKWARD" in code.names[i]]
+    return bool(keeps) and (len(asked) > 1 or any(start <= keeps[0] < end for start, end in loops))
+
+
 def is_eager_only(raw: types.CodeType) -> bool:
-    """Returns whether a function names a function that reads the frames of its callers, or who
-    refers to an object."""
-    return not _EAGER_ONLY.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names)
+    """Returns whether only CPython can run a function that has a graph break: it names a function
+    that reads the frames of its callers, or who refers to an object, or sees the one dictionary of
+    its variables again."""
+    if not _EAGER_ONLY.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names):
+        return True
+    shared = sys.version_info < (3, 13) and asks_for_locals(raw)
+    return shared and sees_variables_again(decode(raw))
 
 
 def _liveness(
