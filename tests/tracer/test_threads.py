@@ -17,6 +17,7 @@ from tests.support import threads
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
 from tracer_core.execution import compiled_function
+from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.testing import CaptureCounter, compare
 
 THREADS = 8
@@ -71,6 +72,89 @@ def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeyp
         second.join(10)
     compare([X * 2] * 2, results)
     assert len(counter.graphs) == 1 and not counter.recompiles
+
+
+def test_a_lookup_between_the_end_of_a_trace_and_its_entry(monkeypatch):
+    traced, missed = threading.Event(), threading.Event()
+    add, may_trace = GuardedCache.add, compiled_function._can_trace
+
+    def add_late(self, *args):
+        traced.set()
+        assert missed.wait(10)
+        add(self, *args)
+
+    def can_trace():
+        if threading.current_thread().name == "second":
+            missed.set()
+        return may_trace()
+
+    monkeypatch.setattr(GuardedCache, "add", add_late)
+    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
+    fast = tracer_core.compile(lambda x: x * 2, backend="eager")
+    results = []
+    with CaptureCounter() as counter:
+        first = threading.Thread(target=lambda: results.append(fast(X)), daemon=True)
+        second = threading.Thread(
+            target=lambda: results.append(fast(X)), name="second", daemon=True
+        )
+        first.start()
+        assert traced.wait(10)
+        second.start()
+        first.join(20)
+        second.join(20)
+    compare([X * 2] * 2, results)
+    assert len(counter.graphs) == 1 and not counter.recompiles
+
+
+def test_a_lookup_during_the_trace_of_another_thread_is_done_again(monkeypatch):
+    """The trace sets an entry that the guards of the other thread's next region read, and sets it
+    back: they fail meanwhile, and hold again before that thread may trace."""
+    shared = {"factor": 2.0}
+    inside, missed = threading.Event(), threading.Event()
+    may_trace = compiled_function._can_trace
+
+    def can_trace():
+        if threading.current_thread().name == "reader":
+            missed.set()
+        return may_trace()
+
+    @tracer_core.assume_constant_result
+    def traced():
+        inside.set()
+        return float(missed.wait(10))
+
+    @tracer_core.disable
+    def until_the_other_traces():
+        if threading.current_thread().name == "reader":
+            writer.start()
+            assert inside.wait(10)
+
+    def writes(x):
+        shared["factor"] = 3.0
+        x = x * traced()
+        shared["factor"] = 2.0
+        return x
+
+    def reads(x):
+        x = x + 1
+        until_the_other_traces()
+        return x * shared["factor"]
+
+    write = tracer_core.compile(writes, backend="eager", dynamic=False)
+    read = tracer_core.compile(reads, backend="eager", dynamic=False)
+    compare((X + 1) * 2, read(X))
+    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
+    results = {}
+    writer = threading.Thread(target=lambda: results.update(writer=write(X)), daemon=True)
+    reader = threading.Thread(
+        target=lambda: results.update(reader=read(X)), name="reader", daemon=True
+    )
+    with CaptureCounter() as counter:
+        reader.start()
+        reader.join(20)
+        writer.join(20)
+    compare({"reader": (X + 1) * 2, "writer": X}, dict(sorted(results.items())))
+    assert missed.is_set() and len(counter.graphs) == 1 and not counter.recompiles
 
 
 def test_many_functions_compile_at_once():

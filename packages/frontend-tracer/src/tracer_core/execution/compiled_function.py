@@ -54,6 +54,9 @@ use_own_builtins(globals())
 _LOCK = threading.RLock()
 #: Thread that is tracing now, or None. Tracing changes real objects and undoes it: others wait.
 _tracing: int | None = None
+#: How often a capture has begun or ended. A lookup since which this changed may have missed because
+#: another thread's trace had changed what the guards read, or because its entry came afterwards.
+_traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
@@ -118,13 +121,12 @@ class CompiledFunction:
         else:
             state = args
             segment = self._positional.get(len(args))
-        version = -1
+        traced = _traced
         if segment is not None:
-            version = segment.version
             result = segment.run(state)
             if result is not MISS:
                 return self._drive(result, args, kwargs) if type(result) is Suspended else result
-        return self._miss_start(args, kwargs, state, version)
+        return self._miss_start(args, kwargs, state, traced)
 
     def forget(self) -> None:
         """Drops every cache entry."""
@@ -142,14 +144,14 @@ class CompiledFunction:
     # -- the first code region --
 
     def _miss_start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], traced: int
     ) -> Any:
         """Calls `_call_anew`; the first call also logs in one line what was captured."""
         if self._told:
-            return self._call_anew(args, kwargs, state, version)
+            return self._call_anew(args, kwargs, state, traced)
         self._told = True
         try:
-            return self._call_anew(args, kwargs, state, version)
+            return self._call_anew(args, kwargs, state, traced)
         finally:
             if self.records:
                 owner = state[0] if state and isinstance(state[0], torch.nn.Module) else None
@@ -168,25 +170,27 @@ class CompiledFunction:
         return text
 
     def _call_anew(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], traced: int
     ) -> Any:
-        """Captures an entry because none fitted when the region was at `version`, unless another
-        thread just captured one."""
-        if self.skipped is not None or not _can_trace():
-            return self.function(*args, **kwargs)
+        """Captures an entry because none fitted when `_traced` was `traced`, unless one fits once
+        no other thread traces."""
         key = (len(args), *kwargs)
-        with _LOCK:
-            segment = self._starts.get(key)
-            if segment is None:
-                segment = self._starts[key] = GuardedCache(key)
-            if not kwargs:
-                self._positional[len(args)] = segment
-            captured_meanwhile = segment.version > max(version, 0)
-            attempt = None
-            if not captured_meanwhile:
-                attempt = self._capture_start(segment, args, kwargs, state)
-        if captured_meanwhile:
-            return self(*args, **kwargs)
+        while True:
+            if self.skipped is not None or not _can_trace():
+                return self.function(*args, **kwargs)
+            with _LOCK:
+                segment = self._starts.get(key)
+                if segment is None:
+                    segment = self._starts[key] = GuardedCache(key)
+                if not kwargs:
+                    self._positional[len(args)] = segment
+                if _traced == traced:
+                    attempt = self._capture_start(segment, args, kwargs, state)
+                    break
+                traced = _traced
+            result = segment.run(state)
+            if result is not MISS:
+                return self._drive(result, args, kwargs) if type(result) is Suspended else result
         result = MISS
         if attempt is not None:
             again = functools.partial(self._capture_start, segment, args, kwargs, state)
@@ -324,14 +328,14 @@ class CompiledFunction:
                     held, state = [state], ()
                     return self._leave_plain_regions(exit, held, (args, kwargs))
             segment = exit.segment
-            version = 0
+            traced = -1  # `_miss_inside` looks for the region
             result = MISS
             if segment is not None:
-                version = segment.version
+                traced = _traced
                 result = segment.run(state)
             if result is MISS:
                 held, state = [state], ()
-                result = self._miss_inside(exit, held, version, (args, kwargs))
+                result = self._miss_inside(exit, held, traced, (args, kwargs))
                 state = held.pop() if held else ()  # from which a graph that raised goes on
             if type(result) is not Suspended:
                 return result
@@ -341,13 +345,13 @@ class CompiledFunction:
         self,
         exit: Exit,
         held: list[tuple[Any, ...]],
-        version: int,
+        traced: int,
         call: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> Any:
-        """Captures an entry at this exit because none fitted when its region was at `version`,
-        unless new ones exist. held: the state, which leaves the list when the program goes on in
-        eager mode, so that only its frames hold its values. call: the arguments of the whole
-        call."""
+        """Captures an entry at this exit because none fitted when `_traced` was `traced`, unless
+        one fits once no other thread traces. held: the state, which leaves the list when the
+        program goes on in eager mode, so that only its frames hold its values. call: the arguments
+        of the whole call."""
         layouts = exit.layouts
 
         def finish() -> Any:
@@ -368,10 +372,10 @@ class CompiledFunction:
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                 again = functools.partial(self._capture_inside, segment, layouts, held)
-                if segment.version == version:
+                if _traced == traced:
                     captured = again()
                     break
-                version = segment.version
+                traced = _traced
             result = segment.run(state)
             if result is not MISS:
                 return result
@@ -443,14 +447,13 @@ class CompiledFunction:
     def _go_on(self, frames: list[Frame], call: Any) -> Any:
         """Runs the code region that begins where the frames stand."""
         layouts, values = flatten(frames)
-        exit, state, version = Exit(layouts), tuple(values), 0
+        exit, state, traced = Exit(layouts), tuple(values), _traced
         exit.segment = self._segments.get(layouts)
         if exit.segment is not None:
-            version = exit.segment.version
             result = exit.segment.run(state)
             if result is not MISS:
                 return result
-        return self._miss_inside(exit, [state], version, call)
+        return self._miss_inside(exit, [state], traced, call)
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Handles a program that did not raise what its trace raised: the tracer is at fault."""
@@ -468,9 +471,18 @@ class CompiledFunction:
         self, segment: GuardedCache, start: Any, state: Any
     ) -> Callable[[Any], Any] | None:
         """Captures a cache entry for this state; None: run in eager mode, now or from now on."""
-        global _tracing
+        global _traced
         if segment.is_closed(state) or not self._may_recompile(segment, state):
             return None
+        _traced += 1
+        try:
+            return self._entry(segment, start, state)
+        finally:
+            _traced += 1
+
+    def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
+        """Does `_capture`, which counts it."""
+        global _tracing
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
         try:

@@ -25,17 +25,18 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
     # The program may use any name.
     title = "".join(one if one.isprintable() else "_" for one in title)
     filename, number = f"<tracer_core {title}>", 1
-    while filename in linecache.cache:
+    entry = (len(text), None, text.splitlines(True), filename)
+    while linecache.cache.setdefault(filename, entry) is not entry:  # nor another thread's
         number += 1
         filename = f"<tracer_core {title}, {number}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+        entry = (*entry[:3], filename)
     use_own_builtins(scope)
     exec(compile(text, filename, "exec", dont_inherit=True), scope)
     function: Callable[..., Any] = scope[name]
 
     def forget(_: Any) -> None:
         linecache.cache.pop(filename, None)
-        del _references[filename]
+        _references.pop(filename, None)
 
     _references[filename] = OwnReference(function, forget)
     return function

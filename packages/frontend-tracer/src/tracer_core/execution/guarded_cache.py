@@ -15,6 +15,8 @@ capture. Existing entries are still looked up, more rarely the less they fit (`C
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +44,18 @@ MOST_ENTRIES = 2048
 #: the lookup. OUTWEIGH successful lookups cancel a failed one.
 MOST_FAILED, OUTWEIGH = 8, 16
 _NO_ROOTS = (*DIRECT_ROOTS, type)
+
+#: Held while the tables of a region change. Re-entrant: a collection may run the program's code.
+_CHANGING = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Replaces the lock in a forked child: the thread that held it does not exist there."""
+    global _CHANGING
+    _CHANGING = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(slots=True)
@@ -100,20 +114,20 @@ class Closed:
 
 class GuardedCache:
     """The cache entries of one code region. Mutable. key: start arguments or layouts. entries:
-    entries, newest last. version: grows with each entry. seen: what they were captured with.
-    limit_hit: no more entries are captured for any object. raised: by the last trace. loose:
-    entries captured for no object, or for a dead one. other_sizes: how often an unbacked SymInt
-    differed from what a graph was captured for. loop_at: the frame that has a long loop of plain
-    Python here; None without one."""
+    entries, newest last. seen: what they were captured with. limit_hit: no more entries are
+    captured for any object. raised: by the last trace. loose: entries captured for no object, or for
+    a dead one. other_sizes: how often an unbacked SymInt differed from what a graph was captured
+    for. loop_at: the frame that has a long loop of plain Python here; None without one.
 
-    __slots__ = ("key", "loop_at", "entries", "version", "seen", "limit_hit", "raised", "loose",
+    Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
+
+    __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
     "other_sizes", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.entries: list[Attempt] = []
-        self.version = 0
         self.seen = Seen()
         self.limit_hit = False
         self.loop_at: int | None = None
@@ -170,37 +184,39 @@ class GuardedCache:
 
     def add(self, attempt: Attempt, state: Any) -> None:
         """Adds an entry that was captured for this state."""
-        self.entries.append(attempt)
-        self.version += 1
-        root = self._root(state)
-        if root is None:
-            self.loose += 1
-        else:
-            root.captured += 1
-        self._used(attempt, state)
+        with _CHANGING:
+            self.entries.append(attempt)
+            root = self._root(state)
+            if root is None:
+                self.loose += 1
+            else:
+                root.captured += 1
+            self._used(attempt, state)
 
     def add_loaded(self, attempt: Attempt) -> None:
         """Adds an entry that another process captured."""
-        self.entries.append(attempt)
-        self.version += 1
-        self._recent = (attempt, *self._recent)[:RECENT]
+        with _CHANGING:
+            self.entries.append(attempt)
+            self._recent = (attempt, *self._recent)[:RECENT]
 
     def remove(self, attempt: Attempt) -> None:
-        """Drops an entry."""
-        self.entries.remove(attempt)
-        self.hot = None
-        self._recent = tuple(one for one in self._recent if one is not attempt)
-        for root in list(self._roots.values()):
-            root.hot = None
-            if attempt in root.attempts:
-                root.attempts.remove(attempt)
+        """Drops an entry, which another thread may have dropped already."""
+        with _CHANGING:
+            if attempt in self.entries:
+                self.entries.remove(attempt)
+            self.hot = None
+            self._recent = tuple(one for one in self._recent if one is not attempt)
+            for root in list(self._roots.values()):
+                root.hot = None
+                if attempt in root.attempts:
+                    root.attempts.remove(attempt)
 
     def forget(self) -> None:
         """Drops every entry, as if none had been captured."""
         for attempt in list(self.entries):
             self.remove(attempt)
         self.loose = 0
-        for root in self._roots.values():
+        for root in list(self._roots.values()):
             root.captured = 0
 
     def count(self, state: Any) -> int:
@@ -261,10 +277,11 @@ class GuardedCache:
         (self if root is None else root).hot = Closed(known, native) if known else native
 
     def _used(self, attempt: Attempt, state: Any) -> None:
-        self._recent = (attempt, *(one for one in self._recent if one is not attempt))[:RECENT]
-        root = self._root(state)
-        if root is not None and attempt not in root.attempts:
-            root.attempts.append(attempt)
+        with _CHANGING:
+            self._recent = (attempt, *(one for one in self._recent if one is not attempt))[:RECENT]
+            root = self._root(state)
+            if root is not None and attempt not in root.attempts:
+                root.attempts.append(attempt)
 
     def _root(self, state: Any) -> Root | None:
         """Returns the `Root` of the state's object, made if missing; None if the state has no
@@ -276,7 +293,9 @@ class GuardedCache:
         obj = state[self._at]
         found = self._roots.get(id(obj))
         if found is None and _has_identity(obj):
-            found = self._roots[id(obj)] = Root(OwnReference(obj, self._forgetter(id(obj))))
+            # the one of two threads that comes second takes the first one's
+            made = Root(OwnReference(obj, self._forgetter(id(obj))))
+            found = self._roots.setdefault(id(obj), made)
         return found
 
     def _forgetter(self, key: int) -> Callable[[Any], None]:
