@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ import tracer_core
 from tests.plugin.conftest import write_distribution
 from tracer_core.errors import BackendNameClashError, BackendNotFoundError
 from tracer_core.plugin_api import Backend, get_backend, hookimpl
+from tracer_core.registry import discovery, torch_style
 
 GOOD = """
     from tracer_core.plugin_api import Backend, hookimpl
@@ -212,3 +215,29 @@ def test_an_available_that_raises_is_the_reason():
         assert row.reason == "its available() raised ImportError: libcuda.so.1"
     finally:
         unregister()
+
+
+def test_a_plugin_is_registered_while_another_thread_discovers(monkeypatch):
+    """What that thread found before is not what later look-ups see."""
+    looked, registered = threading.Event(), threading.Event()
+    entry_points = discovery.entry_points
+
+    def slowly(*, group):
+        if threading.current_thread().name == "discovers" and group == torch_style.GROUP:
+            looked.set()
+            assert registered.wait(10)
+        return entry_points(group=group)
+
+    monkeypatch.setattr(discovery, "entry_points", slowly)
+    tracer_core.reset()
+    thread = threading.Thread(target=tracer_core.list_backends, name="discovers", daemon=True)
+    thread.start()
+    assert looked.wait(10)
+    unregister = tracer_core.register(Plugin(Backend(name="latecomer", compile=noop)))
+    try:
+        registered.set()
+        thread.join(10)
+        assert "latecomer" in tracer_core.list_backends()
+    finally:
+        unregister()
+    assert "latecomer" not in tracer_core.list_backends()

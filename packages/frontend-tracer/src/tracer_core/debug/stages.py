@@ -10,6 +10,7 @@ different threads never mix. Nothing here runs on a compiled call.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 import weakref
@@ -52,7 +53,8 @@ class OpenStage:
     text: str = ""
 
 
-_observers: list[Callable[[StageRecord], None]] = []
+#: Called with every record, in this order.
+_observers: dict[Callable[[StageRecord], None], None] = {}
 _depth: ContextVar[int] = ContextVar("tracer_stage_depth", default=0)
 _current: ContextVar[list[StageRecord] | None] = ContextVar("tracer_stage_records", default=None)
 _owner: ContextVar[weakref.ref[Any] | None] = ContextVar("tracer_stage_owner", default=None)
@@ -60,9 +62,15 @@ _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKey
 
 
 def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
-    """Calls `function` with every record from now on; returns a function that undoes this."""
-    _observers.append(function)
-    return lambda: _observers.remove(function)
+    """Calls `function` with every record from now on, once a record however often it is passed;
+    returns a function that undoes this."""
+    _observers[function] = None
+    return functools.partial(unobserve, function)
+
+
+def unobserve(function: Callable[[StageRecord], None]) -> None:
+    """Undoes `observe`."""
+    _observers.pop(function, None)
 
 
 def wants_text() -> bool:
@@ -103,7 +111,7 @@ def _finish(done: OpenStage, seconds: float, suffix: str) -> None:
         records.append(record)
     if enabled("stages"):
         note("stages", "%s %s: %.3f s", done.graph or "-", done.name, seconds)
-    for observer in tuple(_observers):
+    for observer in list(_observers):
         observer(record)
 
 

@@ -101,6 +101,8 @@ class Registry:
 
 
 _in_process: dict[str, Any] = {}
+#: Grows when what `registry` found may no longer be so.
+_generation = 0
 _used: dict[str, Backend] = {}
 
 
@@ -116,27 +118,40 @@ def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
     if unknown := _unknown_hooks(tried, plugin):
         raise pluggy.PluginValidationError(plugin, f"plug-in {key} {unknown}")
     _in_process[key] = plugin
-    registry.cache_clear()
+    _look_again()
 
     def unregister() -> None:
         _in_process.pop(key, None)
-        registry.cache_clear()
+        _look_again()
 
     return unregister
 
 
-@cache
+def _look_again() -> None:
+    """Makes the next `registry` discover everything anew."""
+    global _generation
+    _generation += 1
+    _discovered.cache_clear()
+
+
 def registry() -> Registry:
     """Returns everything that is installed, discovered once; `forget` makes the next call look
     again.
     """
+    return _discovered(_generation)
+
+
+@cache
+def _discovered(generation: int) -> Registry:
+    """Discovers what is installed; what a thread found before `_look_again` is not kept for
+    later."""
     manager = _new_manager()
     found: list[Candidate] = [
         _candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)
     ]
     for entry in entry_points(group=PROJECT):
         found.extend(_load_plugin(manager, entry))
-    for key, plugin in _in_process.items():
+    for key, plugin in list(_in_process.items()):
         manager.register(plugin, key)
         found.extend(_offered(plugin, key, (None, None)))
     for entry in entry_points(group=torch_style.GROUP):
@@ -161,7 +176,7 @@ def manager() -> pluggy.PluginManager:
 def forget() -> None:
     """Makes the next look-up discover installed distributions again."""
     importlib.invalidate_caches()
-    registry.cache_clear()
+    _look_again()
 
 
 def reset_used() -> None:

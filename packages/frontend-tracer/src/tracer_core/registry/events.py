@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.debug.logs import enabled, logger, note
-from tracer_core.debug.stages import StageRecord, observe
+from tracer_core.debug.stages import StageRecord, observe, unobserve
 from tracer_core.registry.discovery import manager
 
 if TYPE_CHECKING:
@@ -72,18 +72,12 @@ def _stage_finished(record: StageRecord) -> None:
     )
 
 
-_stop_observing = None
-
-
 def follow_stages() -> None:
     """Sends finished stages to the plug-ins that implement `tracer_stage_finished`, if any.
 
     `api.compile` calls this, so that without such a plug-in no stage builds its text.
     """
-    global _stop_observing
-    listening = bool(manager().hook.tracer_stage_finished.get_hookimpls())
-    if listening and _stop_observing is None:
-        _stop_observing = observe(_stage_finished)
-    elif not listening and _stop_observing is not None:
-        _stop_observing()
-        _stop_observing = None
+    if manager().hook.tracer_stage_finished.get_hookimpls():
+        observe(_stage_finished)
+    else:
+        unobserve(_stage_finished)
