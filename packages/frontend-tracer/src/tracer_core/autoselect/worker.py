@@ -9,6 +9,7 @@ each eager operator releases the GIL and would wait 5 ms to get it back.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import sys
 import threading
@@ -29,7 +30,9 @@ def submit(job: Callable[[], None]) -> None:
     with _lock:
         _jobs.append(job)
         if _thread is None:
-            _thread = threading.Thread(target=_work, name="tracer-auto", daemon=False)
+            # Python 3.14 may give threads the context of the code that starts them: a compilation's
+            run = contextvars.Context().run
+            _thread = threading.Thread(target=run, args=(_work,), name="tracer-auto", daemon=False)
             _thread.start()
 
 

@@ -81,6 +81,7 @@ def word(address: int) -> int:
 @functools.cache
 def layout() -> Layout | None:
     """Returns the layout of this process, or None."""
+    # Without the GIL, objects have other headers, and change and die while words are compared.
     if sys.implementation.name != "cpython" or sys.maxsize < 2**32 or _IS_FREE_THREADED:
         return None
     version = _DICT_VERSION if sys.version_info < (3, 13) else None

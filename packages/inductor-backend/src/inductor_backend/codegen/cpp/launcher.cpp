@@ -70,6 +70,7 @@ static MethodDef method = {"launch", call, 0x80 /* METH_FASTCALL */, "Runs a com
 
 // called once through ctypes.PyDLL
 extern "C" __attribute__((visibility("default"))) PyObject* tc_launcher(PyObject* record, PyObject* int_class) {
-    if (!data_ptr) { data_ptr = PyUnicode_InternFromString("data_ptr"); type_of_int = int_class; }
+    data_ptr = PyUnicode_InternFromString("data_ptr");      // the same for every thread, so that none finds half
+    type_of_int = int_class;
     return PyCFunction_NewEx(&method, record, nullptr);   // record: (bytes of a Launch, what to keep alive)
 }
