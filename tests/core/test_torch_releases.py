@@ -112,9 +112,9 @@ def test_packages_ask_for_the_oldest_tested_release_or_newer(path: Path):
     assert set(asked) <= {f">={releases.TESTED[0]}"}
 
 
-def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog):
+def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog, tmp_path):
     """Programs run natively there, and rightly; it is said once."""
-    monkeypatch.setattr(releases, "PYTHONS", ((3, 9),))
+    monkeypatch.setattr(releases, "PYTHONS", ((3, 9), (3, 10)))
     releases.refusal.cache_clear()
     api._say_what_is_untested.cache_clear()
     try:
@@ -130,12 +130,18 @@ def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog):
                 return y * 2
 
             torch.testing.assert_close(doubled(x), x * 2)
-        assert [record.getMessage().count("Python") > 0 for record in caplog.records] == [True]
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert "programs on Python 3.9 to 3.10; on Python" in said
+        assert [(row.name, row.text) for row in tracer_core.last_compile(fast)] == [
+            ("native", said)
+        ]
         for refused in (
             lambda: tracer_core.compile(layer, fullgraph=True),
             lambda: tracer_core.explain(layer),
+            lambda: tracer_core.save(fast, tmp_path / "stored"),
+            lambda: tracer_core.load(fast, tmp_path / "stored"),
         ):
-            with pytest.raises(tracer_core.errors.TracerError, match=r"Python 3\.9"):
+            with pytest.raises(tracer_core.errors.TracerError, match=r"Python 3\.9 to 3\.10"):
                 refused()
     finally:
         releases.refusal.cache_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from tracer_core.torch_private import releases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +50,8 @@ def test_metadata(folder):
     metadata = project(folder)
     assert metadata["name"] == distribution
     assert metadata["requires-python"] == ">=3.11"
+    released = re.findall(r"Python :: (3\.\d+)$", "\n".join(metadata["classifiers"]), re.M)
+    assert released == [f"{major}.{minor}" for major, minor in releases.PYTHONS]
     assert metadata["license"] == "MIT"
     assert (ROOT / "packages" / folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert (

@@ -138,9 +138,9 @@ def compile(
     )
     events.follow_stages()
     mark_used(config.backend)
-    if (refusal := torch_private.refusal()) is not None:
+    if torch_private.refusal() is not None:
         if fullgraph:
-            raise TracerError(f"fullgraph=True: {refusal}")
+            _demand_capture("fullgraph=True")
         return model
     return _compile(model, config)
 
@@ -172,8 +172,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     not), and, where several backends compile them (``backend="auto"``), the `choices` so far.
     """
     _demand_compilable(fn)
-    if (refusal := torch_private.refusal()) is not None:
-        raise TracerError(f"explain: {refusal}")
+    _demand_capture("explain")
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
@@ -200,8 +199,11 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     ``missing_in_torch``, lists them.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
-    stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.
+    stages. Empty if nothing was compiled yet. On a release of Python or torch where programs run
+    natively the only row, ``native``, says why. Raises OptionError if `fn` is not a compiled object.
     """
+    if (refusal := torch_private.refusal()) is not None:
+        return StageRecords((StageRecord("native", 0.0, refusal),))
     behind = compiled(fn)
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
@@ -219,6 +221,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
     """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport`
     with the names stored, and those left out with the reason. See `tracer_core.execution.artifact`
     for the file and errors."""
+    _demand_capture("save")
     from tracer_core.execution.artifact import save as implementation  # heavy: the tracer
 
     return implementation(compiled, path)
@@ -228,6 +231,7 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first
     call traces and compiles nothing. Returns how many entries there were. See
     `tracer_core.execution.artifact`."""
+    _demand_capture("load")
     from tracer_core.execution.artifact import load as implementation  # heavy: the tracer
 
     return implementation(compiled, path)
@@ -235,6 +239,12 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
 
 # Inside
 # ---------------------------------------------------------------------------------------------
+
+
+def _demand_capture(what: str) -> None:
+    """Raises TracerError where this release of Python or torch is unsupported."""
+    if (refusal := torch_private.refusal()) is not None:
+        raise TracerError(f"{what}: {refusal}")
 
 
 def _demand_compilable(model: Any) -> None:

@@ -10,8 +10,8 @@ import torch
 
 from tracer_core.torch_private.names import names
 
-#: Python releases whose bytecode the tracer interprets; requires-python admits one more, which runs
-#: natively.
+#: Python releases whose bytecode the tracer interprets, oldest first. On later ones, which
+#: requires-python admits, programs run natively.
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
@@ -62,9 +62,10 @@ def remark() -> str | None:
 def refusal() -> str | None:
     """Returns why this Python or torch is unsupported, else None."""
     if sys.version_info[:2] not in PYTHONS:
-        known = " and ".join(".".join(map(str, one)) for one in PYTHONS)
-        here = ".".join(map(str, sys.version_info[:2]))
-        reason = f"tracer-core captures programs on Python {known}"
+        oldest, newest, here = (
+            f"{a}.{b}" for a, b in (PYTHONS[0], PYTHONS[-1], sys.version_info[:2])
+        )
+        reason = f"tracer-core captures programs on Python {oldest} to {newest}"
         return f"{reason}; on Python {here} compile() returns them as they are"
     lacking = [path for path in _NEEDED.split() if not names(path)]
     if not lacking:
