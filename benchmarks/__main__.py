@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "overhead": ("overhead:main", "microseconds of a call that computes nothing"),
     "pythons": ("pythons:main", "a call and the first call, release by release of Python"),
     "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
+    "free_threaded": ("free_threaded:main", "calls a second from one thread and from eight"),
     "loops": ("scenarios:loops", "loops with a graph break in them, and of plain Python"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("scenarios:generate", "tokens a second of generate(), by cache"),
