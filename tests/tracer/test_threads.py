@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 import traceback
+from collections import deque
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from tracer_core.testing import CaptureCounter, compare
 THREADS = 8
 X = torch.randn(3, 4)
 
-together = functools.partial(threads.together, threads=THREADS, seconds=15, grad=False)
+together = functools.partial(threads.together, threads=THREADS, seconds=60, grad=False)
 
 
 def test_one_function_is_compiled_once():
@@ -104,6 +105,47 @@ def test_a_lookup_between_the_end_of_a_trace_and_its_entry(monkeypatch):
         second.join(20)
     compare([X * 2] * 2, results)
     assert len(counter.graphs) == 1 and not counter.recompiles
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "attributes", "set", "deque"])
+def test_what_another_thread_adds_during_a_trace_stays(kind):
+    made = {
+        "list": [0], "dict": {"a": 0}, "attributes": Box(a=0), "set": {0}, "deque": deque([0])
+    }[kind]  # fmt: skip
+    inside, added = threading.Event(), threading.Event()
+
+    def add(number):
+        if kind in ("list", "deque"):
+            made.append(number)
+        elif kind == "dict":
+            made[f"k{number}"] = number
+        elif kind == "attributes":
+            setattr(made, f"k{number}", number)
+        else:
+            made.add(number)
+
+    @tracer_core.assume_constant_result
+    def traced():
+        inside.set()
+        return float(added.wait(10))
+
+    def program(x):
+        add(1)
+        x = x * traced()
+        add(2)
+        return x
+
+    fast = tracer_core.compile(program, backend="eager", fullgraph=True)
+    thread = threading.Thread(target=fast, args=(X,), daemon=True)
+    thread.start()
+    assert inside.wait(10)
+    add(3)
+    add(4)
+    added.set()
+    thread.join(20)
+    values = vars(made).values() if kind == "attributes" else made
+    values = made.values() if kind == "dict" else values
+    assert sorted(values) == [0, 1, 2, 3, 4]
 
 
 def test_a_lookup_during_the_trace_of_another_thread_is_done_again(monkeypatch):

@@ -2,13 +2,15 @@
 
 Before each mutation, trace/side_effect_tracking.py calls a `begin...` method here. `restore` gives
 every object exactly the contents it had before the trace, and may be called again after an
-interruption. Generated code replays each `Change` after the graph ran.
+interruption. What other threads add to a container meanwhile stays, unless the trace guards all of
+its contents. Generated code replays each `Change` after the graph ran.
 """
 
 from __future__ import annotations
 
 import array
 import collections
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CellType
@@ -75,6 +77,11 @@ class Change:
         self.written.pop(key, None)
         self.removed[key] = None
 
+    def may_have_set(self, key: Any) -> bool:
+        """Returns whether the trace, and not only another thread, may have set or deleted the
+        dictionary's entry."""
+        return self.whole or key in self.written or key in self.removed
+
     def decided(self, key: Any) -> bool:
         """Returns whether the program itself set or deleted the dictionary's entry."""
         if key in self.written or key in self.removed:
@@ -115,6 +122,11 @@ def _typed(keys: Iterable[Any]) -> list[tuple[type, Any]]:
     return [(type(key), key) for key in keys]
 
 
+def _keys_of(kind: Any, entries: Any) -> list[Any]:
+    """Returns the keys in their order; of a plain dictionary in one step, without the GIL too."""
+    return list(dict.keys(entries)) if kind is dict else list(kind.__iter__(entries))
+
+
 def _restore_dict(change: Change) -> None:
     """Restores entry by entry if the order allows: other threads may be reading a module's globals,
     and an iterator may be at an entry. Keys of other types are not looked up: that may run the
@@ -122,14 +134,17 @@ def _restore_dict(change: Change) -> None:
     target, saved = change.obj, change.before
     kind: Any = change.kind
     # not an empty dictionary of attributes: clearing it would end its sharing of keys
-    if (saved or kind is dict) and _PLAIN_KEYS.issuperset(map(type, kind.__iter__(target))):
-        for key in [key for key in kind.__iter__(target) if key not in saved]:
-            kind.__delitem__(target, key)
-        if _typed(kind.__iter__(target)) == _typed(saved):
+    now = _keys_of(kind, target)
+    if (saved or kind is dict) and _PLAIN_KEYS.issuperset(map(type, now)):
+        for key in [key for key in now if key not in saved and change.may_have_set(key)]:
+            kind.pop(target, key, None)
+        now = _keys_of(kind, target)
+        if _typed(now[: len(saved)]) == _typed(saved):
             for key, value in saved.items():
-                if dict.__getitem__(target, key) is not value:
+                if change.may_have_set(key) and dict.get(target, key) is not value:
                     kind.__setitem__(target, key, value)
             return
+        saved = saved | {key: dict.get(target, key) for key in now if key not in saved}
     kind.clear(target)
     if kind is dict:
         dict.update(target, saved)
@@ -138,22 +153,53 @@ def _restore_dict(change: Change) -> None:
         kind.__setitem__(target, key, value)
 
 
+def _of_others(change: Change, now: list[Any]) -> list[Any] | None:
+    """Returns the items that other threads have put behind the old ones of a list or deque; None
+    if that cannot be told."""
+    size = len(change.before)
+    if change.whole or not all(map(operator.is_, now, change.before)) or len(now) < size:
+        return None
+    added = collections.Counter(map(id, change.added))
+    others = []
+    for item in now[size:]:
+        if added[id(item)]:
+            added[id(item)] -= 1
+        else:
+            others.append(item)
+    return others
+
+
 def _restore_list(change: Change) -> None:
-    list.__setitem__(change.obj, slice(None), change.before)
+    now = list(list.__iter__(change.obj))
+    others = _of_others(change, now)
+    if others is None:
+        list.__setitem__(change.obj, slice(None), change.before)
+        return
+    # what a thread appends from now on stands behind
+    list.__setitem__(change.obj, slice(len(change.before), len(now)), others)
+    change.added.clear()
 
 
 def _restore_set(change: Change) -> None:
-    if list(map(id, set.__iter__(change.obj))) != list(map(id, change.before)):
+    now = list(set.__iter__(change.obj))
+    if list(map(id, now)) != list(map(id, change.before)):
+        known = {*map(id, change.before), *map(id, change.added)}
         set.clear(change.obj)
         set.update(change.obj, change.before)
+        if not change.whole:
+            set.update(change.obj, [item for item in now if id(item) not in known])
 
 
 def _restore_deque(change: Change) -> None:
     """Restores item by item if that is possible: an iterator refuses to go on after the rest."""
     target, deque = change.obj, collections.deque
-    if len(target) != len(change.before):
+    now = list(deque.__iter__(target))
+    if len(now) != len(change.before):
+        others = _of_others(change, now) or []
         deque.clear(target)
-        deque.extend(target, change.before)
+        deque.extend(target, [*change.before, *others])
+        change.added.clear()
+        return
     for position, now in enumerate(list(deque.__iter__(target))):
         if now is not change.before[position]:
             deque.__setitem__(target, position, change.before[position])
