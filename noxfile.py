@@ -226,21 +226,21 @@ def in_debian(session: nox.Session, version: str, chosen: str) -> None:
 @nox.session(name="tests-torch")
 @nox.parametrize("torch", list(TORCH_ENDS))
 def tests_torch(session: nox.Session, torch: str) -> None:
-    """A sample of the tests on the oldest and the newest versions of torch, before each release and
-    whenever a private name of torch is used in another way: ``nox -s tests-torch``, or one: ``nox
-    -s "tests-torch(torch='2.15')"``."""
-    sample_on(session, *TORCH_ENDS[torch])
+    """`tests` on the oldest and the newest versions of torch, before each release: ``nox -s
+    tests-torch``, or one: ``nox -s "tests-torch(torch='2.15')"``. Whenever a private name of torch
+    is used in another way, a sample: ``nox -s tests-torch -- --sample``."""
+    tests_on(session, *TORCH_ENDS[torch])
 
 
 @nox.session(name="tests-torch-between")
 @nox.parametrize("torch", list(TORCH_BETWEEN))
 def tests_torch_between(session: nox.Session, torch: str) -> None:
-    """The same sample on the versions of torch between those."""
-    sample_on(session, *TORCH_BETWEEN[torch])
+    """The same on the versions of torch between those."""
+    tests_on(session, *TORCH_BETWEEN[torch])
 
 
-def sample_on(session: nox.Session, torch: str, torchvision: str) -> None:
-    """Installs torch and what fits it once, then runs the sample and writes its result into the
+def tests_on(session: nox.Session, torch: str, torchvision: str) -> None:
+    """Installs torch and what fits it once, then runs the tests, whose result goes into the
     committed table.
     """
     session.env.update(PYTHONDONTWRITEBYTECODE="")

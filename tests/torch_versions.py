@@ -1,10 +1,11 @@
-"""A sample of the tests on the torch that is installed: ``python -m tests.torch_versions``, which
-nox runs for each release (``nox -s tests-torch``).
+"""The tests on the torch that is installed: ``python -m tests.torch_versions``, which nox runs for
+each release (``nox -s tests-torch``).
 
-In: pytest's further arguments. Out: a row of benchmarks/results/torch_versions.json under the
-release of torch: versions, commit, counts, and the names of what failed. The sample goes through
-the whole pipeline and everything that uses torch's private names: capture, settings, breaks, sizes,
-lowering, training, each backend, README's programs.
+Out: a row of benchmarks/results/torch_versions.json under the release of torch: versions, commit,
+counts, and the names of what failed. A run that was stopped leaves the row as it was, and the other
+releases' rows stay. With arguments only a part runs, and no row is written: ``--sample`` stands for
+the files of SAMPLE, which go through the whole pipeline and everything that uses torch's private
+names; other arguments are pytest's.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as xml
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.harness import commit, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "torch_versions.json"
+
+#: The tests of ``nox -s tests``, and as many processes.
+PYTEST = (
+    "-q", "-m", "not full and not gpu and not slow", "-n", "logical", "--maxprocesses", "4",
+    "--dist", "loadfile", "--no-loadscope-reorder",
+)  # fmt: skip
 
 SAMPLE = """
 tests/core/test_end_to_end.py tests/tracer/test_data_sizes.py tests/tracer/test_quick_fakes.py
@@ -45,46 +55,31 @@ def counted(report: Path) -> dict[str, Any]:
             "failures": sorted(failed)}  # fmt: skip
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     import torch
 
-    release = ".".join(torch.__version__.split(".")[:2])
-    several = (
-        "-n",
-        "logical",
-        "--maxprocesses",
-        "4",
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    )
+    part = [one for given in arguments for one in (SAMPLE if given == "--sample" else [given])]
     begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        chosen = (
-            "-m",
-            "not gpu and not slow",
-            *several,
-            f"--junitxml={report}",
-            *SAMPLE,
-            *sys.argv[1:],
-        )
-        subprocess.run([sys.executable, "-m", "pytest", "-q", *chosen], cwd=ROOT)
+        command = (*PYTEST, f"--junitxml={report}", *part)
+        code = subprocess.run([sys.executable, "-m", "pytest", *command], cwd=ROOT).returncode
+        if part or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return code
         here = machine()
         row = {
             **here["versions"], "torch": torch.__version__, "python": here["python"],
-            "commit": commit(),
-            "seconds": round(time.time() - begun), **counted(report),
+            "commit": commit(), "seconds": round(time.time() - begun), **counted(report),
         }  # fmt: skip
+    release = ".".join(torch.__version__.split(".")[:2])
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     rows[release] = row
     ordered = dict(sorted(rows.items(), key=lambda item: tuple(map(int, item[0].split(".")))))
     RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
-    print(
-        f"torch {torch.__version__}: {row['passed']} passed, {row['failed']} failed, {row['skipped']} skipped"
-    )
-    return 1 if row["failed"] or not row["passed"] else 0
+    counts = ", ".join(f"{row[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
+    print(f"torch {torch.__version__}: {counts}")
+    return code
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))
