@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,6 +84,37 @@ def test_the_check_sees_a_private_name(text):
 def test_the_check_lets_public_names_and_operators_pass():
     text = '"""torch._C"""\nimport torch\naten = torch.ops.aten\n(torch.__version__, torch.ops.aten._softmax, aten._softmax)'
     assert not list(private_names(ast.parse(text)))
+
+
+#: Private attributes of tensors that programs and torch's own documents use.
+USUAL = {"_backward_hooks", "_base", "_is_view", "_version"}
+ATTRIBUTES = {
+    name for owner in (torch.Tensor, torch.UntypedStorage) for name in dir(owner)
+    if re.match(r"_[a-z]", name)
+} - USUAL  # fmt: skip
+
+
+def private_attributes(tree: ast.Module) -> list[str]:
+    """The private attributes of tensors and storages that a module reads; a class of its own may
+    have one of the same name."""
+    return [
+        f"{ast.unparse(node)} (line {node.lineno})"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ATTRIBUTES
+        and ast.unparse(node.value) not in ("self", "cls", "aten", "torch.ops.aten")
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
+def test_private_attributes_of_tensors_stand_in_torch_private(path):
+    assert private_attributes(ast.parse(path.read_text())) == []
+
+
+def test_the_check_sees_a_private_attribute():
+    assert private_attributes(ast.parse("x.untyped_storage()._cdata"))
+    assert private_attributes(ast.parse("x._has_symbolic_sizes_strides"))
+    assert not private_attributes(ast.parse("x._version, self._values, aten._to_dense"))
 
 
 #: Where an exception of others has no type of its own -> whose text tells it.

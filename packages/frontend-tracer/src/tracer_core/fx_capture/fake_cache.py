@@ -118,7 +118,7 @@ def run(
     if mode.in_kernel_invocation:
         return SLOW
     if func in _CONVOLUTIONS and not kwargs:
-        if args[_CONVOLUTIONS[func].start]._has_symbolic_sizes_strides:
+        if torch_private.has_symbols(args[_CONVOLUTIONS[func]][:1]):
             return _symbolic_convolution(mode, func, args)
     kind = _kinds.get(func)
     if kind is None:

@@ -113,12 +113,12 @@ class Fakes:
             self._alive.append(real)
             self._versions[id(found)] = writes(found)
             if real.layout is torch.strided:
-                self._uses[real.untyped_storage()._cdata] += 1
+                self._uses[torch_private.storage_id(real)] += 1
         return found
 
     def shares_memory(self, real: torch.Tensor) -> bool:
         """Returns whether another input aliases this input's storage."""
-        return self._uses[real.untyped_storage()._cdata] > 1
+        return self._uses[torch_private.storage_id(real)] > 1
 
     def _make(self, real: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
         if torch.is_inference_mode_enabled() and not real.is_inference():
@@ -130,7 +130,7 @@ class Fakes:
                 return self._make(real, name, symbolic)
         _refuse_lost_history(real)
         # FakeTensorMode makes the storage of an input of symbolic sizes, and of those that share it.
-        storage = real.untyped_storage()._cdata if real.layout is torch.strided else None
+        storage = torch_private.storage_id(real) if real.layout is torch.strided else None
         if any(symbolic):
             self._symbolic_storages.add(storage)
         if storage is None or storage not in self._symbolic_storages:

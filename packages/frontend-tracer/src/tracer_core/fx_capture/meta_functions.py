@@ -389,7 +389,9 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
         return None
     if any(torch_private.device_of_fake(one) != device for one in parameters):
         return None
-    if any(one._has_symbolic_sizes_strides or one.dtype is not value.dtype for one in parameters):
+    if torch_private.has_symbols(parameters):
+        return None
+    if any(one.dtype is not value.dtype for one in parameters):
         return None
     if any(isinstance(number, torch.SymInt) for number in pytree.tree_leaves(options)):
         return None

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+
 #: Flag of classes created at run time (Py_TPFLAGS_HEAPTYPE); the type of other objects cannot
 #: change.
 HEAP_TYPE = 1 << 9
@@ -310,10 +312,10 @@ def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
     one, other = torch.zeros(3), torch.zeros(3)
     found = []
     for _ in range(2):
-        own = one.untyped_storage()
+        own = torch_private.storage_id(one)
         held = _words(word(id(one) + impl), sizes)
-        at = [i for i, value in enumerate(held) if value == own._cdata]
-        inside = [i for i in range(8) if word(own._cdata + 8 * i) == own.data_ptr()]
+        at = [i for i, value in enumerate(held) if value == own]
+        inside = [i for i in range(8) if word(own + 8 * i) == one.untyped_storage().data_ptr()]
         if len(at) != 1 or not inside:
             return None
         found.append((at[0] * 8, inside[0] * 8))

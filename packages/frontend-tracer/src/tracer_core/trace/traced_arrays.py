@@ -340,7 +340,7 @@ class _Call:
 
     def _shares(self, tensor: Any, other: Any) -> bool:
         one, two = map(self.tracer.recorder.as_fake, (tensor, other))
-        return bool(one.untyped_storage()._cdata == two.untyped_storage()._cdata)
+        return torch_private.storage_id(one) == torch_private.storage_id(two)
 
     def _own(self, tensor: Any) -> Any:
         """Returns the values in memory of their own."""
