@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vmap
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, noop_context_fn
 
 import tracer_core
+from tests.support.releases import RELEASE
 from tests.tracer.gradients import OperatorCount, same_gradients
 from tests.tracer.twin import same, twin
 
@@ -393,6 +394,10 @@ CHECKPOINTS = {
     (G,), (H,)),
     "preserve_rng_state": (lambda x: checkpoint(lambda t: F.dropout(t, 0.5), x, use_reentrant=False,
                                                 preserve_rng_state=True), (G,), (H,)),
+    "the function as a keyword": (lambda x: checkpoint(function=torch.sin, input=x * 2,
+    use_reentrant=False), (G,), (H,)),
+    "no contexts": (lambda x: checkpoint(torch.sin, x, use_reentrant=False,
+    context_fn=noop_context_fn), (G,), (H,)),
     "no gradients": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), (X,), (Y,)),
     "autocast inside": (lambda x: checkpoint(lambda t: _cast(t), x, use_reentrant=False), (G,),
     (H,)),
@@ -408,6 +413,41 @@ def _cast(t):
 def test_checkpoint(name):
     function, *calls = CHECKPOINTS[name]
     same_gradients(lambda: function, *calls, graphs=1)
+
+
+def test_checkpoint_without_a_function():
+    """Gives a decorator since torch 2.15, and an error before."""
+
+    def f(x):
+        try:
+            return checkpoint(use_reentrant=False)(torch.sin)(x)
+        except TypeError as error:
+            return x, str(error)
+
+    same(f, (X,), breaks=0 if RELEASE >= (2, 15) else 1)
+
+
+@pytest.mark.skipif(RELEASE < (2, 15), reason="checkpoint is no decorator before torch 2.15")
+def test_checkpoint_as_a_decorator():
+    @checkpoint(use_reentrant=False)
+    def outside(t, scale=1):
+        return torch.tanh(t * scale) * Y
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.fc = nn.Linear(4, 4)
+
+        @checkpoint(use_reentrant=True, preserve_rng_state=False)
+        def hidden(self, x):
+            return self.fc(x).sin()
+
+        def forward(self, x):
+            inside = checkpoint(use_reentrant=False, respect_saved_tensors_hooks=True)(torch.cos)
+            return self.hidden(x) + outside(x, scale=2) + inside(x)
+
+    same_gradients(Layer, (G,), (H,), graphs=1)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

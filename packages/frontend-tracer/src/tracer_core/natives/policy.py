@@ -107,8 +107,10 @@ _INLINE_FUNCTIONS = frozenset(
         "_Lock.__exit__",
         *(f"catch_warnings.__{method}__" for method in ("init", "enter", "exit")))),
      *modules.PLAIN_FUNCTIONS,
-     *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
-        "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),
+     *(f"torch.utils.checkpoint.{function}" for function in (
+        "checkpoint_sequential", "checkpoint_sequential.<locals>.run_function",
+        "checkpoint_sequential.<locals>.run_function.<locals>.forward", "_make_checkpoint_wrapper",
+        *(f"_CheckpointedFunction.__{method}__" for method in ("init", "call", "get")))),
      *(f"torch.autograd.function.{cls}.{name}" for cls in ("FunctionCtx",
      "_SingleLevelFunction") for name in (
        "save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable",

@@ -96,6 +96,7 @@ from tracer_core.torch_private.memory_layout import (
 from tracer_core.torch_private.names import MissingName, not_found
 from tracer_core.torch_private.python_side import (
     before_tagging,
+    checkpoint_options,
     forget_source_with,
     plain_checkpoint,
     scripted_source,

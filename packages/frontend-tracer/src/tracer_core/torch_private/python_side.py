@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
+import inspect
 import linecache
 import sys
 import threading
@@ -21,6 +23,14 @@ def plain_checkpoint() -> Any:
     imports that package."""
     checkpoint = torch.utils.checkpoint.checkpoint
     return getattr(checkpoint, "__wrapped__", checkpoint)
+
+
+@functools.cache
+def checkpoint_options() -> tuple[str, ...]:
+    """Returns the keywords of torch.utils.checkpoint.checkpoint that it does not hand on."""
+    parameters = inspect.signature(plain_checkpoint()).parameters.values()
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    return tuple(dict.fromkeys([*named, "preserve_rng_state"]))  # no parameter before torch 2.15
 
 
 _unshielded = 0

@@ -202,25 +202,34 @@ def remove_hook(tracer: Tracer, handle: HookHandle) -> None:
 
 # -- checkpoint --
 
-_CHECKPOINT_OPTIONS = (
-    "use_reentrant context_fn determinism_check debug preserve_rng_state early_stop"
-)
+_NO_CONTEXTS = name("utils.checkpoint.noop_context_fn")
 
 
 @special(*names("utils.checkpoint.checkpoint"), whole=True)
-def checkpoint(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS.split() if name in kwargs}
+def checkpoint(tracer: Tracer, /, function: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if function is None and not args:
+        return torch_private.plain_checkpoint()(**kwargs)  # a decorator, since torch 2.15
+    options = {name: kwargs[name] for name in torch_private.checkpoint_options() if name in kwargs}
     named = {name: value for name, value in kwargs.items() if name not in options}
+    return _checkpoint(tracer, function, args, named, **options)
+
+
+@special(*names("utils.checkpoint._checkpoint_impl", in_every_build=False), whole=True)
+def _checkpoint(
+    tracer: Tracer, function: Any, args: Any, kwargs: dict[str, Any], **options: Any
+) -> Any:
+    """What `checkpoint` and, since torch 2.15, the functions that it decorated call."""
     if not isinstance(options.get("use_reentrant"), bool):
         tracer.break_graph("higher_order", "checkpoint() without use_reentrant= warns")
-    if "context_fn" in options or options.get("debug") or (named and options["use_reentrant"]):
+    plain = options.get("context_fn", _NO_CONTEXTS) is _NO_CONTEXTS
+    if not plain or options.get("debug") or (kwargs and options["use_reentrant"]):
         tracer.break_graph(
             "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
-        return tracer.calls.prepare(function, [*args], named)  # no backward, so no recomputation
+        return tracer.calls.prepare(function, [*args], kwargs)  # no backward, so no recomputation
     region = _region(tracer, "checkpoint()")
-    graph, outer, flat, structure = _traced(tracer, region, function, [*args], named)
+    graph, outer, flat, structure = _traced(tracer, region, function, [*args], kwargs)
     given = {id(tracer.recorder.as_fake(a)) for a in args if isinstance(a, torch.Tensor)}
     explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
     results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
