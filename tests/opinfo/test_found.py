@@ -110,7 +110,8 @@ def test_checks_that_fakes_leave_out():
 
 @pytest.mark.parametrize("name", ["std", "var", "var_mean"])
 def test_statistics_of_whole_numbers(name):
-    assert same(lambda x: getattr(torch, name)(x * 2), torch.arange(4)) is RuntimeError
+    refused = same(lambda x: getattr(torch, name)(x * 2), torch.arange(4))
+    assert issubclass(refused, RuntimeError)  # NotImplementedError since torch 2.15
     assert same(lambda x: getattr(torch, name)(x * 2), torch.arange(4.0)) is None
 
 
