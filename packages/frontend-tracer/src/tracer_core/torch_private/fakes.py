@@ -115,12 +115,16 @@ def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
     )
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(_FAKE_ATTRIBUTES, fake_mode=mode)
-    fake.__dict__[_DEVICE] = device
+    fake.__dict__[_device_attribute()] = device
     return fake
 
 
-#: The attribute with a fake's device: `fake_device` became a property in torch 2.12.
-_DEVICE = "fake_device" if torch.__version__.startswith("2.11.") else "_fake_device"
+@functools.cache
+def _device_attribute() -> str:
+    """Returns the attribute with a fake's device: `fake_device` is a property since torch 2.12."""
+    is_property = isinstance(vars(fake_class()).get("fake_device"), property)
+    return "_fake_device" if is_property else "fake_device"
+
 
 _MEMOS = ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
 
