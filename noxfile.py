@@ -126,6 +126,16 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
         session.install("--no-deps", TRITON)
 
 
+def install_on(session: nox.Session, torch: str, torchvision: str) -> None:
+    """The same, with tests, on a supported version of torch."""
+    install_torch(session, torch)
+    install_packages(session)
+    install_models(session, torchvision)
+    install_tests(session)
+    if torch == TORCH:  # may be a build for CPUs, which brings no Triton
+        session.install("--no-deps", TRITON)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Real models, eager beside compiled, as a table. Installs what it runs: another ``--backend``
@@ -244,12 +254,7 @@ def tests_on(session: nox.Session, torch: str, torchvision: str) -> None:
     committed table.
     """
     session.env.update(PYTHONDONTWRITEBYTECODE="")
-    install_torch(session, torch)
-    install_packages(session)
-    install_models(session, torchvision)
-    install_tests(session)
-    if torch == TORCH:  # may be a build for CPUs, which brings no Triton
-        session.install("--no-deps", TRITON)
+    install_on(session, torch, torchvision)
     session.run("python", "-m", "tests.torch_versions", *session.posargs)
 
 
@@ -484,10 +489,10 @@ def changelog(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """The support matrices in docs/conformance/: ``nox -s conformance`` for all backends, ``--
-    inductor`` for one.
+    """The support matrices in docs/conformance/, on the newest torch: ``nox -s conformance`` for all
+    backends, ``-- inductor`` for one.
     """
-    install_all(session, models=False, tests=True)
+    install_on(session, *list(TORCH_ENDS.values())[-1])
     simulated = "Run on the simulated device of tests/cudagraphs, because there was no GPU."
     tried = {
         "eager": ("eager", ""),
