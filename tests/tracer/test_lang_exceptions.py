@@ -7,6 +7,10 @@ import operator
 import struct
 import sys
 
+import pytest
+import torch
+
+import tracer_core
 from tests.tracer.programs import Programs, X, Y
 from tests.tracer.twin import twin
 
@@ -678,6 +682,51 @@ def test_state_is_changed_once_before_a_caught_exception():
         return f, log
 
     twin(make, (X,), (Y,), (X,), breaks=0)
+
+
+def ambiguous_truth(form):
+    """Asks for the truth of a tensor of two elements in a part of a try statement."""
+    texts = {
+        "comprehension": "[n for n in numbers if t]",
+        "comparison in a comprehension": "[n for n in numbers if t > n]",
+        "generator": "list(n for n in numbers if t)",
+        "dictionary": "{n: n for n in numbers if not t}",
+        "chain": "[n for n in numbers if n or t or n > 5]",
+        "condition": "1 if t else 2",
+        "comparison": "0 < t < 3",
+        "and": "t and numbers",
+        "assert": "None\n        assert t",
+        "while": "None\n        while t == 3: pass",
+        "nested": "[[n for n in numbers if t] for m in numbers if m]",
+    }
+    source = f"""
+def f(t, numbers, log):
+    try:
+        found = {texts[form]}
+    except RuntimeError as error:
+        log.append(str(error))
+        return t + 1
+    finally:
+        log.append("finally")
+    return t * 2, found
+"""
+    namespace = {}
+    exec(source, namespace)
+    return namespace["f"]
+
+
+AMBIGUOUS = ("comprehension", "comparison in a comprehension", "generator", "dictionary", "chain",
+             "condition", "comparison", "and", "assert", "while", "nested")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", AMBIGUOUS)
+def test_the_truth_of_a_tensor_raises_inside_try(form):
+    plain, logs = ambiguous_truth(form), ([], [])
+    fast = tracer_core.compile(plain, backend="eager")
+    for t in (torch.ones(2), torch.ones(2), torch.ones(1), 2 * torch.ones(2)):
+        want, got = plain(t, [0, 1, 2], logs[0]), fast(t, [0, 1, 2], logs[1])
+        torch.testing.assert_close(got, want)
+        assert logs[0] == logs[1]
 
 
 def test_a_break_inside_a_handler_keeps_the_handled_exception():

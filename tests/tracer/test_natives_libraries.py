@@ -99,6 +99,7 @@ PLAIN = {
     "re.finditer": lambda x, n: ([m.span() for m in re.finditer("a", "aba" * n)], re.escape("a.b"),
     x),
     "re.sub-function": lambda x, n: (re.sub(r"\d", lambda m: str(int(m.group()) * n), "1 2 3"), x),
+    "re.sub-nothing": lambda x, n: (re.sub("b|c", lambda m: None, "abac" * n), x),
     "re.groupdict": lambda x, n: (re.search(r"(?P<k>\d+)", f"x{n}").groupdict(), x),
     "string": lambda x, n: (string.ascii_letters[n], string.Template("$a").substitute(a=n),
     string.capwords("a b"), x),
@@ -754,3 +755,16 @@ def test_a_cache_is_guarded_once_for_many_calls():
     same(f, (X,), (Y,), breaks=0)
     guards = [str(guard) for guard in tracer_core.explain(f)(X).guards]
     assert 0 < sum("remember" in guard for guard in guards) < 5, guards
+
+
+@pytest.mark.parametrize("pattern", ["a", "b", "a(b)?", "x*", "c$"])
+def test_a_function_of_sub_that_returns_no_text(pattern):
+    def f(x, n):
+        try:
+            return re.sub(pattern, lambda match: n, "abac"), x
+        except TypeError as error:
+            return str(error), x + n
+
+    fast = tracer_core.compile(f, backend="eager")
+    for n in (1, 1, 2):
+        assert fast(torch.ones(1), n) == f(torch.ones(1), n)

@@ -136,6 +136,7 @@ def _decode(raw: types.CodeType) -> Code:
     found = instructions(raw)
     kept: list[Instruction] = []
     steps: list[Step] = []
+    starts: list[int] = []
     index_of: dict[int, int] = {}
     for number, instruction in enumerate(found):
         index_of[instruction.begin] = index_of[instruction.offset] = len(steps)
@@ -144,6 +145,8 @@ def _decode(raw: types.CodeType) -> Code:
             Step(instruction.name, argument_meaning(instruction, raw)),)  # fmt: skip
         steps += meant
         kept += [instruction] * len(meant)
+        raises = number - 1 if number and RUNNING.leaves_truth(found, number - 1) else number
+        starts += [found[raises].offset] * len(meant)
     names = tuple(step.name for step in steps)
     args = tuple(
         step.arg if one.target is None else _target(one, index_of[one.target], kept)
@@ -157,7 +160,7 @@ def _decode(raw: types.CodeType) -> Code:
         args=args,
         lines=tuple(i.line for i in kept),
         offsets=tuple(i.offset for i in kept),
-        exceptions=tuple(_ranges(raw, kept, index_of)),
+        exceptions=tuple(_ranges(raw, starts, index_of)),
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
         is_generator=bool(raw.co_flags & 0x20),
@@ -196,8 +199,9 @@ def _target(jump: Instruction, index: int, kept: list[Instruction]) -> int:
     return behind if tuple(one.name for one in kept[index:behind]) == ends else index
 
 
-def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, int]) -> Any:
-    starts = [i.offset for i in kept]
+def _ranges(raw: types.CodeType, starts: list[int], index_of: dict[int, int]) -> Any:
+    """Yields the ranges of the exception table. starts: of each step, the offset of the instruction
+    that raises what it raises in CPython."""
     for entry in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
         first, end = bisect.bisect_left(starts, entry.start), bisect.bisect_left(starts, entry.end)
         if first < end:

@@ -42,12 +42,16 @@ def pair(first: str, second: str) -> Rewrite:
     return rewrite
 
 
-def _is_asked_next(found: Sequence[Instruction], at: int) -> bool:
-    return at + 1 < len(found) and found[at + 1].name in _ASKS_TRUTH
+def leaves_truth(found: Sequence[Instruction], at: int) -> bool:
+    """Returns whether the next instruction asks for the truth value that one is to compute."""
+    asks = found[at].name == "TO_BOOL" or (
+        found[at].name == "COMPARE_OP" and bool((found[at].arg or 0) & _TO_BOOL)
+    )
+    return asks and at + 1 < len(found) and found[at + 1].name in _ASKS_TRUTH
 
 
 def _to_bool(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    return NOTHING if _is_asked_next(found, at) else (Step("TO_BOOL", None),)
+    return NOTHING if leaves_truth(found, at) else (Step("TO_BOOL", None),)
 
 
 def _compare(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
@@ -95,4 +99,5 @@ VERSION = Version(
         "ENTER_EXECUTOR": "added at run time; decoded as the original",
     },
     unsupported_intrinsics=UNSUPPORTED_INTRINSICS_SINCE_313,
+    leaves_truth=leaves_truth,
 )  # fmt: skip

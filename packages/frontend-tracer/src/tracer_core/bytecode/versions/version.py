@@ -32,7 +32,8 @@ class Version:
     that pop what it has popped already.
     unsupported: opcode -> why it has no handler. unsupported_intrinsics: opcode -> argument -> why
     its handler has no meaning for that argument. counted: the types whose length the error of
-    UNPACK_SEQUENCE gives if there are too many items.
+    UNPACK_SEQUENCE gives if there are too many items. leaves_truth: whether the instruction after
+    the one at an index asks for a truth value in its place, and raises what that raises.
     """
 
     arguments: Mapping[str, Callable[[int, types.CodeType], Any]]
@@ -42,6 +43,7 @@ class Version:
     unsupported: Mapping[str, str]
     unsupported_intrinsics: Mapping[str, Mapping[int, str]]
     counted: tuple[type, ...] = ()
+    leaves_truth: Callable[[Sequence[Instruction], int], bool] = lambda found, at: False
 
 
 def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:

@@ -69,9 +69,11 @@ def substitute(tracer: Tracer, method: Any, *args: Any, **kwargs: Any) -> Any:
         if named.get("count", 0) and done == named["count"]:
             break
         value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
-        pieces += [text[end : match.start()], text[:0] if value is None else value]
+        # As C code, which leaves out what is empty: the error of join() tells an item's place.
+        pieces += [text[end : match.start()]] if end < match.start() else []
+        pieces += [] if value is None else [value]
         end, done = match.end(), done + 1
-    pieces.append(text[end:])
+    pieces += [text[end:]] if end < len(text) else []
     result = text[:0].join(pieces)
     return (result, done) if method.__name__ == "subn" else result
 
