@@ -784,6 +784,44 @@ def fn(x):
     kind = str if kind is int else int
     return inner(x), found, inner.__annotations__["a"]
 """,
+    "a class that has annotations of its own": """
+def fn(x):
+    class Box:
+        @property
+        def __annotations__(self):
+            return {"a": x.dim()}
+        def __annotate__(self):
+            return "method"
+    class Named:
+        __annotations__ = {"b": int}
+        c: str = ""
+    first = Box()
+    BREAK(x)
+    return Box().__annotations__, first.__annotations__, first.__annotate__(), Named.__annotations__
+""",
+    "names of what annotates": """
+def fn(x):
+    def inner(a: int):
+        return a
+    class Box:
+        a: int
+        def get(self) -> int:
+            return x
+    found = [one.__annotate__.__qualname__ for one in (inner, Box, Box.get)]
+    BREAK(x)
+    return found, [one.__annotate__.__qualname__ for one in (inner, Box, Box.get)]
+""",
+    "modules": """
+import types
+def fn(x):
+    made = types.ModuleType("made")
+    exec("a: int = 1", made.__dict__)
+    made.__dict__["b"] = x.dim()
+    try:
+        made.missing
+    except AttributeError:
+        return made.__annotations__, made.b, "__annotations__" in vars(made), types.__annotations__
+""",
     "functions that annotate": """
 def fn(x):
     def inner(a: int, b: x.dim() = 1):
@@ -851,6 +889,21 @@ def fn(x):
     made = t"{BREAK(x)} {BREAK(x.dim()):{BREAK(3)}}"
     return made.values, BREAK(made).interpolations[1].format_spec
 """,
+    "made by calls": """
+from string.templatelib import Interpolation, Template
+def fn(x):
+    part = Interpolation(x + 1, "x + 1", "r", ">3")
+    made = Template("a", "b", part, Interpolation(x.dim(), "n"), "c")
+    BREAK(x)
+    errors = []
+    for wrong in (lambda: Template(1), lambda: Template(a=1), lambda: Interpolation(1, 2)):
+        try:
+            wrong()
+        except TypeError as error:
+            errors.append(str(error))
+    again = Template(*BREAK(["d", part]))
+    return made.strings, made.values, part.conversion, again.strings, errors
+""",
     "errors": """
 def fn(x):
     try:
@@ -865,7 +918,7 @@ def fn(x):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_strings(name):
     fn = module(TEMPLATES[name], BREAK=broken).fn
-    same(fn, (X,), (Y,), breaks=None if name == "around breaks" else 0)
+    same(fn, (X,), (Y,), breaks=None if "BREAK" in TEMPLATES[name] else 0)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings came with Python 3.14")
@@ -893,6 +946,21 @@ def fn(x):
     defaults = [p.__default__ for p in first.__type_params__ + Box.__type_params__]
     return first(x, 1) * 2, Box(x).v + 1, defaults[0], len(defaults)
 """,
+    "3.13, defaults": """
+import typing
+def fn(x):
+    plain = typing.TypeVar("plain")
+    made = [typing.TypeVar("T", default=int), typing.ParamSpec("P", default=[int]), plain]
+    made.append(typing.TypeVarTuple("Ts", default=typing.Unpack[tuple[int, str]]))
+    BREAK(x)
+    class Box(typing.Generic[plain, made[0]]):
+        pass
+    try:
+        class Wrong(typing.Generic[made[0], plain]):
+            pass
+    except TypeError as error:
+        return x + 1, [(one.has_default(), str(one.__default__)) for one in made], str(error)
+""",
     "3.14": """
 def fn(x):
     try:
@@ -910,9 +978,9 @@ def fn(x):
 
 @pytest.mark.parametrize("release", NEW_SYNTAX)
 def test_new_syntax(release):
-    if sys.version_info < tuple(map(int, release.split("."))):
+    if sys.version_info < tuple(map(int, release.partition(",")[0].split("."))):
         pytest.skip("syntax of a later Python")
-    same(module(NEW_SYNTAX[release]).fn, (X,), (Y,), breaks=None)
+    same(module(NEW_SYNTAX[release], BREAK=broken).fn, (X,), (Y,), breaks=None)
 
 
 # -- attributes of classes, functions and generators --

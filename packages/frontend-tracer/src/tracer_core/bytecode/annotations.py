@@ -10,6 +10,18 @@ from typing import Any
 DEFERRED = "__annotate__" in vars(types.FunctionType)
 
 
+def _are_renamed() -> bool:
+    names: dict[str, Any] = {}
+    source = "class Box:\n def get(self) -> int: pass"
+    exec(compile(source, __file__, "exec", dont_inherit=True), names)
+    code = getattr(names["Box"].get, "__annotate__", None)
+    return code is not None and code.__qualname__ == "Box.get.__annotate__"
+
+
+#: Whether the code that evaluates a function's annotations is named after it: late 3.14.
+RENAMED = _are_renamed()
+
+
 def evaluated(function: types.FunctionType) -> dict[str, Any] | None:
     """Returns a function's annotations without evaluating them: None if it has none so far. Only
     for Python 3.14 and later."""

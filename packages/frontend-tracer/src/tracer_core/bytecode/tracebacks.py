@@ -39,7 +39,7 @@ def is_own(frame: types.FrameType) -> bool:
 
 
 def _calling(_callee: Any, args: Any, kwargs: Any) -> Any:
-    return _callee(*args, **kwargs)
+    return _callee(*args, **kwargs) if kwargs else _callee(*args)
 
 
 #: Variable of the frames of `_calling` that no program uses.

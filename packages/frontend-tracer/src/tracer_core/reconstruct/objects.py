@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import GetSetDescriptorType, NoneType
 from typing import Any
 
+from tracer_core.bytecode.annotations import DEFERRED
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.provenance import instances_have
@@ -27,6 +28,10 @@ from tracer_core.trace.special_methods import GROUPS_PRINT_THEIR_MEMBERS, check_
 #: Names that a metaclass has descriptors for, which setattr() of a class puts into its namespace.
 _SET_AS_ENTRIES = GENERATED | {"__module__", "__qualname__", "__doc__", "__annotations__",
                                "__abstractmethods__", "__type_params__"}  # fmt: skip
+#: Names of entries that setattr() of a class cannot put into its namespace. Since 3.14 the names of
+#: annotations stand for other entries there.
+_GIVEN_AT_ONCE = ("__dict__", "__weakref__",
+                  *(("__annotations__", "__annotate__") if DEFERRED else ()))  # fmt: skip
 
 
 class ObjectRebuilder(ContainerRebuilder):
@@ -170,13 +175,13 @@ class ObjectRebuilder(ContainerRebuilder):
                     f" [{entries}]"
                 )
                 return self._new(cls, f"{maker}({parts}, {keywords})")
-            for key in cls.__dict__.keys() - _SET_AS_ENTRIES:
+            for key in cls.__dict__.keys() - _SET_AS_ENTRIES - set(_GIVEN_AT_ONCE):
                 if _sets(type(cls), key):
                     raise CannotRebuild(f"its metaclass sets {key}", type(cls))
             first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
             if "__slots__" in cls.__dict__:
                 first["__slots__"] = cls.__dict__["__slots__"]
-            for key in ("__dict__", "__weakref__"):  # a class body may define its own
+            for key in _GIVEN_AT_ONCE:  # a class body may define its own
                 if not isinstance(value := cls.__dict__.get(key), (NoneType, GetSetDescriptorType)):
                     first[key] = value
             parts = (

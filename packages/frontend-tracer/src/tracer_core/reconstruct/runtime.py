@@ -159,6 +159,11 @@ def union_of(args: tuple[Any, ...]) -> Any:
     return functools.reduce(operator.or_, args)
 
 
+def has_default(variable: Any) -> bool:
+    """Returns whether a type variable has a default (Python 3.13)."""
+    return sys.version_info >= (3, 13) and variable.has_default()  # type: ignore[no-any-return]
+
+
 def type_variable(
     kind: Any, name: str, module: Any, constraints: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:

@@ -47,6 +47,7 @@ from tracer_core.reconstruct.runtime import (
     alias_of,
     bound_in_c,
     called,
+    has_default,
     is_module_global,
     proxy_of,
     type_variable,
@@ -305,11 +306,15 @@ class Rebuilder(ObjectRebuilder):
             return self.constant(obj)
         if sys.version_info < (3, 12):
             return self._instance(obj, object)
-        if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by def f[T]
+        defaults = {"default": obj.__default__} if has_default(obj) else {}
+        plain = obj.__module__ == "typing" and is_plain_name(obj.__name__)
+        if plain and not defaults:  # made by def f[T]
             return self._call(obj, type_parameter, _STARS[type(obj)], obj.__name__)
-        constraints, options = (), {}
+        constraints, options = (), defaults
         if type(obj) is not typing.TypeVarTuple:
-            options = {name: value for name in _VARIANCES if (value := getattr(obj, f"__{name}__"))}
+            options |= {
+                name: value for name in _VARIANCES if (value := getattr(obj, f"__{name}__"))
+            }
             options |= {} if obj.__bound__ is None else {"bound": obj.__bound__}
             constraints = getattr(obj, "__constraints__", ())
         self._items((constraints, options))

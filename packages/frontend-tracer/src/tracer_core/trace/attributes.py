@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.annotations import DEFERRED
 from tracer_core.bytecode.annotations import are_deferred as annotations_are_deferred
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.template_strings import TEMPLATE
@@ -397,6 +398,8 @@ class Attributes(Component):
             return self.provenance.read_varying(value, self.sources.attribute(source, name))
         if name == "__dict__":
             return self.entries.dict_of(module)
+        if DEFERRED and name in ("__annotations__", "__annotate__"):
+            raise Break("native_python", "annotations of a module are made")
         # A module's __getattr__ (lazy import) caches the value or computes it from the name.
         try:
             value = getattr(module, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 
+from tracer_core.bytecode.annotations import RENAMED
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -73,4 +74,6 @@ def make_function(m: Machine, f: Frame, arg: int) -> None:
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
     if annotate is not None:
         function.__annotate__ = annotate  # type: ignore[attr-defined]
+        if RENAMED:
+            annotate.__qualname__ = f"{function.__qualname__}.__annotate__"
     f.stack.append(m.names.made(function))

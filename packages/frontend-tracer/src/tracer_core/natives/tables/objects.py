@@ -13,11 +13,26 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.natives import queries
-from tracer_core.natives.effects import PURE, declare, special, special_each, special_rows
+from tracer_core.natives.effects import (
+    PURE,
+    SHALLOW,
+    declare,
+    special,
+    special_each,
+    special_rows,
+)
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods
 from tracer_core.trace.tracer import Tracer
+
+if sys.version_info >= (3, 14):
+    declare(SHALLOW, [INTERPOLATION])
+
+    @special(TEMPLATE)
+    def template(tracer: Tracer, /, *parts: Any) -> Any:
+        return tracer.native_calls.born(TEMPLATE(*parts))
 
 
 def _equal_items(
