@@ -799,6 +799,27 @@ def fn(x):
     BREAK(x)
     return Box().__annotations__, first.__annotations__, first.__annotate__(), Named.__annotations__
 """,
+    "names of the class's own": """
+import abc, typing
+class Before:
+    kind = int
+    a: kind
+def fn(x):
+    class Box(abc.ABC):
+        kind = int
+        a: kind
+        b: x.dim()
+        @abc.abstractmethod
+        def get(self):
+            return x
+    @typing.runtime_checkable
+    class Readable(typing.Protocol):
+        a: int
+    BREAK(x)
+    Box.kind = str
+    Before.kind = str if Before.kind is int else int
+    return Box.__annotations__, Before.__annotate__(1), isinstance(Before, Readable), x + 1
+""",
     "names of what annotates": """
 def fn(x):
     def inner(a: int):

@@ -24,6 +24,7 @@ from tracer_core.reconstruct.runtime import (
     is_stale,
     spent_iterator,
 )
+from tracer_core.trace.dict_entries import class_namespace
 from tracer_core.trace.special_methods import check_hashed_again
 
 VIEWS: dict[type, Any] = {
@@ -66,7 +67,8 @@ class ContainerRebuilder(Emitter):
     def _dict(self, obj: Any, made: str = "{}") -> str:
         owner = self.tracer.entries.owner_of(obj)
         if owner is not None:
-            return self._new(obj, f"own({self._value(owner)})")
+            read = self.constant(class_namespace) if isinstance(owner, type) else "own"
+            return self._new(obj, f"{read}({self._value(owner)})")
         if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
             pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
             return self._new(obj, "{" + pairs + "}")

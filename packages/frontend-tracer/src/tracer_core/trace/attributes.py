@@ -33,7 +33,14 @@ from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients, traced_arrays
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot, is_subtype
+from tracer_core.trace.dict_entries import (
+    ABSENT,
+    Entries,
+    class_namespace,
+    has_python,
+    is_slot,
+    is_subtype,
+)
 from tracer_core.trace.generators import ANSWERS, TracedGenerator
 from tracer_core.trace.scalars import NUMBERS, SYMBOLS
 
@@ -458,7 +465,7 @@ class Attributes(Component):
     def _class_dict(self, cls: type) -> Any:
         """Returns the read-only view of a class's entries; reads through it are guarded."""
         proxy = cls.__dict__
-        (entries,) = (found for found in gc.get_referents(proxy) if isinstance(found, dict))
+        entries = class_namespace(cls)
         if not self.entries.made_class(cls) and self.provenance.source_of(entries) is None:
             self.provenance.register(entries, self.entries.namespace_of(cls))
         return proxy

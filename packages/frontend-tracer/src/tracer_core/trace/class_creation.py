@@ -298,6 +298,7 @@ def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
     """Registers a class made by the trace, and the functions in it. recipe: how to make the class
     again, where its contents do not tell."""
     tracer.entries.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
+    tracer.entries.note_class(made)
     for value in made.__dict__.values():
         note_functions(tracer, value)
 

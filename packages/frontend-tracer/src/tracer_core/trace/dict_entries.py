@@ -6,6 +6,7 @@ absence, unless the program has decided it since. ABSENT stands for a missing en
 
 from __future__ import annotations
 
+import gc
 import types
 from typing import Any
 
@@ -73,6 +74,13 @@ _PARTS_OF_CLASS = (
 
 
 _CLASS = object.__dict__["__class__"]
+_CLASS_DICT = type.__dict__["__dict__"]
+
+
+def class_namespace(cls: type) -> dict[str, Any]:
+    """Returns the dictionary of a class's entries itself, not the read-only view."""
+    proxy = _CLASS_DICT.__get__(cls)  # type: ignore[attr-defined]
+    return next(found for found in gc.get_referents(proxy) if isinstance(found, dict))
 
 
 class Entries(Component):
@@ -311,11 +319,19 @@ class Entries(Component):
 
     def owner_of(self, namespace: dict[Any, Any]) -> Any:
         """Returns the object of the trace whose ``__dict__`` the program has read as `namespace`, or
-        None."""
+        the class of the trace whose entries it holds, or None."""
         _, owner = self._owners.get(id(namespace), (None, None))
+        if isinstance(owner, type):
+            return owner
         if owner is None or self.is_given(namespace) or self.instance_dict(owner) is not namespace:
             return None
         return owner
+
+    def note_class(self, cls: type) -> None:
+        """Notes the entries of a class that the trace made: since 3.14 the code that evaluates its
+        annotations holds them."""
+        namespace = class_namespace(cls)
+        self._owners[id(namespace)] = namespace, cls
 
     def give(self, namespace: Any) -> None:
         """Notes that the program has made a dictionary the ``__dict__`` of an object."""

@@ -110,21 +110,22 @@ def _push_callable(f: Frame, value: Any, is_called: bool) -> None:
 
 
 def _load_name(m: Machine, f: Frame, namespace: Any, name: str) -> None:
-    found, value = _in_namespace(m, namespace, name)
+    found, value = _in_namespace(m, f, namespace, name)
     f.stack.append(value if found else m.names.load_global(f, name))
 
 
 def _load_class_cell(m: Machine, f: Frame, namespace: Any, index: int) -> None:
     name = f.code.locals_names[index]
-    found, value = _in_namespace(m, namespace, name)
+    found, value = _in_namespace(m, f, namespace, name)
     f.stack.append(value if found else m.names.load_cell(m.load(f, index), name))
 
 
-def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
-    """Returns (whether a class body's namespace has a name, its value)."""
+def _in_namespace(m: Machine, f: Frame, namespace: Any, name: str) -> tuple[bool, Any]:
+    """Returns (whether a namespace has a name, its value): that of the class body that runs, or of
+    the class whose annotations are evaluated, which may be from before the trace."""
     if namespace is None:
         return False, None
-    if type(namespace) is dict:
+    if namespace is f.namespace and type(namespace) is dict:
         return name in namespace, namespace.get(name)
     try:
         return True, m.containers.getitem(namespace, name)
@@ -142,7 +143,7 @@ def delete_name(m: Machine, f: Frame, arg: str) -> None:
 
 @opcode("SETUP_ANNOTATIONS")
 def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
-    if not _in_namespace(m, f.namespace, "__annotations__")[0]:
+    if not _in_namespace(m, f, f.namespace, "__annotations__")[0]:
         m.names.store_name(f.namespace, "__annotations__", {})
 
 
