@@ -186,6 +186,9 @@ class TracedEntries(Protocol):
     def made_class(self, cls: Any) -> bool:
         """Returns whether the trace made the class."""
 
+    def note_class(self, cls: type) -> None:
+        """Notes the entries of a class that the trace made."""
+
     def forget_entries(self) -> None:
         """Drops cached class look-ups after a class changed."""
 
@@ -228,6 +231,9 @@ class TracedAttributes(semantics.AttributeSemantics, Protocol):
 
     def call_special(self, raw: Any, obj: Any, hook: str, *args: Any) -> Any:
         """Calls a special method that the object's class has under the name `hook`."""
+
+    def template_parts(self, template: Any) -> list[Any]:
+        """Returns what a loop over a template string gives."""
 
     def require_local(self, obj: Any, name: str) -> None:
         """Breaks unless a threading.local from before the trace itself keeps the attribute."""

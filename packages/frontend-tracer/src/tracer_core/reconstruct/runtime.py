@@ -161,7 +161,7 @@ def union_of(args: tuple[Any, ...]) -> Any:
 
 def has_default(variable: Any) -> bool:
     """Returns whether a type variable has a default (Python 3.13)."""
-    return sys.version_info >= (3, 13) and variable.has_default()  # type: ignore[no-any-return]
+    return sys.version_info >= (3, 13) and bool(variable.has_default())
 
 
 def type_variable(

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode import annotations
+from tracer_core.bytecode.annotations import DEFERRED, evaluated
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
@@ -196,7 +196,7 @@ class Rebuilder(ObjectRebuilder):
             value = getattr(obj, field, None)
             if value != getattr(plain, field, None) or (type(value) is dict and is_shared):
                 self._pending.append(functools.partial(self._set_field, name, field, value))
-        if annotations.DEFERRED:
+        if DEFERRED:
             self._pending.append(lambda: self._set_annotations(name, obj))
         if obj.__dict__:
             self._pending.append(lambda: self._set_attributes(name, obj.__dict__))
@@ -205,7 +205,7 @@ class Rebuilder(ObjectRebuilder):
     def _set_annotations(self, name: str, obj: Any) -> None:
         """Gives a function the annotations that have been evaluated, or the code that does it:
         CPython drops the one where the other is set."""
-        known = annotations.evaluated(obj)
+        known = evaluated(obj)
         if known is not None:
             self._set_field(name, "__annotations__", known)
         elif obj.__annotate__ is not None:
@@ -407,7 +407,7 @@ _FUNCTION_FIELDS = (
     "__doc__",
     "__module__",
     "__kwdefaults__",
-    *(() if annotations.DEFERRED else ("__annotations__",)),
+    *(() if DEFERRED else ("__annotations__",)),
     "__type_params__",
 )
 _ALIAS: Any = typing._GenericAlias  # type: ignore[attr-defined]

@@ -79,7 +79,7 @@ _CLASS_DICT = type.__dict__["__dict__"]
 
 def class_namespace(cls: type) -> dict[str, Any]:
     """Returns the dictionary of a class's entries itself, not the read-only view."""
-    proxy = _CLASS_DICT.__get__(cls)  # type: ignore[attr-defined]
+    proxy = _CLASS_DICT.__get__(cls)
     return next(found for found in gc.get_referents(proxy) if isinstance(found, dict))
 
 
