@@ -338,8 +338,9 @@ class Provenance:
         """Notes keys of a set or dictionary: those that it tells apart by identity must stay
         different objects."""
         for key in keys:
-            if type(key) is tuple:
-                self.note_hashed(*key)
+            if isinstance(key, (tuple, frozenset)):
+                base = tuple if isinstance(key, tuple) else frozenset
+                self.note_hashed(*base.__iter__(key))
             elif not is_constant(key) and not isinstance(key, IDENTITY_TYPES):
                 self._hashed[id(key)] = key
 

@@ -154,7 +154,11 @@ class TracedReads(Protocol):
         """``key in obj`` without user code; guards the answer, but not the entry."""
 
     def check_key(self, key: Any, container: Any) -> None:
-        """Ensures that a look-up of the key runs no user code that was not interpreted."""
+        """Ensures that a look-up of the key runs no user code that was not interpreted, and guards
+        the members of a key that is a tuple or a frozenset."""
+
+    def keys_for(self, obj: dict[Any, Any], key: Any) -> None:
+        """Guards what decides whether a key that is no literal is in a dictionary."""
 
     def note_change(self, container: Any, added: Sequence[Any] | None = None) -> None:
         """Notes that a container changes. added: the keys that come into it, if that is all."""

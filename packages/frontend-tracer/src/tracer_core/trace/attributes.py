@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import decimal
+import functools
 import gc
 import itertools
 import sys
@@ -260,6 +261,8 @@ class Attributes(Component):
         """Reads a C descriptor that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
             return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
+        if isinstance(raw, functools.partial) and sys.version_info[:2] == (3, 13):
+            raise Break("side_effect_native", "a partial as a method warns in Python 3.13")
         if type(raw).__name__ in (
             "partialmethod",
             "cached_property",

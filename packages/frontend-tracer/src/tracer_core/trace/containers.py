@@ -137,7 +137,7 @@ class Items(Component):
         if is_constant(key):
             return self.tracer.reads.dict_get(container, key, ABSENT) is not ABSENT
         self.tracer.reads.check_key(key, container)
-        self.tracer.reads.keys(container)
+        self.tracer.reads.keys_for(container, key)
         return dict.__contains__(container, key)
 
     def _has_item(self, item: Any, view: Any) -> bool:

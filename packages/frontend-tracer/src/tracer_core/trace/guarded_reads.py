@@ -77,7 +77,8 @@ class GuardedReads(Component):
             source = self.provenance.source_of(obj)
             if source is not None:
                 self.guard_members(source, obj)
-            return
+                return
+            children = keys_of(obj)
         elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
             raise Break(
                 "unknown_native", f"a {type(obj).__name__} made before this segment is read"
@@ -200,7 +201,10 @@ class GuardedReads(Component):
                 self.provenance.read(key, self.sources.make(source, "nth_key", i))
 
     def check_key(self, key: Any, container: Any) -> None:
-        """Interprets the program's code in a look-up of a key, after which it may be put in."""
+        """Interprets the program's code in a look-up of a key, after which it may be put in. C code
+        reads the members of one that is a tuple or a frozenset."""
+        if isinstance(key, (tuple, frozenset)):
+            self.expand(key)
         if type(key) not in SIMPLE_KEYS or not self._has_simple_keys(container):
             special_methods.realize_key(self.tracer, key, container)
             self.provenance.note_hashed(key)
@@ -232,6 +236,8 @@ class GuardedReads(Component):
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
         present = dict.__contains__(obj, key)
+        if source is None and isinstance(key, (tuple, frozenset)) and not is_literal(key):
+            self._expand_keys(obj)
         if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
         if not is_literal(key):
@@ -252,11 +258,11 @@ class GuardedReads(Component):
             known = {one: i for i, one in enumerate(self.keys(obj))}
             if change is None:
                 self.positions[id(obj)] = known
+        if isinstance(key, (tuple, frozenset)):
+            self._expand_keys(obj)
         if not dict.__contains__(obj, key):
             return default
         position = known[key]
-        if type(key) is tuple:
-            self.expand(next(one for one in known if one == key))
         value = dict.__getitem__(obj, key)
         if change is not None:
             return value  # `keys` has guarded every earlier entry
@@ -282,8 +288,20 @@ class GuardedReads(Component):
             if is_literal(key):
                 self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
             else:
-                self.keys(obj)
+                self.keys_for(obj, key)
         return present
+
+    def keys_for(self, obj: dict[Any, Any], key: Any) -> None:
+        """Guards what decides whether a key that is no literal is in a dictionary."""
+        self.keys(obj)
+        if isinstance(key, (tuple, frozenset)):
+            self._expand_keys(obj)
+
+    def _expand_keys(self, obj: dict[Any, Any]) -> None:
+        """Guards the members of keys, which C code compares with those of a key."""
+        for one in keys_of(obj):
+            if isinstance(one, (tuple, frozenset)):
+                self.expand(one)
 
 
 def is_literal(key: Any) -> bool:

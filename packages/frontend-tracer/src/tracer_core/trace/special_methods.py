@@ -251,6 +251,9 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
 def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
     """Calls `realize_key` for elements that are put into one container of a kind."""
     tracer.provenance.note_hashed(*keys)
+    for key in keys:
+        if isinstance(key, (tuple, frozenset)):
+            tracer.reads.expand(key)  # C code compares their members
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
             realize_key(tracer, key, keys[:i], kind)
