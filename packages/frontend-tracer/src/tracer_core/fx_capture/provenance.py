@@ -339,7 +339,7 @@ class Provenance:
         different objects."""
         for key in keys:
             if isinstance(key, (tuple, frozenset)):
-                base = tuple if isinstance(key, tuple) else frozenset
+                base: Any = tuple if isinstance(key, tuple) else frozenset
                 self.note_hashed(*base.__iter__(key))
             elif not is_constant(key) and not isinstance(key, IDENTITY_TYPES):
                 self._hashed[id(key)] = key
