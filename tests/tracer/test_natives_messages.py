@@ -81,6 +81,30 @@ def test_warnings_name_the_lines_of_the_program(program, action):
     assert warned(fast, *calls, action=action) == warned(program, *calls, action=action)
 
 
+@pytest.mark.skipif(not hasattr(warnings, "deprecated"), reason="it came with Python 3.13")
+@pytest.mark.parametrize("action", ["always", "ignore"])
+def test_deprecated_functions_and_classes_are_captured(action):
+    @warnings.deprecated("use another one")
+    def old(x):
+        return x * 2
+
+    @warnings.deprecated("use another class", category=FutureWarning)
+    class Old:
+        def __init__(self, x):
+            self.x = x
+
+    def program(x):
+        y = old(x)
+        return Old(y).x + 1
+
+    fast = tracer_core.compile(program, backend="eager")
+    with CaptureCounter() as counter:
+        assert warned(fast, (X,), (X,), action=action) == warned(program, (X,), (X,), action=action)
+        with warnings.catch_warnings(action=action):
+            torch.testing.assert_close(fast(X), program(X))
+    assert not counter.breaks
+
+
 def test_filters_that_change_between_calls():
     def f(x):
         try:

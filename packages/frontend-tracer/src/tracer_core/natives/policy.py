@@ -104,7 +104,8 @@ _INLINE_FUNCTIONS = frozenset(
      *(f"{module}.{name}" for module in ("warnings", "_py_warnings") for name in (  # 3.14: both
         "simplefilter", "filterwarnings", "resetwarnings", "WarningMessage.__init__",
         "_get_filters", "_get_context", "_GlobalContext._filters", "_Lock.__enter__",
-        "_Lock.__exit__",
+        "_Lock.__exit__", "deprecated.__call__.<locals>.wrapper",
+        "deprecated.__call__.<locals>.__new__", "deprecated.__call__.<locals>.__init_subclass__",
         *(f"catch_warnings.__{method}__" for method in ("init", "enter", "exit")))),
      *modules.PLAIN_FUNCTIONS,
      *(f"torch.utils.checkpoint.{function}" for function in (
@@ -132,12 +133,14 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
         return Decision.INLINE, "", ""
     if function.__code__.co_flags & 0x280:
         return Decision.BREAK, "async_function", f"{function.__qualname__} is async"
+    made_as = function.__code__.co_qualname  # a decorator may give a function another name
     package = module
     while package:
         kind = _BREAK_PACKAGES.get(package)
         if kind is not None and f"{module}.{function.__qualname__}" in _NATIVE_FUNCTIONS:
             return Decision.NATIVE, "", ""
-        if kind is not None and f"{module}.{function.__qualname__}" not in _INLINE_FUNCTIONS:
+        names = {f"{module}.{name}" for name in (function.__qualname__, made_as)}
+        if kind is not None and _INLINE_FUNCTIONS.isdisjoint(names):
             return Decision.BREAK, kind, f"{module}.{function.__qualname__} is not traced into"
         package = package.rpartition(".")[0]
     return Decision.INLINE, "", ""
