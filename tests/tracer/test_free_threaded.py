@@ -28,7 +28,7 @@ each_backend = pytest.mark.parametrize("backend", ["eager", "inductor"])
 
 def test_the_fast_path_of_guards_is_off_without_the_gil(monkeypatch):
     """It compares words of objects, whose headers differ on such builds."""
-    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    monkeypatch.setattr(object_layout, "_IS_FREE_THREADED", True)
     assert object_layout.layout.__wrapped__() is None
 
 
