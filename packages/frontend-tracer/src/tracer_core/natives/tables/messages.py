@@ -83,6 +83,11 @@ _FILTERS = ("filters", "showwarning", "_showwarnmsg_impl", "defaultaction")
 _FILTERS_ARE_OF_CONTEXTS = bool(getattr(sys.flags, "context_aware_warnings", False))
 
 
+def _filters() -> Any:
+    """Returns the filters that count where it is called."""
+    return warnings._get_filters() if _FILTERS_ARE_OF_CONTEXTS else warnings.filters  # type: ignore[attr-defined]
+
+
 def _fits(pattern: Any, text: str) -> bool:
     if pattern is None or type(pattern) is str:
         return pattern is None or pattern == text
@@ -92,7 +97,7 @@ def _fits(pattern: Any, text: str) -> bool:
 def _action(category: type[Warning], text: str, module: str, line: int) -> Any:
     """Returns what the filters of warnings say, "unknown" if that depends on a line that is not
     known (0)."""
-    for action, message, kind, where, number in warnings.filters:
+    for action, message, kind, where, number in _filters():
         if not (_fits(message, text) and issubclass(category, kind)):
             continue
         if not line and (where is not None or number):
@@ -176,7 +181,7 @@ def warn(
     source: Any = None,
     **prefixes: Any,
 ) -> None:
-    if source is not None or prefixes or _FILTERS_ARE_OF_CONTEXTS:
+    if source is not None or prefixes:
         tracer.break_graph("side_effect_native", "a warning is shown")
     _warn(tracer, message, category, stacklevel)
 
