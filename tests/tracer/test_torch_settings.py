@@ -489,3 +489,19 @@ def test_weights_that_change_between_autocast_calls(end):
                 lin.weight.add_(1)
         results.append(found)
     compare(results[0], results[1])
+
+
+def test_a_number_of_devices_is_asked_again(monkeypatch):
+    """torch counts CUDA's devices in the driver until one is used: more or fewer may be visible."""
+
+    def f(x):
+        return x * torch.cuda.device_count() + torch.cuda._device_count_nvml()
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    fast = tracer_core.compile(f, backend="eager", fullgraph=True)
+    found = [(fast(X), f(X))]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found += [(fast(X), f(X)), (fast(X), f(X))]
+    for ours, eager in found:
+        torch.testing.assert_close(ours, eager, atol=0, rtol=0)
+    assert not found[0][1].equal(found[1][1])
