@@ -58,8 +58,9 @@ LAYERS = frozenset(names("_native_multi_head_attention _transformer_encoder_laye
 #: Names of functions whose C++ kernels cannot take symbolic sizes: the Python kernels are used for
 #: those.
 SYMBOLIC_KERNELS = frozenset(
-    {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
-)
+    {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample",
+     *torch_private.without_symbols()}
+)  # fmt: skip
 
 
 class Interpretation:
@@ -184,7 +185,7 @@ class Interpretation:
                 args, kwargs = self._args(node, self.env)
                 if node.target == "add_" and not kwargs and _counts(args):
                     return torch_private.replaced(args[0], args[0].add(args[1]))
-                run = _method(str(node.target))
+                run = self._with_kernels(node, _method(str(node.target)))
             case _:
                 reason = f"the captured graph has a {node.op} node"
                 raise LoweringUnsupported(reason, self.recorder.frame)
@@ -197,7 +198,7 @@ class Interpretation:
         """Returns what runs a call_function node: its target, or a traceable form of it."""
         target: Any = node.target
         if node.kwargs.get("out") is not None and out_variants.composed(target):
-            return functools.partial(out_variants.call_into, target)
+            return self._with_kernels(node, functools.partial(out_variants.call_into, target))
         python_kernel = self._needs_python_kernel(target)
         if not python_kernel and not overlapping_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
@@ -214,10 +215,20 @@ class Interpretation:
 
         return run
 
+    def _with_kernels(self, node: torch.fx.Node, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `run`, with torch's Python kernels if the node needs them."""
+        if not self._needs_python_kernel(node.target):
+            return run
+
+        def with_kernels(*args: Any, **kwargs: Any) -> Any:
+            with torch_private.python_dispatcher():
+                return run(*args, **kwargs)
+
+        return with_kernels
+
     def _needs_python_kernel(self, target: Any) -> bool:
-        return target in PYTHON_KERNELS or (
-            self.symbolic and getattr(target, "__name__", "") in SYMBOLIC_KERNELS
-        )
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        return target in PYTHON_KERNELS or (self.symbolic and name in SYMBOLIC_KERNELS)
 
     def _args(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> tuple[Any, Any]:
         found: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)

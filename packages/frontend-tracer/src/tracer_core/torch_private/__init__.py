@@ -51,6 +51,7 @@ from tracer_core.torch_private.dispatch import (
     plain_torch_function,
     python_dispatcher,
     transforms_active,
+    without_symbols,
 )
 from tracer_core.torch_private.distributed import (
     active_replica,

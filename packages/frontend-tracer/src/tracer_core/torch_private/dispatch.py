@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.functional_tensors import functionalization_off
+from tracer_core.torch_private.releases import is_before
 
 
 def python_dispatcher() -> Any:
@@ -18,6 +19,12 @@ def python_dispatcher() -> Any:
     from torch._dispatch.python import enable_python_dispatcher
 
     return enable_python_dispatcher()
+
+
+def without_symbols() -> tuple[str, ...]:
+    """Returns the names of functions whose C++ kernels take symbolic sizes in later releases only:
+    torch 2.11's matmul of a stack asks for the number of its elements."""
+    return ("matmul", "linalg_matmul", "linear") if is_before("2.12") else ()
 
 
 def no_python_dispatch() -> Any:

@@ -36,6 +36,11 @@ def _release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def is_before(release: str) -> bool:
+    """Returns whether this torch is older than a release, ``2.12``."""
+    return _release(torch.__version__) < _release(release)
+
+
 def is_tested() -> bool:
     """Returns whether the tests have passed on this torch release."""
     return _release(torch.__version__) in map(_release, TESTED)
