@@ -22,7 +22,9 @@ def test_externs_are_on_the_list():
     for row in json.loads(page.RESULTS.read_text())["rows"]:
         # ``index_add_``: of a listed operator, the form that writes to an input
         plain = [name.replace("_.", ".") for name in row["externs"] if name.startswith("aten.")]
-        unknown = [name for name in plain if name not in listed]
+        # the results may be of another torch: 2.15 has no aten.cholesky
+        here = [name for name in plain if hasattr(torch.ops.aten, name.split(".")[1])]
+        unknown = [name for name in here if name not in listed]
         assert not unknown, (row["op"], row["dtype"], unknown)
     assert all(fallback.reason for fallback in FALLBACKS.values())
     assert torch.ops.aten.mm.default in FALLBACKS

@@ -54,15 +54,15 @@ def not_found() -> tuple[str, ...]:
 
 
 def asked() -> tuple[str, ...]:
-    """Returns every name requested so far, as ``torch.a.b``."""
+    """Returns every name requested so far that every build has, as ``torch.a.b``."""
     return tuple(sorted(f"torch.{path}" for path in _asked))
 
 
 def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any, ...]:
     """Returns the objects under several names (text, split at spaces), without missing ones.
 
-    of: prefix of each name. in_every_build: False for names that only some builds have (CUDA's),
-    whose absence is not reported. A method is returned as its class stores it: the function, or the
+    of: prefix of each name. in_every_build: False for names that only some builds (CUDA's) or
+    releases have, whose absence is not reported. A method is returned as its class stores it: the function, or the
     C descriptor.
     """
     found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
