@@ -42,10 +42,11 @@ class DictCounters:
 @functools.cache
 def _functions() -> tuple[Any, Any] | None:
     """Returns (hold, release) after the watcher has been registered, or None if it cannot be."""
-    add = getattr(ctypes.pythonapi, "PyDict_AddWatcher", None)
-    loaded = None if add is None else library("dict_counters")
-    if loaded is None:
+    api: Any = ctypes.pythonapi
+    loaded = library("dict_counters")
+    if loaded is None or not hasattr(api, "PyDict_AddWatcher"):
         return None
+    add = api.PyDict_AddWatcher
     add.argtypes, add.restype = [_POINTER], ctypes.c_int
     try:
         watcher = add(ctypes.cast(loaded.dict_counters_event, _POINTER))
@@ -56,7 +57,6 @@ def _functions() -> tuple[Any, Any] | None:
     )
     begin.argtypes = [_POINTER, _POINTER, ctypes.c_int]
     hold.argtypes, release.argtypes = [_SIZE, _POINTER, _POINTER], [_SIZE, _POINTER]
-    api = ctypes.pythonapi
     begin(*(ctypes.cast(one, _POINTER) for one in (api.PyDict_Watch, api.PyDict_Unwatch)), watcher)
     functions = hold, release
     return functions if all(map(functools.partial(_is_counted, functions), _PROBES)) else None

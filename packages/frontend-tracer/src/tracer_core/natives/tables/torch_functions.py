@@ -264,7 +264,8 @@ def ask(tracer: Tracer, key: str) -> Any:
             *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32", of="_C"),
             *names("_get_warnAlways _get_privateuse1_backend_name", of="_C"),
             *names("_accelerator_getAccelerator", of="_C"),
-            *names("device_count", of="cuda"),  # before CUDA is initialised, it asks the driver
+            # Until CUDA is initialized torch asks the driver's library, through ctypes.
+            *names("device_count _device_count_nvml _device_count_amdsmi", of="cuda"),
             *names(
                 "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice",
                 of="_C",
