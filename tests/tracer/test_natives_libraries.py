@@ -39,6 +39,7 @@ import typing
 import uuid
 import weakref
 import zlib
+from test.support import import_helper
 
 import packaging.version
 import pytest
@@ -768,3 +769,24 @@ def test_a_function_of_sub_that_returns_no_text(pattern):
     fast = tracer_core.compile(f, backend="eager")
     for n in (1, 1, 2):
         assert fast(torch.ones(1), n) == f(torch.ones(1), n)
+
+
+def test_a_library_of_c_that_was_loaded_again():
+    """Its classes look up attributes as the first one's do, by functions that the table lacks."""
+    again = import_helper.import_fresh_module("decimal", fresh=["_decimal"])
+
+    def f(x):
+        context = again.Context(prec=5)
+        context.flags[again.Inexact] = True
+        return x + sum(context.flags.values()), context.traps[again.InvalidOperation]
+
+    def g(x):
+        try:
+            return functools.partial(max, 3).nothing
+        except AttributeError as error:
+            return str(error), x + 1
+
+    for function in (f, g):
+        fast = tracer_core.compile(function, backend="eager")
+        for _ in range(2):
+            assert str(fast(torch.ones(2))) == str(function(torch.ones(2)))

@@ -57,7 +57,8 @@ _MODULE_GETATTR = torch.nn.Module.__getattr__
 _LOCAL_GET, *LOCAL_WRITES = (
     vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr", "delattr")
 )
-#: Look-ups of C types that find more than object's does.
+_OBJECT_GET = vars(object)["__getattribute__"]
+#: Look-ups of C types that find more than object's does; a library loaded twice has others.
 _OWN_LOOKUPS = [
     vars(kind)["__getattribute__"]
     for kind in (decimal.Context, weakref.ProxyType, weakref.CallableProxyType)
@@ -160,6 +161,9 @@ class Attributes(Component):
             return self.call_special(getter, obj, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(cls, "__getattr__")
+            if fallback is ABSENT and getter is not _OBJECT_GET and is_slot(getter, "__getattribute__"):
+                why = f"{cls.__name__} may have a way of its own to look up {name}"
+                raise Break("unknown_native", why) from None
             if fallback is ABSENT:
                 raise
         if fallback is _MODULE_GETATTR:
