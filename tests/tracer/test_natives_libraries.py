@@ -39,11 +39,11 @@ import typing
 import uuid
 import weakref
 import zlib
-from test.support import import_helper
 
 import packaging.version
 import pytest
 import torch
+from test.support import import_helper
 
 import tracer_core
 from tests.tracer.twin import same, twin
