@@ -62,6 +62,10 @@ REASONS: tuple[tuple[str, str], ...] = (
         "what a closed generator of the trace holds dies when the trace ends",
     ),
     (
+        r"test_(opcache|type_cache).*",
+        "looks at how CPython specialized a function's own instructions, which the trace does not run",
+    ),
+    (
         r".*(type_firstlineno|inherited_slot_update)",
         "an entry of a class is set and read as an entry in one region: without TRACER_STRICT it runs"
         " natively",

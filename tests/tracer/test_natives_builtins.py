@@ -17,6 +17,7 @@ import operator
 import pytest
 import torch
 
+import tracer_core
 from tests.tracer.twin import View, same, twin
 
 X = torch.randn(3, 4)
@@ -536,3 +537,50 @@ def test_iterators_of_constants_are_run_by_c_code():
         return x + biggest, found, begun, pairs, list(first), 3 in digits, list(digits)
 
     same(f, (X,), (X,))
+
+
+class Modular:
+    """A number whose power of three answers for some moduli only."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __pow__(self, other, modulus=None):
+        if modulus is not None and not isinstance(modulus, int):
+            return NotImplemented
+        return Modular(pow(self.n, other, modulus))
+
+    def __rpow__(self, other, modulus=None):
+        return Modular(pow(other, self.n, getattr(modulus, "n", modulus)))
+
+
+class Int(int):
+    def __pow__(self, other, modulus=None):
+        return Int(pow(int(self), int(other), modulus and int(modulus)))
+
+    def __rpow__(self, other, modulus=None):
+        return Int(pow(int(other), int(self), modulus and int(modulus)))
+
+    def __repr__(self):
+        return f"I({int(self)})"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (Modular(2), 3, 5), lambda: (Modular(2), 3, 5.0), lambda: (2, Modular(3), 5),
+        lambda: (2, 3, Modular(5)), lambda: (Int(2), 3, 5), lambda: (2, Int(3), 5),
+        lambda: (2, 3, Int(5)), lambda: (2, Int(3), Int(5)), lambda: (2.0, 3, 5),
+    ],
+)  # fmt: skip
+def test_the_power_of_three(make):
+    def f(x, operands):
+        try:
+            found = pow(*operands)
+        except TypeError as error:
+            return x - 1, str(error)
+        return x + 1, type(found).__name__, repr(getattr(found, "n", found))
+
+    fast = tracer_core.compile(f, backend="eager")
+    for _ in range(3):
+        assert str(fast(torch.ones(2), make())) == str(f(torch.ones(2), make()))

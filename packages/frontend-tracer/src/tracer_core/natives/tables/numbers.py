@@ -70,9 +70,14 @@ def divmod_of(tracer: Tracer, left: Any, right: Any) -> Any:
 def pow_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 2 and not kwargs:
         return tracer.operators.binary("**", *args)
-    method = tracer.entries.python_method(args[0], "__pow__") if len(args) == 3 else None
-    if method is not None:
-        return tracer.calls.call_value(method, [*args], {})
+    if len(args) == 3:
+        method = tracer.entries.python_method(args[0], "__pow__")
+        result = NotImplemented if method is None else tracer.calls.call_value(method, [*args], {})
+        if result is not NotImplemented:
+            return result
+        others = [tracer.entries.python_method(one, "__rpow__") for one in args[1:]]
+        if any(one is not None for one in (method, *others)):
+            tracer.break_graph("native_python", "pow() of three may ask the other two for __rpow__")
     return numeric(tracer, pow, *args, **kwargs)
 
 
