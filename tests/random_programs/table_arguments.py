@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, str] = {
     "_warnings._acquire_lock": "it leaves the process in another state",
     "_warnings._release_lock": "only warnings calls it, with the lock held: without it, it raises late",
     "_warnings._filters_mutated_lock_held": "likewise",
+    "breakpointhook": "it calls pdb.set_trace(), for which pytest puts a function that takes any keyword",
     "settrace": "it leaves the process in another state",
     "setprofile": "it leaves the process in another state",
     "_functorch.vmap.vmap_impl": "it is the inside of torch.vmap, which the grammar calls",
