@@ -29,7 +29,7 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients, traced_arrays
@@ -57,7 +57,6 @@ _MODULE_GETATTR = torch.nn.Module.__getattr__
 _LOCAL_GET, *LOCAL_WRITES = (
     vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr", "delattr")
 )
-_OBJECT_GET = vars(object)["__getattribute__"]
 #: Look-ups of C types that find more than object's does; a library loaded twice has others.
 _OWN_LOOKUPS = [
     vars(kind)["__getattribute__"]
@@ -72,6 +71,11 @@ _AUTOGRAD_STATE = frozenset(
     "output_nr", "retains_grad",
      "_post_accumulate_grad_hooks"}
 )  # fmt: skip
+
+
+def _is_of_a_library(getter: Any) -> bool:
+    """Returns whether a ``__getattribute__`` is the C code of a class that a library makes."""
+    return is_slot(getter, "__getattribute__") and bool(flags(getter.__objclass__) & HEAP_TYPE)
 
 
 class Unset:
@@ -161,7 +165,7 @@ class Attributes(Component):
             return self.call_special(getter, obj, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(cls, "__getattr__")
-            if fallback is ABSENT and getter is not _OBJECT_GET and is_slot(getter, "__getattribute__"):
+            if fallback is ABSENT and _is_of_a_library(getter):
                 why = f"{cls.__name__} may have a way of its own to look up {name}"
                 raise Break("unknown_native", why) from None
             if fallback is ABSENT:
