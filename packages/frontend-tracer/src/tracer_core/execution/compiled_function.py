@@ -121,8 +121,9 @@ class CompiledFunction:
         else:
             state = args
             segment = self._positional.get(len(args))
-        traced = _traced
+        traced = -1  # `_call_anew` looks for the region, whose entries may have been loaded
         if segment is not None:
+            traced = _traced
             result = segment.run(state)
             if result is not MISS:
                 return self._drive(result, args, kwargs) if type(result) is Suspended else result
@@ -447,9 +448,10 @@ class CompiledFunction:
     def _go_on(self, frames: list[Frame], call: Any) -> Any:
         """Runs the code region that begins where the frames stand."""
         layouts, values = flatten(frames)
-        exit, state, traced = Exit(layouts), tuple(values), _traced
+        exit, state, traced = Exit(layouts), tuple(values), -1
         exit.segment = self._segments.get(layouts)
         if exit.segment is not None:
+            traced = _traced
             result = exit.segment.run(state)
             if result is not MISS:
                 return result
