@@ -204,33 +204,20 @@ def run_tests(session: nox.Session, chosen: str) -> None:
     session.run("python", "-m", "pytest", "-m", chosen, *several, *session.posargs)
 
 
-@nox.session(name="tests-3.13", venv_backend="none")
-def tests_313(session: nox.Session) -> None:
-    """`tests` on Python 3.13, in a Debian that `tools.debian_machine` makes and keeps (needs root)."""
-    in_debian(session, "3.13", "tests")
+def in_debian(chosen: str, version: str) -> None:
+    """Adds the session ``chosen-version``: another session on a Python that needs another Debian,
+    which `tools.debian_machine` makes and keeps (needs root).
+    """
+
+    @nox.session(name=f"{chosen}-{version}", venv_backend="none")
+    def there(session: nox.Session) -> None:
+        arguments = ("-s", chosen, "--", *session.posargs)
+        session.run("python", "-m", "tools.debian_machine", version, *arguments)
 
 
-@nox.session(name="tests-3.14", venv_backend="none")
-def tests_314(session: nox.Session) -> None:
-    """`tests` on Python 3.14, likewise."""
-    in_debian(session, "3.14", "tests")
-
-
-@nox.session(name="package-3.13", venv_backend="none")
-def package_313(session: nox.Session) -> None:
-    """`package` on Python 3.13, likewise."""
-    in_debian(session, "3.13", "package")
-
-
-@nox.session(name="package-3.14", venv_backend="none")
-def package_314(session: nox.Session) -> None:
-    """`package` on Python 3.14, likewise."""
-    in_debian(session, "3.14", "package")
-
-
-def in_debian(session: nox.Session, version: str, chosen: str) -> None:
-    arguments = ("-s", chosen, "--", *session.posargs)
-    session.run("python", "-m", "tools.debian_machine", version, *arguments)
+for _chosen in ("tests", "package"):
+    for _version in ("3.13", "3.14"):
+        in_debian(_chosen, _version)
 
 
 @nox.session(name="tests-torch")

@@ -45,7 +45,8 @@ MOST_ENTRIES = 2048
 MOST_FAILED, OUTWEIGH = 8, 16
 _NO_ROOTS = (*DIRECT_ROOTS, type)
 
-#: Held while the tables of a region change. Re-entrant: a collection may run the program's code.
+#: Guards the tables of every `GuardedCache` against concurrent changes. Re-entrant: the garbage
+#: collector may run finalizers of the program, which call compiled functions, while it is held.
 _CHANGING = threading.RLock()
 
 

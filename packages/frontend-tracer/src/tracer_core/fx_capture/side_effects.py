@@ -200,8 +200,8 @@ def _restore_deque(change: Change) -> None:
         deque.extend(target, [*change.before, *others])
         change.added.clear()
         return
-    for position, now in enumerate(list(deque.__iter__(target))):
-        if now is not change.before[position]:
+    for position, item in enumerate(now):
+        if item is not change.before[position]:
             deque.__setitem__(target, position, change.before[position])
 
 

@@ -32,11 +32,11 @@ static uint64_t find(const void *dict) {
 }
 
 static int grow(void) {
-  uint64_t old_capacity = capacity;
-  struct counter **old = table, **bigger = calloc(old_capacity ? 2 * old_capacity : 1024, sizeof *old);
+  uint64_t old_capacity = capacity, new_capacity = capacity ? 2 * capacity : 1024;
+  struct counter **old = table, **bigger = calloc(new_capacity, sizeof *old);
   if (!bigger) return -1;
   table = bigger;
-  capacity = old_capacity ? 2 * old_capacity : 1024;
+  capacity = new_capacity;
   for (uint64_t i = 0; i < old_capacity; i++)
     if (old[i]) table[find(old[i]->dict)] = old[i];
   free(old);

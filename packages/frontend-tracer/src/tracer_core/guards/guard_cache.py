@@ -7,8 +7,9 @@ runs.
 
 A dictionary is unchanged if its version tag is: CPython 3.11 and 3.12 give every dict a number that
 each change renews (PEP 509); on later ones a watcher counts the changes (`dict_counters`), or,
-without a C compiler, Python compares the entries. A tensor's metadata, an object's type, a cell's contents and the like
-are words of memory (`watched_words`), which the C helper or one torch gather compares.
+without a C compiler, Python compares the entries. A tensor's metadata, an object's type, a cell's
+contents and the like are words of memory (`watched_words`), which the C helper or one torch gather
+compares.
 """
 
 from __future__ import annotations

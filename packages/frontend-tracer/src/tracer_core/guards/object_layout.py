@@ -54,11 +54,11 @@ class Layout:
 
     dict_version: of the number in a dictionary that each change renews (PEP 509); None where
     changes are counted (`dict_counters`). class_mro: in a class. order: of an OrderedDict's count
-    of order changes. function: in a function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
-    TensorImpl. autograd: of AutogradMeta* in TensorImpl. requires_grad, grad_fn: in AutogradMeta
-    (whole words; the first holds other flags too). storage: of StorageImpl* in TensorImpl. data: of
-    the data pointer in StorageImpl. kind_bits: a mask of the meaningful bits of the first of
-    `KIND_WORDS` (the other bits are uninitialized).
+    of order changes. function: in a function, by attribute. impl: of TensorImpl* in a tensor
+    object. sizes: of SizesAndStrides in TensorImpl. autograd: of AutogradMeta* in TensorImpl.
+    requires_grad, grad_fn: in AutogradMeta (whole words; the first holds other flags too). storage:
+    of StorageImpl* in TensorImpl. data: of the data pointer in StorageImpl. kind_bits: a mask of
+    the meaningful bits of the first of `KIND_WORDS` (the other bits are uninitialized).
     """
 
     dict_version: int | None

@@ -62,8 +62,8 @@ def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any
     """Returns the objects under several names (text, split at spaces), without missing ones.
 
     of: prefix of each name. in_every_build: False for names that only some builds (CUDA's) or
-    releases have, whose absence is not reported. A method is returned as its class stores it: the function, or the
-    C descriptor.
+    releases have, whose absence is not reported. A method is returned as its class stores it: the
+    function, or the C descriptor.
     """
     found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
     return tuple(one for one in found if not isinstance(one, Missing))

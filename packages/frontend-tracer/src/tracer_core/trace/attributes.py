@@ -165,10 +165,10 @@ class Attributes(Component):
             return self.call_special(getter, obj, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(cls, "__getattr__")
-            if fallback is ABSENT and _is_of_a_library(getter):
-                why = f"{cls.__name__} may have a way of its own to look up {name}"
-                raise Break("unknown_native", why) from None
             if fallback is ABSENT:
+                if _is_of_a_library(getter):
+                    why = f"{cls.__name__} may have a way of its own to look up {name}"
+                    raise Break("unknown_native", why) from None
                 raise
         if fallback is _MODULE_GETATTR:
             return self._module_member(obj, name)

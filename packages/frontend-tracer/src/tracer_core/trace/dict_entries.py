@@ -6,7 +6,6 @@ absence, unless the program has decided it since. ABSENT stands for a missing en
 
 from __future__ import annotations
 
-import gc
 import types
 from typing import Any
 
@@ -16,8 +15,10 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import namespace as read_only_view
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
+from tracer_core.guards.watched_words import plain_dict
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace.component import Component
@@ -74,13 +75,12 @@ _PARTS_OF_CLASS = (
 
 
 _CLASS = object.__dict__["__class__"]
-_CLASS_DICT = type.__dict__["__dict__"]
 
 
 def class_namespace(cls: type) -> dict[str, Any]:
     """Returns the dictionary of a class's entries itself, not the read-only view."""
-    proxy = _CLASS_DICT.__get__(cls)
-    return next(found for found in gc.get_referents(proxy) if isinstance(found, dict))
+    found: Any = plain_dict(read_only_view(cls))
+    return found  # type: ignore[no-any-return]
 
 
 class Entries(Component):

@@ -158,8 +158,8 @@ class RaisedExceptions(Component):
         return passed, history(error)
 
     def type_name(self, value: Any, qualified: bool = False) -> str:
-        """Returns the name of a value's type, as C code gives it or whole. Breaks if the value is one of the tracer's own
-        objects, whose real type's name is unknown: eager mode then raises the exception."""
+        """Returns the name of a value's type, as C code gives it or whole. Breaks if the value is one
+        of the tracer's own objects, whose real type's name is unknown: eager mode then raises the exception."""
         if _holds_stand_in(value, 0):
             raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
         return qualified_name(type(value)) if qualified else name_in_c(type(value))
