@@ -144,13 +144,13 @@ def _toolchain(path: str, version: str) -> Toolchain:
 @functools.lru_cache(maxsize=1)
 def processor() -> tuple[str, str]:
     """Returns (isa, digest of the processor's features)."""
-    features = platform.machine() + " " + platform.processor()
+    features = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             wanted = ("flags", "Features", "model name", "cpu family", "model\t")
             features += "".join(sorted({line for line in file if line.startswith(wanted)}))
-    except OSError:
-        pass  # not Linux: machine and processor names are all there is
+    except OSError:  # not Linux
+        features += platform.processor()  # runs `uname` on some systems, so not where PATH decides
     capability = torch.backends.cpu.get_cpu_capability()
     isa = {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "generic")
     return isa, hashlib.sha256(features.encode()).hexdigest()[:16]
