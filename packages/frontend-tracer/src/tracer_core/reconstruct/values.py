@@ -324,6 +324,13 @@ class Rebuilder(ObjectRebuilder):
         described = (obj.__name__, obj.__module__, constraints, options)
         return self._call(obj, type_variable, type(obj), *described)
 
+    def _type_alias(self, obj: Any) -> str:
+        """Emits what ``type A = B`` made, which no trace runs: it was reached through an alias that
+        is a constant."""
+        if self.tracer.native_calls.allocation_sites.get(id(obj), (0, None))[1] is obj:
+            raise self._no_way(obj)
+        return self.constant(obj)
+
     def _union(self, obj: Any) -> str:
         """Emits ``A | B``. Making one hashes its members, so that they must be filled."""
         hashes = (has_own_hash(self.tracer, value) for value in _hashed_with(obj.__args__))
@@ -435,6 +442,8 @@ _ALIAS: Any = typing._GenericAlias  # type: ignore[attr-defined]
 _ANNOTATED: Any = typing.Annotated
 #: The attributes that typing gives an alias.
 _ALIAS_PARTS = vars(typing.Annotated[int, 0]).keys() | {"__module__", "_paramspec_tvars"}
+#: The type of what ``type A = B`` makes (3.12).
+_ALIAS_STATEMENTS = (typing.TypeAliasType,) if sys.version_info >= (3, 12) else ()
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
@@ -458,6 +467,8 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
+    typing.ParamSpecArgs: lambda obj: (typing.ParamSpecArgs, obj.__origin__),
+    typing.ParamSpecKwargs: lambda obj: (typing.ParamSpecKwargs, obj.__origin__),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
@@ -492,4 +503,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
     type(iter(set())): Rebuilder._set_iterator,
     **dict.fromkeys(_STARS, Rebuilder._type_parameter),
+    **dict.fromkeys(_ALIAS_STATEMENTS, Rebuilder._type_alias),
 }

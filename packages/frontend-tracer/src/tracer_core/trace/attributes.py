@@ -546,11 +546,16 @@ class Attributes(Component):
             return self.entries.dict_of(obj)
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
             return tuple(self.getattr(one, "value") for one in self.interpolations(obj))
+        of_type = isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
+        if isinstance(obj, types.GenericAlias) and not of_type:
+            origin = self.getattr(obj, "__origin__")  # which has the attributes that it lacks
+            if raw is ABSENT:
+                return self.getattr(origin, name)
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.attribute(obj, raw) is not None:
             return value
-        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if of_type:
             return self.provenance.read(value, self.sources.make(source, "slot", name))
         return value
 

@@ -13,6 +13,7 @@ import itertools
 import operator
 import sys
 import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,6 +181,8 @@ class Items(Component):
                 raise IndexError(f"{base.__name__} index out of range")
             return self.tracer.reads.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
+            if container is typing.Union:  # which takes the members of other unions
+                self.tracer.reads.expand(key)
             return container[key]  # type: ignore[index]
         bounds = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(bound, torch.Tensor) for bound in bounds):
