@@ -76,6 +76,10 @@ _MAKES_CLASSES = {
         "_evaluate", "_get_and_call_annotate", "_get_dunder_annotations",
     },
 }  # fmt: skip
+#: Names of functions that look at their callers.
+_ASKS_CALLERS = frozenset({"_caller", "warn", "_deprecated"})
+#: Warns of a flag without meaning only, and keeps what it gives in a cache of its own.
+_WARNS_SELDOM = vars(re)["_compile"]
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: C types whose instances hold no objects of the program.
 _CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
@@ -116,7 +120,7 @@ def runs_natively(
         return False
     if function.__code__.co_flags & NOT_PLAIN:
         return False  # its body runs when the result is advanced
-    if function.__name__ in _INTERPRETED or "_caller" in function.__code__.co_names:
+    if function.__name__ in _INTERPRETED or _asks_callers(function):
         return False
     held = [contents(cell) for cell in function.__closure__ or ()]
     if any(map(_is_foreign, filter(callable, held))):
@@ -124,6 +128,17 @@ def runs_natively(
     code = package in _LOOKS_AT_CODE
     values = (*args, *kwargs.values(), *(value for value in held if not callable(value)))
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in values)
+
+
+def _asks_callers(function: types.FunctionType) -> bool:
+    """Returns whether a function, or one of its module that it names, may look at its callers: the
+    interpreter has their frames. A warning counts them."""
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    return any(
+        not _ASKS_CALLERS.isdisjoint(one.__code__.co_names)
+        for one in (function, *named)
+        if type(one) is types.FunctionType and one is not _WARNS_SELDOM
+    )
 
 
 def _is_foreign(function: Any) -> bool:

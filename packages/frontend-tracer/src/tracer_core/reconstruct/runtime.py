@@ -10,6 +10,8 @@ import functools
 import operator
 import sys
 import types
+import typing
+from collections.abc import Callable
 from typing import Any
 
 #: Type of a dictionary's iterator -> the view that it iterates over; a leading minus: in reverse.
@@ -154,9 +156,28 @@ def bound_in_c(obj: Any, owner: type | None, name: str) -> Any:
     return getattr(obj, name) if raw is None else raw.__get__(obj)
 
 
-def union_of(args: tuple[Any, ...]) -> Any:
+def _joined(args: tuple[Any, ...]) -> Any:
     """Returns ``A | B``."""
     return functools.reduce(operator.or_, args)
+
+
+def _subscribed(args: tuple[Any, ...]) -> Any:
+    """Returns ``Union[A, B]``, which since 3.14 is the same type as ``A | B`` and has members that
+    know no ``|``."""
+    return typing.Union[args]
+
+
+def union_maker(union: Any) -> Callable[[tuple[Any, ...]], Any] | None:
+    """Returns the function that makes a union of the very members that `union` has."""
+    for maker in (_subscribed, _joined) if typing.Union is types.UnionType else (_joined,):
+        try:
+            made = maker(union.__args__)
+        except TypeError:
+            continue
+        same = map(operator.is_, getattr(made, "__args__", ()), union.__args__)
+        if type(made) is types.UnionType and list(same) == [True] * len(union.__args__):
+            return maker
+    return None
 
 
 def has_default(variable: Any) -> bool:

@@ -24,7 +24,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ from tracer_core.reconstruct.runtime import (
     is_module_global,
     proxy_of,
     type_variable,
-    union_of,
+    union_maker,
     view_of,
 )
 from tracer_core.trace.dict_entries import Entries
@@ -324,6 +324,23 @@ class Rebuilder(ObjectRebuilder):
         described = (obj.__name__, obj.__module__, constraints, options)
         return self._call(obj, type_variable, type(obj), *described)
 
+    def _type_alias(self, obj: Any) -> str:
+        """Emits what ``type A = B`` made, which no trace runs: it was reached through an alias that
+        is a constant."""
+        if self.tracer.native_calls.allocation_sites.get(id(obj), (0, None))[1] is obj:
+            raise self._no_way(obj)
+        return self.constant(obj)
+
+    def _union(self, obj: Any) -> str:
+        """Emits ``A | B``. Making one hashes its members, so that they must be filled."""
+        hashes = (has_own_hash(self.tracer, value) for value in _hashed_with(obj.__args__))
+        maker = None if any(hashes) else union_maker(obj)
+        if maker is None:
+            raise self._no_way(obj)
+        self._items(obj.__args__)
+        known = self._made_meanwhile(obj)
+        return known or self._call(obj, maker, obj.__args__)
+
     def _is_cached(self, obj: Any) -> bool:
         """Returns whether a subscription gives this very alias, because typing keeps it in a cache,
         and runs no code of the program."""
@@ -335,16 +352,16 @@ class Rebuilder(ObjectRebuilder):
             plain = found is typing.Generic.__dict__["__class_getitem__"]
             if not plain or self.tracer.entries.made_class(origin):
                 return False
-        return self._hashes_plainly(args) and origin[args] is obj
+        try:
+            return self._hashes_plainly(args) and origin[args] is obj
+        except TypeError:  # typing makes some aliases of what it refuses in a subscription
+            return False
 
-    def _hashes_plainly(self, value: Any) -> bool:
-        if isinstance(value, tuple):
-            return all(map(self._hashes_plainly, value))
-        if isinstance(value, _ALIAS):
-            return self._hashes_plainly((value.__args__, getattr(value, "__metadata__", ())))
-        if type(value).__module__ == "typing":
-            return True
-        return type(value).__hash__ is not None and not has_own_hash(self.tracer, value)
+    def _hashes_plainly(self, args: Any) -> bool:
+        return all(
+            type(value).__hash__ is not None and not has_own_hash(self.tracer, value)
+            for value in _hashed_with(args)
+        )
 
     def _refused(self, obj: Any) -> str:
         """Rejects an object that replaces one of Python's own only while a trace runs."""
@@ -391,6 +408,17 @@ def _gives(function: Any, args: tuple[Any, ...], kind: type) -> bool:
     return not isinstance(function, type) or function is kind or kind.__module__.startswith("numpy")
 
 
+def _hashed_with(value: Any) -> Iterator[Any]:
+    """Yields what is hashed when this argument of an alias is, but for typing's own objects."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _hashed_with(item)
+    elif isinstance(value, _ALIAS):
+        yield from _hashed_with((value.__args__, getattr(value, "__metadata__", ())))
+    elif type(value).__module__ not in ("typing", "annotationlib"):
+        yield value
+
+
 def _is_stand_in(obj: Any) -> bool:
     """Returns whether an object is the tracer's own, describing one of torch's."""
     return type(obj).__module__.startswith("tracer_core.")
@@ -414,6 +442,8 @@ _ALIAS: Any = typing._GenericAlias  # type: ignore[attr-defined]
 _ANNOTATED: Any = typing.Annotated
 #: The attributes that typing gives an alias.
 _ALIAS_PARTS = vars(typing.Annotated[int, 0]).keys() | {"__module__", "_paramspec_tvars"}
+#: The type of what ``type A = B`` makes (3.12).
+_ALIAS_STATEMENTS = (typing.TypeAliasType,) if sys.version_info >= (3, 12) else ()
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
@@ -437,7 +467,8 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
-    types.UnionType: lambda obj: (union_of, obj.__args__),
+    typing.ParamSpecArgs: lambda obj: (typing.ParamSpecArgs, obj.__origin__),
+    typing.ParamSpecKwargs: lambda obj: (typing.ParamSpecKwargs, obj.__origin__),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
@@ -458,6 +489,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
     functools.partial: Rebuilder._partial,
+    types.UnionType: Rebuilder._union,
     HookHandle: Rebuilder._hook,
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,
@@ -471,4 +503,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
     type(iter(set())): Rebuilder._set_iterator,
     **dict.fromkeys(_STARS, Rebuilder._type_parameter),
+    **dict.fromkeys(_ALIAS_STATEMENTS, Rebuilder._type_alias),
 }

@@ -32,7 +32,7 @@ from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace import gradients, traced_arrays
+from tracer_core.trace import gradients, own_warnings, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import (
     ABSENT,
@@ -76,6 +76,12 @@ _AUTOGRAD_STATE = frozenset(
 def _is_of_a_library(getter: Any) -> bool:
     """Returns whether a ``__getattribute__`` is the C code of a class that a library makes."""
     return is_slot(getter, "__getattribute__") and bool(flags(getter.__objclass__) & HEAP_TYPE)
+
+
+def _bind_partial() -> object:
+    """Reads a partial as a method does, of which Python 3.13 warns."""
+    partial: Any = functools.partial(len)
+    return partial.__get__(object(), object) if hasattr(partial, "__get__") else partial
 
 
 class Unset:
@@ -269,8 +275,10 @@ class Attributes(Component):
         """Reads a C descriptor that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
             return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
-        if isinstance(raw, functools.partial) and sys.version_info[:2] == (3, 13):
-            raise Break("side_effect_native", "a partial as a method warns in Python 3.13")
+        if isinstance(raw, functools.partial) and obj is not None:
+            own_warnings.warn_as(self.tracer, _bind_partial)
+            if sys.version_info < (3, 14):  # which binds it
+                return raw
         if type(raw).__name__ in (
             "partialmethod",
             "cached_property",
@@ -538,11 +546,16 @@ class Attributes(Component):
             return self.entries.dict_of(obj)
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
             return tuple(self.getattr(one, "value") for one in self.interpolations(obj))
+        of_type = isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
+        if isinstance(obj, types.GenericAlias) and not of_type:
+            origin = self.getattr(obj, "__origin__")  # which has the attributes that it lacks
+            if raw is ABSENT:
+                return self.getattr(origin, name)
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.attribute(obj, raw) is not None:
             return value
-        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if of_type:
             return self.provenance.read(value, self.sources.make(source, "slot", name))
         return value
 

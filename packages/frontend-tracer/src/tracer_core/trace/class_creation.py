@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.fx_capture.graph_breaks import Break, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
@@ -283,7 +283,9 @@ def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
     method = tracer.entries.python_method(value, "__set_name__")
     try:
         tracer.calls.call_value(method, [value, made, key], {})
-    except Exception as error:
+    except (Break, Restart, RunNatively):
+        raise
+    except BaseException as error:
         text = (
             f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in"
             f" '{made.__name__}'"
@@ -372,15 +374,25 @@ def _build_enum(
     run_body(tracer, body, namespace)
     entries = list(dict.items(namespace))
     for key, value in entries:
-        if not (
-            is_constant(value) or isinstance(value, (types.FunctionType, *_WRAPPERS, property))
-        ):
-            raise Break(
-                "class_statement", f"the enumeration {name} has {key!r}, which is not a plain value"
-            )
+        check_enum_entry(key, value)
     made = meta(name, bases, namespace, **keywords)
     note_class(tracer, made, bases=bases, entries=entries, keywords=keywords)
     return made
+
+
+def check_enum_entry(name: str, value: Any) -> None:
+    """Breaks at a value that an enumeration cannot be made of again: the one that the class body
+    stores, and what the enumeration's namespace keeps of it."""
+    if not _is_enum_entry(value):
+        raise Break("class_statement", f"an enumeration has {name!r}, which is not a plain value")
+
+
+def _is_enum_entry(value: Any) -> bool:
+    if type(value) is tuple and any(type(one) is enum.auto for one in value):
+        return all(map(_is_enum_entry, value))
+    return is_constant(value) or isinstance(
+        value, (types.FunctionType, *_WRAPPERS, property, enum.auto)
+    )
 
 
 def make_enum(

@@ -13,6 +13,7 @@ import itertools
 import operator
 import sys
 import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,6 +181,8 @@ class Items(Component):
                 raise IndexError(f"{base.__name__} index out of range")
             return self.tracer.reads.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
+            if container is typing.Union:  # which takes the members of other unions
+                self.tracer.reads.expand(key)
             return container[key]  # type: ignore[index]
         bounds = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(bound, torch.Tensor) for bound in bounds):
@@ -214,12 +217,18 @@ class Items(Component):
         if missing is not None:
             return self.tracer.calls.call_value(missing, [container, key], {})
         if isinstance(container, collections.defaultdict) and container.default_factory is not None:
-            value = self.tracer.calls.call_value(container.default_factory, [], {})
-            self.setitem(container, key, value)
-            return value
+            return self.store_missing(container, key, container.default_factory)
         if isinstance(container, collections.Counter):
             return 0
         raise KeyError(key)
+
+    def store_missing(self, container: Any, key: Any, factory: Any) -> Any:
+        """Traces what a defaultdict does for a key that it lacks."""
+        value = self.tracer.calls.call_value(factory, [], {})
+        if _STORED_BY_FACTORY:
+            return self.tracer.calls.call_value(dict.setdefault, [container, key, value], {})
+        self.setitem(container, key, value)
+        return value
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
         of_array = type(container) in (*ARRAY, traced_arrays.TracedArray)
@@ -577,3 +586,12 @@ def _next(containers: Items, iterator: Any) -> Any:
     if more:
         return item
     raise StopIteration(item)
+
+
+def _keeps_stored() -> bool:
+    made: Any = collections.defaultdict(lambda: made.setdefault(0, 1) + 1)
+    return bool(made[0] == 1)
+
+
+#: Whether a defaultdict keeps what its factory has stored under the key (late releases of 3.14).
+_STORED_BY_FACTORY = _keeps_stored()

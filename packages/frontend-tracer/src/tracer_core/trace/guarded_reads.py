@@ -39,6 +39,11 @@ def _addresses(members: Any) -> frozenset[int]:
     return frozenset(map(id, members))
 
 
+#: Types that C code makes of others: ``list[int]``, ``int | str``.
+ALIASES = (types.GenericAlias, types.UnionType)
+_ALIAS_PARTS = ("__args__", "__origin__", "__unpacked__")
+
+
 class GuardedReads(Component):
     """Guarded reads in a trace. Mutable."""
 
@@ -67,6 +72,9 @@ class GuardedReads(Component):
             children = list(obj.values()) if isinstance(obj, dict) else list(obj)
         elif isinstance(obj, (list, tuple, collections.deque)):
             children = self.items(obj)
+        elif isinstance(obj, ALIASES):
+            parts = _ALIAS_PARTS if isinstance(obj, types.GenericAlias) else _ALIAS_PARTS[:1]
+            children = [self.tracer.attributes.getattr(obj, part) for part in parts]
         elif isinstance(obj, dict):
             self._check_size(obj)
             keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys
@@ -86,7 +94,7 @@ class GuardedReads(Component):
         else:
             return
         for child in children:
-            if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
+            if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque, *ALIASES)):
                 self.expand(child, depth - 1)
 
     def holds_module(self, members: Any, module: Any) -> bool | None:

@@ -21,7 +21,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.class_creation import ENUM_HOOKS
+from tracer_core.trace.class_creation import ENUM_HOOKS, check_enum_entry
 from tracer_core.trace.component import Component
 
 #: Types of objects that instructions make and whose parts the trace may not know.
@@ -103,6 +103,7 @@ class Names(Component):
         if type(namespace) is enum._EnumDict:
             if name in ENUM_HOOKS:
                 raise Break("class_statement", f"an enumeration has its own {name}")
+            check_enum_entry(name, value)
             namespace[name] = value
             return
         self.tracer.containers.setitem(namespace, name, value)

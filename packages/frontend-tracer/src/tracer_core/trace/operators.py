@@ -12,7 +12,6 @@ import enum
 import functools
 import operator
 import types
-import warnings
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
-from tracer_core.trace import special_methods, torch_function, traced_arrays
+from tracer_core.trace import own_warnings, special_methods, torch_function, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
@@ -41,13 +40,8 @@ def _only_constants(container: Any) -> bool:
     )
 
 
-@functools.cache
-def _said_of_inverted_bool() -> list[str]:
-    """Returns the warnings that Python gives for ``~True``, from 3.12 on."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        operator.invert(True)
-    return [str(one.message) for one in seen]
+def _invert_true() -> object:
+    return operator.invert(True)
 
 
 class Operations(Component):
@@ -268,8 +262,7 @@ class Operations(Component):
         if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
         if symbol == "~" and type(value) is bool:
-            for text in _said_of_inverted_bool():
-                self.tracer.calls.call_value(warnings.warn, [text, DeprecationWarning], {})
+            own_warnings.warn_as(self.tracer, _invert_true)
             value = int(value)
         self.native_operands(value)
         return self.apply(native, value)

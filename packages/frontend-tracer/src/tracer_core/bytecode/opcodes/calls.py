@@ -26,11 +26,11 @@ def call(m: Machine, f: Frame, arg: int) -> None:
     values = m.pop_n(f, arg)
     second, first = f.stack.pop(), f.stack.pop()
     f.kw_names = ()
-    function = m.called(second if first is NULL else first)
-    if first is not NULL and second is not NULL:
-        values.insert(0, m.open(second) if type(second) is LazyValue else second)
     n = len(names)
     try:
+        function = m.called(second if first is NULL else first)
+        if first is not NULL and second is not NULL:
+            values.insert(0, m.open(second) if type(second) is LazyValue else second)
         if n:
             m.calls.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
         else:

@@ -195,9 +195,7 @@ def missing(tracer: Tracer, target: Any, key: Any) -> Any:
     factory = tracer.attributes.getattr(target, "default_factory")
     if factory is None:
         raise KeyError(key)
-    value = tracer.calls.call_value(factory, [], {})
-    tracer.containers.setitem(target, key, value)
-    return value
+    return tracer.containers.store_missing(target, key, factory)
 
 
 @special(dict.get)

@@ -4,6 +4,7 @@ of iterators."""
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 from typing import Any
 
@@ -215,15 +216,16 @@ def iterator_of(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any
             if not isinstance(value, (int, type(None))):
                 kind = type(value).__name__
                 tracer.break_graph("native_python", f"{function.__name__}() by a {kind}")
-    if function in _SPREADING:
-        return function(*map(tracer.containers.spread, iterables), *rest, **kwargs)
-    made = function(*(_native(tracer, one) for one in iterables), *rest, **kwargs)
+    read: Any = (
+        tracer.containers.spread if function in _SPREADING else functools.partial(_native, tracer)
+    )
+    made = function(*map(read, iterables), *rest, **kwargs)
     return tracer.native_calls.born(made)  # since 3.14 nothing describes them
 
 
 @special(itertools.repeat)
 def repeat(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return itertools.repeat(*args, **kwargs)
+    return tracer.native_calls.born(itertools.repeat(*args, **kwargs))
 
 
 _NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
@@ -235,7 +237,8 @@ def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if all(isinstance(value, (int, float)) for value in values) or any(
         isinstance(value, _NO_NUMBERS) for value in values
     ):
-        return itertools.count(*args, **kwargs)  # the second kind raises Python's own error
+        # The second kind raises Python's own error.
+        return tracer.native_calls.born(itertools.count(*args, **kwargs))
     return tracer.calls.prepare(polyfills.count, [*args], kwargs)
 
 
@@ -243,7 +246,7 @@ def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 def chain_from_iterable(tracer: Tracer, cls: Any, iterable: Any) -> Any:
     outer = _native(tracer, iterable)
     inner = LazyIterator(tracer, "chain", lambda: _native(tracer, next(outer)))
-    return itertools.chain.from_iterable(inner)
+    return tracer.native_calls.born(itertools.chain.from_iterable(inner))
 
 
 @special(itertools.starmap)
