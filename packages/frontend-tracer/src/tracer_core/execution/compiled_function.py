@@ -48,7 +48,7 @@ from tracer_core.execution.profitability import (
 )
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import DATA_SIZES, SizeDiffers
+from tracer_core.fx_capture.unbacked import AssertionFailed, DataDiffers, SizeDiffers
 from tracer_core.guards.explanation import Failed
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
@@ -68,9 +68,9 @@ _traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
-#: How many calls may find unbacked SymInts that violate what their graph assumes before the graph
-#: ends where such sizes are made.
-_MOST_OTHER_SIZES = 4
+#: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
+#: before the graph ends where such sizes are made or assertions stand.
+_MOST_OTHER_DATA = 4
 #: After so many code regions in a row without a graph, and as many more, an activation leaves the
 #: loop that they are in.
 _MANY_PLAIN = 500
@@ -305,27 +305,37 @@ class CompiledFunction:
             result = self.function(*args, **kwargs)
         else:
             result = RealMachine().finish(frames_of(exit.layouts, state))
-        if isinstance(error, SizeDiffers):
-            self._note_other_size(exit, args, kwargs)
+        if isinstance(error, AssertionFailed) and self.config.fullgraph:
+            reason = (
+                "the program asserts something of a tensor's values, and goes on where it fails"
+            )
+            where, hint = _name(self.function), BREAKS["data_dependent_branch"].hint
+            raise GraphBreakError("data_dependent_branch", reason, where, hint)
+        if isinstance(error, DataDiffers):
+            self._note_other_data(error, exit, args, kwargs)
             return result
         said = graph_raised(_name(self.function), self.config.backend.name, error)
         if self.config.fullgraph:
             raise TracerError(f"fullgraph=True, but {said}") from error
         return result
 
-    def _note_other_size(
-        self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _note_other_data(
+        self,
+        error: DataDiffers,
+        exit: Exit | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
-        """Counts that an unbacked SymInt differs from what a graph was captured for. If this keeps
-        happening, the place is captured again with a graph break before such sizes."""
+        """Counts that data differ from what a graph was captured for. If this keeps happening, the
+        place is captured again with a graph break before such sizes or assertions."""
         segment = self._starts.get((len(args), *kwargs)) if exit is None else exit.segment
         if segment is None:
             return
         with _LOCK:
-            segment.other_sizes += 1
-            if segment.other_sizes == _MOST_OTHER_SIZES:
+            segment.other_data[error.refuses] += 1
+            if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
                 segment.forget()
-                segment.seen.refused.add(DATA_SIZES)
+                segment.seen.refused.add(error.refuses)
 
     def _capture_start(
         self,
