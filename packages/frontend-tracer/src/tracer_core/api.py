@@ -194,8 +194,9 @@ def reset() -> None:
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their
     seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
-    runs. The last rows, ``runs``, say what became of the graphs since: recorded as CUDA graphs, or
-    why not. Where this release of torch lacks names that tracer-core looks for, the first row,
+    runs. The last rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
+    why not; ``compared``, what a compiled and an eager call took, and which of them stays. Where
+    this release of torch lacks names that tracer-core looks for, the first row,
     ``missing_in_torch``, lists them.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
@@ -214,7 +215,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     text += " ends the graph or runs natively"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
-    return StageRecords((*missing, *records, *after))
+    compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
+    return StageRecords((*missing, *records, *after, *compared))
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:

@@ -29,7 +29,7 @@ class Explanation:
     with kind, reason, location and hint. guards: of every segment, as expressions. result: of the
     call. skipped: reasons why a part ran natively. Of the compiled object that was asked about:
     runs: what became of its graphs by now (recorded as CUDA graphs or why not, after the graph's
-    name); choices: who serves them, where several backends were tried."""
+    name), and how fast its calls were beside eager ones; choices: who serves them, where several backends were tried."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: tuple[BreakRecord, ...]
@@ -96,9 +96,8 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
         plan = asked.config.options
         choices = tuple(trial.choice() for trial in plan.trials) if isinstance(plan, Plan) else ()
         told = runs(asked.config, {record.name for record in asked.records})
-        return replace(
-            made, choices=choices, runs=tuple(f"{graph}: {text}" for graph, text in told)
-        )
+        lines = [*(f"{graph}: {text}" for graph, text in told), *map(str, asked.verdicts)]
+        return replace(made, choices=choices, runs=tuple(lines))
 
     followed: Callable[..., Any] = function
     first: tuple[Any, ...] = ()

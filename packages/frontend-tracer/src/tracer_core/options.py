@@ -19,7 +19,8 @@ class CompileConfig:
     """One validated call of `compile()`.
 
     backend: resolved. options: an instance of the backend's options dataclass, or None. dynamic:
-    None means static first, then symbolic for sizes that changed.
+    None means static first, then symbolic for sizes that changed. native_if_faster: a settled
+    function whose compiled calls are slower than eager ones runs in eager mode.
     """
 
     backend: Backend
@@ -28,6 +29,7 @@ class CompileConfig:
     fullgraph: bool = False
     dynamic: bool | None = None
     recompile_limit: int = 8
+    native_if_faster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Environment:
 
     logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
     None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR).
-    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards).
+    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
+    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster).
     """
 
     logs: frozenset[str]
@@ -45,6 +48,7 @@ class Environment:
     strict: bool
     check: bool
     python_guards: bool = False
+    always_compiled: bool = False
 
 
 def env() -> Environment:
@@ -59,4 +63,5 @@ def env() -> Environment:
         strict=get("TRACER_STRICT", "") not in ("", "0"),
         check=get("TRACER_CHECK", "") not in ("", "0"),
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
+        always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
     )

@@ -87,6 +87,11 @@ class Code:
     def live(self) -> tuple[frozenset[int], ...]:
         return _liveness(self.names, self.args, self.exceptions, len(self.locals_names), self.raw)
 
+    @functools.cached_property
+    def only_raises(self) -> frozenset[int]:
+        """Returns the instructions from which every way leads to a ``raise``."""
+        return _only_raises(self.names, self.args)
+
 
 _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 
@@ -249,9 +254,7 @@ def _liveness(
     if asks_for_locals(raw):
         return (frozenset(range(n_locals)),) * len(names)  # it may read its variables by name
     jumps = [name in JUMPS for name in names]
-    has_target = [
-        dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names
-    ]
+    has_target = _have_targets(names)
     handlers: list[list[int]] = [[] for _ in names]
     for entry in exceptions:
         for i in range(entry.start, entry.end):
@@ -283,3 +286,25 @@ def _liveness(
     if "__class__" in raw.co_freevars and raw.co_argcount:
         always.add(0)  # super() reads it
     return tuple(frozenset(entry | always) for entry in live[: len(names)])
+
+
+def _have_targets(names: tuple[str, ...]) -> list[bool]:
+    return [
+        dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names
+    ]
+
+
+def _only_raises(names: tuple[str, ...], args: tuple[Any, ...]) -> frozenset[int]:
+    """Does `Code.only_raises`: the least fixed point of "it raises, or all its successors do"."""
+    has_target, found = _have_targets(names), set[int]()
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(names) - 1, -1, -1):
+            after = [] if names[i] in ENDS or names[i] in JUMPS else [i + 1]
+            after += [args[i]] if has_target[i] else []
+            raises = names[i] == "RAISE_VARARGS" or (bool(after) and found.issuperset(after))
+            if raises and i not in found:
+                found.add(i)
+                changed = True
+    return frozenset(found)

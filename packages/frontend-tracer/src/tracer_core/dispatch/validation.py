@@ -55,7 +55,9 @@ def build_config(
     settings = build_options(chosen, options)
     if chosen.check is not None:
         _ask_check(chosen, settings, name)
-    return CompileConfig(chosen, settings, name, fullgraph, dynamic)
+    # who chooses how it is compiled, or uses a backend to look into it, wants it compiled
+    usual = chosen.fuses and not fullgraph and name == "default" and not options
+    return CompileConfig(chosen, settings, name, fullgraph, dynamic, native_if_faster=usual)
 
 
 def _ask_check(backend: Backend, options: Any, mode: str) -> None:

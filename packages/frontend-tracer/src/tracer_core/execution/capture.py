@@ -28,9 +28,11 @@ from tracer_core.fx_capture.graph_breaks import (
     Break,
     Restart,
     RunNatively,
+    WantsNoAssertions,
     WantsNumbers,
     WantsSymbols,
 )
+from tracer_core.fx_capture.unbacked import ASSERTIONS
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
@@ -96,6 +98,7 @@ def capture(
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     refused, follows_data, draws = seen.refused, False, False
+    asserts = ASSERTIONS not in refused
     answers = answers or Answers()
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
@@ -107,11 +110,12 @@ def capture(
             (at_torch_level or config.backend.numbers == "inputs")
             and not isinstance(config.backend.compile, TorchStyle)
             and refused.isdisjoint(("numbers", "sizes")),
-            _follows_data(config) and not refused,
+            _follows_data(config) and refused <= {ASSERTIONS},
             follows_data,
             draws,
             # elsewhere a break costs less than a graph that is cut
             takes_data_floats=config.fullgraph,
+            takes_assertions=asserts,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
@@ -129,6 +133,8 @@ def capture(
             follows_data = True
         except WantsNumbers:
             draws = True
+        except WantsNoAssertions:
+            asserts = False
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:
@@ -204,6 +210,9 @@ def _trace(
                 _, step = tracer.recorder.program_modes[0]
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)
+            if tracer.recorder.asserted is not None and tracer.fakes.any_was_written():
+                reason = "an input is mutated before what the program asserts is checked"
+                raise WantsNoAssertions(tracer.outer_step, "data_dependent_branch", reason)
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

@@ -38,9 +38,17 @@ from tracer_core.errors import (
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.profitability import (
+    MOST_SETTLED,
+    SETTLED,
+    Region,
+    Run,
+    TimedRegion,
+    Verdict,
+)
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import DATA_SIZES, SizeDiffers
+from tracer_core.fx_capture.unbacked import AssertionFailed, DataDiffers, SizeDiffers
 from tracer_core.guards.explanation import Failed
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
@@ -60,9 +68,9 @@ _traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
-#: How many calls may find unbacked SymInts that violate what their graph assumes before the graph
-#: ends where such sizes are made.
-_MOST_OTHER_SIZES = 4
+#: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
+#: before the graph ends where such sizes are made or assertions stand.
+_MOST_OTHER_DATA = 4
 #: After so many code regions in a row without a graph, and as many more, an activation leaves the
 #: loop that they are in.
 _MANY_PLAIN = 500
@@ -106,8 +114,15 @@ class CompiledFunction:
         #: values reach the limit.
         self._warned = False
         self._starts: dict[Any, GuardedCache] = {}
-        #: The entries of `_starts` without keyword arguments, by the number of arguments.
-        self._positional: dict[int, GuardedCache] = {}
+        #: What calls find: the cache, or what stands in for it (`profitability`). By the number of
+        #: arguments, and for calls with keyword arguments by the key of `_starts`.
+        self._positional: dict[int, Region] = {}
+        self._named: dict[Any, Region] = {}
+        #: How many captures began.
+        self.n_captures = 0
+        #: Calls without a capture before the next comparison with eager mode; comparisons made.
+        self._wait = SETTLED
+        self.verdicts: list[Verdict] = []
         self._segments: dict[Any, GuardedCache] = {}
         _instances.add(self)
 
@@ -117,7 +132,7 @@ class CompiledFunction:
                 pass
         if kwargs:
             state = (*args, *kwargs.values())
-            segment = self._starts.get((len(args), *kwargs))
+            segment = self._named.get((len(args), *kwargs))
         else:
             state = args
             segment = self._positional.get(len(args))
@@ -137,10 +152,79 @@ class CompiledFunction:
         self._answers = Answers()
         self.skipped = None
         self._warned = False
+        self._wait = SETTLED
+        self.verdicts = []
 
     def _drop_entries(self) -> None:
-        for table in (self._starts, self._positional, self._segments):
+        tables: tuple[dict[Any, Any], ...]
+        tables = (self._starts, self._positional, self._named, self._segments)
+        for table in tables:
             table.clear()
+
+    # -- compiled or eager --
+
+    def _table(self, key: Any) -> tuple[dict[Any, Region], Any]:
+        """Returns the table in which calls find the region of a start, and its key there."""
+        return (self._positional, key[0]) if len(key) == 1 else (self._named, key)
+
+    def _show(self, key: Any, segment: GuardedCache) -> None:
+        """Lets calls find a start, at first compared with eager mode."""
+        table, at = self._table(key)
+        if at not in table:
+            table[at] = self.timed(key, segment)
+
+    def timed(self, key: Any, region: Region) -> Region:
+        """Returns what compares the two ways of this start, or the region itself where it must stay
+        compiled."""
+        if not self.config.native_if_faster or self._must_compile() or env().always_compiled:
+            return region
+        return TimedRegion(self, key, region, self._wait)
+
+    def may_measure(self) -> bool:
+        """Returns whether calls in eager mode and compiled ones may take turns: not where the clock
+        does not see when a call ends (CUDA), nor where each process would choose for itself."""
+        world = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return not torch.cuda.is_initialized() and not (
+            world and torch.distributed.get_world_size() > 1
+        )
+
+    def whole(self, key: Any, region: Region) -> Run:
+        """Returns what makes a whole compiled call, or returns MISS."""
+        n_args, *names = key
+
+        def run(state: Any) -> Any:
+            result = region.run(state)
+            if type(result) is not Suspended:
+                return result
+            return self._drive(
+                result, state[:n_args], dict(zip(names, state[n_args:], strict=True))
+            )
+
+        return run
+
+    def eager(self, key: Any) -> Run:
+        """Returns what makes an eager call."""
+        return _called_with(self.function, key)
+
+    def put(self, key: Any, old: Region, new: Region) -> None:
+        """Replaces a region among those that calls find, unless it was dropped meanwhile."""
+        table, at = self._table(key)
+        if table.get(at) is old:
+            table[at] = new
+
+    def decided(self, found: Verdict) -> None:
+        """Notes a comparison; logs the first one that eager mode won."""
+        self._wait = min(2 * self._wait, MOST_SETTLED)
+        if found.native and not any(one.native for one in self.verdicts):
+            logger().warning("%s: %s", _name(self.function), found)
+        self.verdicts.append(found)
+
+    def _compare_again(self) -> None:
+        """Begins a new comparison of the starts that stay compiled: an entry was added."""
+        for key, segment in list(self._starts.items()):
+            table, at = self._table(key)
+            if table.get(at) is segment:
+                table[at] = self.timed(key, segment)
 
     # -- the first code region --
 
@@ -183,8 +267,7 @@ class CompiledFunction:
                 segment = self._starts.get(key)
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
-                if not kwargs:
-                    self._positional[len(args)] = segment
+                self._show(key, segment)
                 if _traced == traced:
                     attempt = self._capture_start(segment, args, kwargs, state)
                     break
@@ -222,27 +305,37 @@ class CompiledFunction:
             result = self.function(*args, **kwargs)
         else:
             result = RealMachine().finish(frames_of(exit.layouts, state))
-        if isinstance(error, SizeDiffers):
-            self._note_other_size(exit, args, kwargs)
+        if isinstance(error, AssertionFailed) and self.config.fullgraph:
+            reason = (
+                "the program asserts something of a tensor's values, and goes on where it fails"
+            )
+            where, hint = _name(self.function), BREAKS["data_dependent_branch"].hint
+            raise GraphBreakError("data_dependent_branch", reason, where, hint)
+        if isinstance(error, DataDiffers):
+            self._note_other_data(error, exit, args, kwargs)
             return result
         said = graph_raised(_name(self.function), self.config.backend.name, error)
         if self.config.fullgraph:
             raise TracerError(f"fullgraph=True, but {said}") from error
         return result
 
-    def _note_other_size(
-        self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _note_other_data(
+        self,
+        error: DataDiffers,
+        exit: Exit | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
-        """Counts that an unbacked SymInt differs from what a graph was captured for. If this keeps
-        happening, the place is captured again with a graph break before such sizes."""
+        """Counts that data differ from what a graph was captured for. If this keeps happening, the
+        place is captured again with a graph break before such sizes or assertions."""
         segment = self._starts.get((len(args), *kwargs)) if exit is None else exit.segment
         if segment is None:
             return
         with _LOCK:
-            segment.other_sizes += 1
-            if segment.other_sizes == _MOST_OTHER_SIZES:
+            segment.other_data[error.refuses] += 1
+            if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
                 segment.forget()
-                segment.seen.refused.add(DATA_SIZES)
+                segment.seen.refused.add(error.refuses)
 
     def _capture_start(
         self,
@@ -477,6 +570,7 @@ class CompiledFunction:
         if segment.is_closed(state) or not self._may_recompile(segment, state):
             return None
         _traced += 1
+        self.n_captures += 1
         try:
             return self._entry(segment, start, state)
         finally:
@@ -520,6 +614,7 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
+        self._compare_again()
         return record.attempt
 
     def _run_natively(

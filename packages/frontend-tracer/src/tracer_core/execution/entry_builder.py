@@ -137,6 +137,8 @@ class Generator:
         """Emits the lines that make the result, or the state at the break, and that replay the
         changes."""
         tracer, entry = self.tracer, self.entry
+        if tracer.recorder.asserted is not None:
+            self._output(tracer.recorder.asserted)
         self.rebuilder.suspends = broken is not None
         if broken is None:
             self.result = f"return {self.rebuilder.value(value)}"
@@ -237,6 +239,13 @@ class Generator:
         before += [
             f"rngs = generator_states([{', '.join(map(self.entry.use, generators))}])"
         ] * bool(generators)
+        restored = ["set_rng_state(rng)"] * uses_rng
+        restored += ["set_generator_states(rngs)"] * bool(generators)
+        asserted = []
+        if self.tracer.recorder.asserted is not None:
+            failed = "return Suspended(GRAPH_RAISED, (AssertionFailed(),))"
+            condition = self._output(self.tracer.recorder.asserted)
+            asserted = [f"if not {condition}:", *(f"    {line}" for line in (*restored, failed))]
         call = f"graph({inputs})"
         if self.tracer.recorder.state_nodes:
             call = f"run_restoring(graph, {inputs})"
@@ -247,9 +256,9 @@ class Generator:
             "except TracerError: raise",
             "except Exception as error:",
             *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
-            *(["    set_rng_state(rng)"] if uses_rng else []),
-            *(["    set_generator_states(rngs)"] if generators else []),
+            *(f"    {line}" for line in restored),
             "    return Suspended(GRAPH_RAISED, (error,))",
+            *asserted,
         ]
 
     def _snapshot(self, mutated: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:

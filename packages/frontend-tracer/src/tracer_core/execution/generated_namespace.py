@@ -20,6 +20,7 @@ from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
 from tracer_core.fx_capture.known_scalars import single
+from tracer_core.fx_capture.unbacked import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,
     exact_members,
@@ -93,7 +94,7 @@ def runtime_namespace() -> dict[str, Any]:
         "drawn_ahead": drawn_ahead, "run_steps": run_steps, "call_from": call_from,
         "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
-        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
+        "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
         "TracerError": TracerError,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,

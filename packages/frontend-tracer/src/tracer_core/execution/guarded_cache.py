@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,13 +118,13 @@ class GuardedCache:
     """The cache entries of one code region. Mutable. key: start arguments or layouts. entries:
     entries, newest last. seen: what they were captured with. limit_hit: no more entries are
     captured for any object. raised: by the last trace. loose: entries captured for no object, or for
-    a dead one. other_sizes: how often an unbacked SymInt differed from what a graph was captured
-    for. loop_at: the frame that has a long loop of plain Python here; None without one.
+    a dead one. other_data: how often unbacked SymInts or assertions differed from what a graph was
+    captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_sizes", "_at", "_roots", "_recent",
+    "other_data", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -134,7 +135,7 @@ class GuardedCache:
         self.loop_at: int | None = None
         self.raised: BaseException | None = None
         self.loose = 0
-        self.other_sizes = 0
+        self.other_data: Counter[str] = Counter()
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()

@@ -45,7 +45,8 @@ class ShapePolicy:
     allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
     SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
-    depend on data may be symbols."""
+    depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
+    a tensor's values."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class ShapePolicy:
         follows_data: bool = False,
         draws: bool = False,
         takes_data_floats: bool = False,
+        takes_assertions: bool = False,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -65,6 +67,7 @@ class ShapePolicy:
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
         self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
+        self.takes_assertions = takes_assertions
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}

@@ -99,6 +99,8 @@ class Recorder(WrittenGraph):
         #: the trace with them; floats: whether numbers that are no integers are among them.
         self.data: DataSizes | None = None
         self.may_follow_data, self.floats = may_follow_data, floats
+        #: Whether all assertions of the program hold: a result that the entry reads, or None.
+        self.asserted: torch.Tensor | None = None
 
     # -- unbacked SymInts --
 

@@ -168,6 +168,11 @@ class WantsNumbers(Restart):
     """Restarts the trace with symbolic scalars, because the program draws random numbers."""
 
 
+class WantsNoAssertions(Restart):
+    """Restarts the trace with graph breaks at assertions, because the graph mutates an input before
+    they are checked."""
+
+
 class RunNatively(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run

@@ -92,6 +92,10 @@ class Region:
         if data is not None and not data.nodes.isdisjoint(moved):
             reason = f"a size that depends on data, inside {self.what}"
             raise Restart(self.step, "data_dependent_shape", reason)
+        asserted = self.recorder.asserted
+        if asserted is not None and self.recorder.node_of(asserted) in moved:
+            reason = f"a branch on a tensor inside {self.what}"
+            raise Restart(self.step, "data_dependent_branch", reason)
         self.recorder.forget(moved, self.step, self.what)
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)

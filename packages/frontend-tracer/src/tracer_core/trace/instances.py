@@ -28,9 +28,9 @@ _SAFE_CLASSES = (
     types.MethodType, types.CellType, types.MappingProxyType,
 )  # fmt: skip
 _METHODS_IN_C = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
-#: Types whose ``__new__`` makes an empty container, whatever the arguments.
+#: Types whose ``__new__`` makes an empty object, whatever the arguments.
 _FILLED_BY_INIT = (
-    dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque
+    dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque, property
 )  # fmt: skip
 
 

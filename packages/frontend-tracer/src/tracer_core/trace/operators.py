@@ -24,7 +24,13 @@ from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
-from tracer_core.trace import own_warnings, special_methods, torch_function, traced_arrays
+from tracer_core.trace import (
+    assertions,
+    own_warnings,
+    special_methods,
+    torch_function,
+    traced_arrays,
+)
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
@@ -398,6 +404,8 @@ class Operations(Component):
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)
+            if known is None:
+                known = assertions.assumed(self.tracer, value)
             if known is not None:
                 return known
             raise Break(

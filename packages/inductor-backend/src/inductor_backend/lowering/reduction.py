@@ -75,8 +75,8 @@ def _plain(kind: str) -> Any:
 
 lower(aten.amax.default, aten.max.default)(_plain("max"))
 lower(aten.amin.default, aten.min.default)(_plain("min"))
-lower(aten.any.default, aten.any.dim, aten.any.dims)(_plain("any"))
-lower(aten.all.default, aten.all.dim, aten.all.dims)(_plain("all"))
+lower(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_plain("any"))
+lower(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_plain("all"))
 
 
 def _arg(kind: str) -> Any:

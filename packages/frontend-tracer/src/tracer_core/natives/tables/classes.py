@@ -28,6 +28,15 @@ def type_init(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any) -> None:
         tracer.break_graph("native_python", "the arguments do not fit type.__init__()")
 
 
+@special(property.__init__)
+def property_init(tracer: Tracer, made: Any, /, *args: Any, **kwargs: Any) -> None:
+    """Of a property that the trace made: it keeps its functions and reads a docstring."""
+    if not tracer.provenance.is_fresh(made):
+        tracer.break_graph("unsupported_mutation", "a property from before is initialized again")
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    property.__init__(made, *args, **kwargs)
+
+
 @special(builtins.__build_class__)
 def build_class(tracer: Tracer, body: Any, name: Any, /, *bases: Any, **kwargs: Any) -> Any:
     return class_creation.build_class(tracer, [body, name, *bases], kwargs)

@@ -1,0 +1,291 @@
+"""Profitability: times settled compiled calls against eager ones, and stays with the faster way.
+
+In: the guarded cache of a function's start, and the function. Out: a `Verdict`. Both ways are
+right, so each measured call runs one of them, whole, and its result is the program's: nothing runs
+twice, and nothing is thrown away.
+
+`TimedRegion` stands in for the guarded cache in the table of starts. It waits until calls capture
+nothing any more, lets `SAMPLES` calls of each way take turns, compares medians and gives its place
+to the cache or to an `EagerRegion`. A settled compiled call therefore costs nothing more. An entry
+captured later begins the next comparison, each after twice as many calls as the one before.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.bytecode.host_builtins import use_own_builtins
+
+use_own_builtins(globals())
+
+#: Seconds, of any origin. Tests put another clock here.
+clock: Callable[[], float] = time.perf_counter
+
+#: After so many calls without a capture a function counts as settled; at first, and at most.
+SETTLED, MOST_SETTLED = 16, 4096
+#: Measured calls of each way. Before them `WARM` calls of each do not count: eager mode may have
+#: caches to fill.
+SAMPLES, WARM = 16, 2
+#: The share of an eager call by which a compiled one must be slower, and the share of all pairs of
+#: samples in which it must be.
+MARGIN, MOST_PAIRS = 0.05, 0.8
+#: A compiled call of more seconds computes so much that entering it does not matter.
+MOST_SECONDS = 0.1
+#: After so many samples of each way the comparison ends if the compiled way leads by this factor.
+EARLY, LEAD = 4, 0.8
+#: One in so many eager calls is timed; where two such in a row took this factor longer than the
+#: measured ones, the program is another one now.
+WATCHED, SLOWER = 64, 3.0
+#: A comparison whose program made no call for so many seconds lets another one begin.
+IDLE = 1.0
+
+Run = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """compiled, eager: median seconds of a call. native: the function runs in eager mode from now
+    on. with_backward: what was compared is the time from call to call."""
+
+    compiled: float
+    eager: float
+    native: bool
+    with_backward: bool = False
+
+    def __str__(self) -> str:
+        what = " from call to call, backward included" if self.with_backward else " a call"
+        stays = "runs natively from now on" if self.native else "stays compiled"
+        return (
+            f"compiled {self.compiled * 1e6:.1f} µs, eager {self.eager * 1e6:.1f} µs{what}: {stays}"
+        )
+
+
+class Region(Protocol):
+    """What the table of starts holds."""
+
+    def run(self, state: Any) -> Any: ...
+
+
+class Host(Protocol):
+    """The compiled function that a comparison belongs to. n_captures: how many captures began."""
+
+    n_captures: int
+
+    def may_measure(self) -> bool:
+        """Returns whether the two ways may take turns in this process."""
+
+    def whole(self, key: Any, region: Region) -> Run:
+        """Returns what makes the whole compiled call, or returns MISS."""
+
+    def eager(self, key: Any) -> Run:
+        """Returns what makes the eager call."""
+
+    def timed(self, key: Any, region: Region) -> Region:
+        """Returns what begins a later comparison."""
+
+    def put(self, key: Any, old: Region, new: Region) -> None:
+        """Replaces a region in the table of starts if it is still there."""
+
+    def decided(self, found: Verdict) -> None:
+        """Tells the user."""
+
+
+#: The comparison that goes on, if any. Two at once would measure one another: one function may
+#: call the other, and both would change ways in step.
+_current: weakref.ref[TimedRegion] | None = None
+
+
+def _second_half(n: int) -> bool:
+    """Returns the n-th term of the Thue-Morse sequence: each way gets half of the calls of a
+    program that repeats two, three or four kinds of calls, where plain turns would give one way all
+    calls of one kind."""
+    return n.bit_count() % 2 == 1
+
+
+class TimedRegion:
+    """Stands in for the cache of a start; see the module's docstring. Mutable, used for one
+    comparison."""
+
+    __slots__ = ("_host", "_key", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
+    "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used",
+                 "__weakref__")  # fmt: skip
+
+    def __init__(self, host: Host, key: Any, region: Region, wait: int) -> None:
+        self._host, self._key, self._region, self._wait = host, key, region, wait
+        self._eager, self._whole = host.eager(key), host.whole(key, region)
+        self._used = 0.0
+        self._captures = host.n_captures
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._left, self._n = self._wait, 0
+        self._thread: int | None = None
+        #: How the call that is being measured runs: True is eager; None between two calls.
+        self._way: bool | None = None
+        self._grad = False
+        #: When the last measured call began, and its way.
+        self._last: tuple[float, bool] | None = None
+        self._seconds: tuple[list[float], list[float]] = ([], [])
+        self._periods: tuple[list[float], list[float]] = ([], [])
+        self._backward = False
+
+    def run(self, state: Any) -> Any:
+        """Returns the result of the call, or MISS."""
+        if self._host.n_captures != self._captures:
+            self._captures = self._host.n_captures
+            self._begin_anew()
+        if self._left > 0:
+            self._left -= 1
+            return self._region.run(state)
+        if self._way is not None:  # a call inside the measured one, or another thread's
+            return self._eager(state) if self._way else self._region.run(state)
+        if self._thread is None and not self._begin():
+            return self._region.run(state)
+        if (
+            self._thread != threading.get_ident()
+            or torch.is_grad_enabled() is not self._grad
+            or torch.is_inference_mode_enabled()
+        ):
+            self._last = None
+            return self._region.run(state)
+        return self._measured(state)
+
+    def _begin(self) -> bool:
+        """Starts measuring unless another function is being measured."""
+        global _current
+        if not self._host.may_measure():
+            self._host.put(self._key, self, self._region)
+            return False
+        other = _current() if _current is not None else None
+        if other is not None and other is not self and clock() - other._used < IDLE:
+            self._left = SETTLED
+            return False
+        _current, self._used = weakref.ref(self), clock()
+        self._thread, self._grad = threading.get_ident(), torch.is_grad_enabled()
+        return True
+
+    def _measured(self, state: Any) -> Any:
+        """Makes one call, in the way whose turn it is, and notes how long it took."""
+        native = self._way = _second_half(self._n)
+        start = self._used = clock()
+        if self._last is not None:
+            begun, way = self._last
+            self._periods[way].append(start - begun)
+        self._last = None
+        try:
+            result = self._eager(state) if native else self._whole(state)
+        finally:
+            self._way = None
+        seconds = clock() - start
+        if result is MISS:
+            return MISS
+        self._n += 1
+        if self._n > 2 * WARM:
+            self._seconds[native].append(seconds)
+            self._last = start, native
+        self._backward = self._backward or _has_history(result)
+        self._judge(seconds, native)
+        return result
+
+    def _judge(self, last: float, native: bool) -> None:
+        compiled, eager = self._seconds
+        few = min(len(compiled), len(eager))
+        if not native and last > MOST_SECONDS:
+            self._end(Verdict(last, 0.0, False), tell=False)
+        elif few == EARLY and statistics.median(compiled) < LEAD * statistics.median(eager):
+            self._end(Verdict(statistics.median(compiled), statistics.median(eager), False))
+        elif few >= SAMPLES:
+            times = self._periods if self._backward else self._seconds
+            self._end(verdict(*times, min(eager), self._backward))
+
+    def _end(self, found: Verdict, tell: bool = True) -> None:
+        global _current
+        _current = None
+        region = self._region
+        if found.native:
+            typical = statistics.median(self._seconds[True])
+            region = EagerRegion(self._host, self._key, region, self._grad, typical)
+        self._host.put(self._key, self, region)
+        if tell:
+            self._host.decided(found)
+
+
+def verdict(
+    compiled: Sequence[float], eager: Sequence[float], call: float, with_backward: bool = False
+) -> Verdict:
+    """Compares samples of the two ways. call: the seconds of an eager call, of which `MARGIN` is
+    taken. Eager mode wins only if medians, sums without the largest samples, and most pairs agree:
+    calls of different kinds or a busy machine leave the function compiled."""
+    ours, theirs = _median(compiled), _median(eager)
+    pairs = sum(a > b for a in compiled for b in eager)
+    native = (
+        len(compiled) >= SAMPLES // 2 <= len(eager)
+        and ours - theirs > MARGIN * call
+        and _mean(compiled) > _mean(eager)
+        and pairs >= MOST_PAIRS * len(compiled) * len(eager)
+    )
+    return Verdict(ours, theirs, native, with_backward)
+
+
+def _median(samples: Sequence[float]) -> float:
+    return statistics.median(samples) if samples else 0.0
+
+
+def _mean(samples: Sequence[float]) -> float:
+    return statistics.fmean(sorted(samples)[: len(samples) - 1])
+
+
+def _has_history(result: Any) -> bool:
+    """Returns whether a backward may follow a call with this result."""
+    if isinstance(result, torch.Tensor):
+        return result.requires_grad
+    if isinstance(result, dict):
+        return any(map(_has_history, result.values()))
+    if isinstance(result, (tuple, list)):
+        return any(map(_has_history, result))
+    # of an object of the program nobody knows what it holds
+    return torch.is_grad_enabled() and not isinstance(result, _PLAIN)
+
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class EagerRegion:
+    """Runs the calls of a start in eager mode, because that is faster. Mutable: it times a call now
+    and then."""
+
+    __slots__ = ("_host", "_key", "_region", "_grad", "_usual", "_eager", "_left", "_slow")
+
+    def __init__(self, host: Host, key: Any, region: Region, grad: bool, usual: float) -> None:
+        self._host, self._key, self._region = host, key, region
+        self._grad, self._usual = grad, usual
+        self._eager = host.eager(key)
+        self._left, self._slow = WATCHED, False
+
+    def run(self, state: Any) -> Any:
+        """Returns the result of the eager call; in the other grad mode that of the cache, or
+        MISS."""
+        if torch.is_grad_enabled() is not self._grad:
+            return self._region.run(state)
+        self._left -= 1
+        if self._left > 0:
+            return self._eager(state)
+        self._left = WATCHED
+        start = clock()
+        result = self._eager(state)
+        slow = clock() - start > SLOWER * self._usual
+        if slow and self._slow:
+            self._host.put(self._key, self, self._host.timed(self._key, self._region))
+        elif slow:
+            self._left = 1
+        self._slow = slow
+        return result

@@ -1,0 +1,432 @@
+"""Where compiled calls are slower than eager ones, a settled function runs in eager mode, and says
+so once. The clock is the test's: the program and the backend say what they cost."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import tracer_core
+from tracer_core.contract.backend import Backend
+from tracer_core.execution import profitability
+from tracer_core.execution.compiled_function import CompiledFunction
+from tracer_core.execution.profitability import SAMPLES, SETTLED, WARM, WATCHED, verdict
+from tracer_core.markers import compiled as behind
+from tracer_core.plugin_api import Training
+
+#: Enough calls for a comparison of a function that settles at once.
+ENOUGH = SETTLED + 4 * (SAMPLES + WARM) + 8
+
+
+@dataclass
+class Costs:
+    """now: of the clock. graph, eager: what a run of a graph and an eager call cost."""
+
+    now: float = 0.0
+    graph: float = 5e-6
+    eager: float = 1e-6
+    graphs: int = 0
+    eagers: int = 0
+
+    def call(self) -> None:
+        """What the programs call: a cost where they run in eager mode."""
+        if not tracer_core.is_compiling():
+            self.now += self.eager
+            self.eagers += 1
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Costs]:
+    """The costs of a process that is not strict, whose clock they are."""
+    found = Costs()
+    monkeypatch.setattr(profitability, "clock", lambda: found.now)
+    monkeypatch.setenv("TRACER_STRICT", "0")
+    tracer_core.disable(Costs.call)
+    yield found
+
+
+def counting(costs: Costs, **settings: Any) -> Backend:
+    """A backend that is said to fuse, and whose graphs cost what `costs` says."""
+
+    def compile_graph(graph: torch.fx.GraphModule, spec: Any) -> Callable[[list[Any]], Any]:
+        def run(inputs: list[Any]) -> Any:
+            costs.graphs += 1
+            costs.now += costs.graph
+            return graph(*inputs)
+
+        return run
+
+    return Backend(
+        name="counting", compile=compile_graph, fuses=True, shapes="symbolic",
+        training=Training.FORWARD_BACKWARD, **settings,
+    )  # fmt: skip
+
+
+def ran(costs: Costs, call: Callable[[], Any]) -> str:
+    """How one call ran."""
+    graphs, eagers = costs.graphs, costs.eagers
+    call()
+    return {(0, 1): "eager", (1, 0): "compiled"}[
+        min(1, costs.graphs - graphs), costs.eagers - eagers
+    ]
+
+
+def function_behind(fast: Any) -> CompiledFunction:
+    found = behind(fast)
+    assert found is not None and isinstance(found.function, CompiledFunction)
+    return found.function
+
+
+def verdicts(fast: Any) -> list[bool]:
+    """Whether each comparison so far chose eager mode."""
+    return [one.native for one in function_behind(fast).verdicts]
+
+
+def test_slower_compiled_calls_give_way_once(
+    costs: Costs, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        costs.call()
+        seen.append(n)
+        return x * 2 + n
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    x = torch.arange(4.0)
+    with caplog.at_level(logging.WARNING, "tracer_core"):
+        for n in range(4 * ENOUGH):
+            assert torch.equal(fast(x, 1), x * 2 + 1)
+    assert seen == [1] * 4 * ENOUGH  # no call ran twice, none was left out
+    assert verdicts(fast) == [True]
+    assert ran(costs, lambda: fast(x, 1)) == "eager"
+    said = [one.getMessage() for one in caplog.records if "natively" in one.getMessage()]
+    assert len(said) == 1
+    assert "program: compiled 5.0 µs, eager 1.0 µs a call: runs natively" in said[0]
+    assert "runs natively" in str(tracer_core.last_compile(fast))
+    assert "eager 1.0 µs" in str(tracer_core.explain(fast)(x, 1))
+
+
+def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
+    costs.graph, costs.eager = 1e-6, 5e-6
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [False]
+    assert costs.eagers <= SAMPLES  # it is seen early
+    inner = function_behind(fast)
+    assert inner._positional == {1: inner._starts[1,]}
+
+
+def test_a_difference_of_less_than_a_twentieth_changes_nothing(costs: Costs) -> None:
+    costs.graph, costs.eager = 1.04e-6, 1e-6
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [False]
+
+
+def test_calls_that_compute_long_are_not_tried_in_eager_mode(costs: Costs) -> None:
+    costs.graph, costs.eager = 0.2, 0.1
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        fast(torch.ones(4))
+    assert costs.eagers == 0
+
+
+@pytest.mark.parametrize("off", ["fullgraph", "options", "strict", "variable", "eager", "cuda"])
+def test_where_it_does_not_compare(costs: Costs, off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user chose to have compiled, or looks into, is compiled; so is what a clock on the
+    host does not measure."""
+    backend: Any = counting(costs, options=Options)
+    settings: dict[str, dict[str, Any]] = {
+        "fullgraph": {"fullgraph": True}, "options": {"options": {"level": 2}},
+    }  # fmt: skip
+    variables = {"strict": "TRACER_STRICT", "variable": "TRACER_ALWAYS_COMPILED"}
+    if off in variables:
+        monkeypatch.setenv(variables[off], "1")
+    if off == "cuda":
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    if off == "eager":
+        backend = "eager"
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=backend, **settings.get(off, {}))
+    for _ in range(2 * ENOUGH):
+        fast(torch.ones(4))
+    assert costs.eagers == 0
+    assert verdicts(fast) == []
+
+
+@dataclass(frozen=True)
+class Options:
+    level: int = 1
+
+
+def test_an_entry_captured_later_begins_another_comparison(costs: Costs) -> None:
+    costs.graph, costs.eager = 1e-6, 5e-6
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    costs.graph = 20e-6
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [False]  # nothing was captured: nothing is asked again
+    for _ in range(2 * SETTLED - 1):
+        fast(torch.ones(4, 4))
+    assert verdicts(fast) == [False]
+    for _ in range(2 * ENOUGH):
+        fast(torch.ones(4, 4))
+    assert verdicts(fast) == [False, True]
+    for _ in range(8 * ENOUGH):
+        fast(torch.ones(4, 4, 4))
+    assert verdicts(fast) == [False, True]  # in eager mode nothing is captured
+
+
+def trained(costs: Costs, forward: float, backward: float) -> tuple[Any, list[bool]]:
+    """A module whose eager forward and backward cost 10 µs each, whose compiled ones cost what is
+    given, after enough steps of training."""
+    costs.graph, costs.eager = forward * 1e-6, 10e-6
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * w
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    w = torch.ones(4, requires_grad=True)
+    for n in range(2 * ENOUGH):
+        before = costs.eagers
+        loss = fast(torch.full((4,), float(n)), w).sum()
+        costs.graph = 0.0  # the backward is a graph, too
+        loss.backward()
+        costs.graph = forward * 1e-6
+        costs.now += 10e-6 if costs.eagers > before else backward * 1e-6
+        assert w.grad is not None
+        assert torch.equal(w.grad, torch.full((4,), float(n)))
+        w.grad = None
+    return fast, verdicts(fast)
+
+
+def test_training_counts_the_backward(costs: Costs) -> None:
+    assert trained(costs, forward=15, backward=2)[1] == [False]
+    assert trained(costs, forward=9, backward=16)[1] == [True]
+
+
+def test_what_was_found_without_gradients_says_nothing_about_training(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    with torch.no_grad():
+        for _ in range(2 * ENOUGH):
+            fast(torch.ones(4))
+        assert ran(costs, lambda: fast(torch.ones(4))) == "eager"
+    x = torch.ones(4, requires_grad=True)
+    for _ in range(3):
+        assert ran(costs, lambda: fast(x)) == "compiled"
+    assert fast(x).requires_grad
+
+
+def test_a_program_that_became_slow_in_eager_mode_is_compared_again(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+    costs.eager = 50e-6
+    for _ in range(WATCHED + 2 + 2 * ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True, False]
+    assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
+
+
+def test_one_slow_call_changes_nothing(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for n in range(20 * ENOUGH):
+        costs.eager = 1.0 if n % 64 == 63 else 1e-6
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 4])
+def test_calls_that_repeat_in_turns_are_judged_alike(costs: Costs, kinds: int) -> None:
+    """Every second, third or fourth call is ten times as long, in both ways: that is no difference
+    between the ways."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for n in range(2 * ENOUGH):
+        costs.graph = costs.eager = 1e-5 if n % kinds == 0 else 1e-6
+        fast(torch.ones(4))
+    assert verdicts(fast) == [False]
+
+
+def test_functions_that_call_each_other_are_compared_one_after_the_other(costs: Costs) -> None:
+    @tracer_core.disable
+    def graph_free() -> None:
+        costs.now += 1e-7
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast_inner = tracer_core.compile(inner, backend=counting(costs))
+
+    @tracer_core.disable
+    def between(x: torch.Tensor) -> Any:
+        return fast_inner(x)
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        graph_free()
+        return between(x) + 1
+
+    fast = tracer_core.compile(outer, backend=counting(costs))
+    for _ in range(8 * ENOUGH):
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 3.0))
+        current = profitability._current
+        if current is not None and current() is not None:
+            owners = [function_behind(one) for one in (fast, fast_inner)]
+            timed = [one for one in owners if one._positional[1] is current()]
+            assert len(timed) == 1
+    assert len(verdicts(fast)) == len(verdicts(fast_inner)) == 1
+    assert verdicts(fast_inner) == [True]
+
+
+def test_a_call_that_raises_does_not_count(costs: Costs) -> None:
+    calls = 0
+
+    def program(x: torch.Tensor, fails: bool) -> torch.Tensor:
+        costs.call()
+        if fails:
+            raise KeyError("of the program")
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for n in range(4 * ENOUGH):
+        if n % 3 == 0:
+            with pytest.raises(KeyError, match="of the program"):
+                fast(torch.ones(4), True)
+        else:
+            assert torch.equal(fast(torch.ones(4), False), torch.full((4,), 2.0))
+            calls += 1
+    assert verdicts(fast) == [True]
+    with pytest.raises(KeyError, match="of the program"):
+        fast(torch.ones(4), True)
+
+
+def test_recursion_goes_one_way_from_the_outermost_call(costs: Costs) -> None:
+    def program(x: torch.Tensor, depth: int) -> torch.Tensor:
+        costs.call()
+        return x if depth == 0 else again(x + depth, depth - 1)
+
+    @tracer_core.disable
+    def again(x: torch.Tensor, depth: int) -> Any:
+        return fast(x, depth)
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        assert torch.equal(fast(torch.ones(4), 3), torch.full((4,), 7.0))
+    assert verdicts(fast) == [True]
+
+
+def test_a_module_called_with_keywords(costs: Costs) -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor, *, by: int) -> torch.Tensor:
+            costs.call()
+            self.calls += 1
+            return x * by
+
+    module = Scale()
+    fast = tracer_core.compile(module, backend=counting(costs))
+    for n in range(2 * ENOUGH):
+        assert torch.equal(fast(torch.ones(4), by=3), torch.full((4,), 3.0))
+        assert module.calls == n + 1
+    assert ran(costs, lambda: fast(torch.ones(4), by=3)) == "eager"
+
+
+def test_random_numbers_are_those_of_an_eager_program(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return torch.nn.functional.dropout(x, 0.5) + torch.rand(4)
+
+    fast = tracer_core.compile(program, backend="inductor")
+    x = torch.arange(4.0)
+    torch.manual_seed(0)
+    found = [fast(x) for _ in range(2 * ENOUGH)]
+    torch.manual_seed(0)
+    wanted = [program(x) for _ in range(2 * ENOUGH)]
+    assert len(function_behind(fast).verdicts) == 1
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_reset_forgets_what_was_found(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+    tracer_core.reset()
+    assert verdicts(fast) == []
+    assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
+
+
+def test_the_verdict_needs_medians_sums_and_pairs_to_agree() -> None:
+    slow, quick = [6.0] * SAMPLES, [5.0] * SAMPLES
+    assert verdict(slow, quick, 5.0).native
+    assert not verdict(quick, slow, 5.0).native
+    # a few eager calls that are much longer: the sums disagree
+    assert not verdict(slow, [*quick[:-3], 60.0, 60.0, 60.0], 5.0).native
+    # one interruption is none
+    assert verdict(slow, [*quick[:-1], 500.0], 5.0).native
+    # samples that overlap widely
+    mixed = [4.0, 9.0] * (SAMPLES // 2)
+    assert not verdict([one + 0.6 for one in mixed], mixed, 5.0).native
+    assert statistics.median(slow) == verdict(slow, quick, 5.0).compiled
