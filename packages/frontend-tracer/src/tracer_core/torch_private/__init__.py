@@ -112,6 +112,31 @@ from tracer_core.torch_private.shape_envs import (
     raw_symbol,
 )
 from tracer_core.torch_private.sizes_of_one import may_be_one, sizes_of_one_asked
+from tracer_core.torch_private.subclasses import (
+    DEFAULT_FUNCTION,
+    MAKE_SUBCLASS,
+    MAKE_WRAPPER,
+    PLAIN_TENSORS,
+    as_class,
+    behind_shields,
+    count_write,
+    detached_without_class,
+    functions_are_on,
+    functions_off,
+    has_dispatch,
+    has_function,
+    is_subclass,
+    overloads,
+    refused_subclass,
+    requires_grad_now,
+    results_without_class,
+    set_version,
+    storage_offset,
+    versions_of,
+    with_class,
+    without_class,
+    written_arguments,
+)
 from tracer_core.torch_private.symbols import (
     finite_bounds,
     hint_or_guess,

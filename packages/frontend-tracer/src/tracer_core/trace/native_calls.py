@@ -254,6 +254,7 @@ class NativeCalls(Component):
                 isinstance(leaf, torch.Tensor)
                 and not torch_private.is_fake(leaf)
                 and self.provenance.is_fresh(leaf)
+                and not self.tracer.subclasses.is_known(leaf)
             ):
                 raise Break(
                     "real_tensor_in_trace",

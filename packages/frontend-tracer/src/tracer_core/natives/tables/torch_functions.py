@@ -57,12 +57,9 @@ breaks(
 )
 breaks("torch_mode", "it sees every operator", names(
     "__enter__ __exit__", of="utils._python_dispatch.TorchDispatchMode"))  # fmt: skip
-for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
-    breaks(
-        "torch_mode",
-        "it changes what operators ask",
-        names(f"{_off} {_off}.__enter__ {_off}.__exit__"),
-    )
+breaks("torch_mode", "it changes what operators ask", names(
+    "DisableTorchFunction DisableTorchFunction.__enter__ DisableTorchFunction.__exit__", of="_C"))
+declare(SHALLOW, names("_C.DisableTorchFunctionSubclass"))
 breaks("torch_mode", "it changes what operators ask", [
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="overrides"),
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="utils._python_dispatch"),
