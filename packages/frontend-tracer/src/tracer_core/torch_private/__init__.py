@@ -126,6 +126,7 @@ from tracer_core.torch_private.subclasses import (
     has_dispatch,
     has_function,
     is_subclass,
+    number_of,
     overloads,
     refused_subclass,
     requires_grad_now,

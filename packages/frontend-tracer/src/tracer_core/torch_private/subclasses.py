@@ -167,6 +167,12 @@ def storage_offset(value: torch.Tensor) -> Any:
         return value.storage_offset()
 
 
+def number_of(value: torch.Tensor) -> Any:
+    """Returns the number in a tensor that C++ code has made of it."""
+    with no_python_dispatch():
+        return value.item()
+
+
 def requires_grad_now(value: torch.Tensor) -> bool:
     """Returns whether a tensor of any class requires grad."""
     with functions_off():

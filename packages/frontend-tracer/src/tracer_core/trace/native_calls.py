@@ -11,6 +11,7 @@ import array
 import builtins
 import collections
 import enum
+import re
 import types
 import typing
 from typing import Any
@@ -217,6 +218,8 @@ class NativeCalls(Component):
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
                 continue  # the receiver of one of these types' own methods
+            if isinstance(value, str) and getattr(function, "__objclass__", None) is re.Pattern:
+                continue  # whose methods read the characters alone
             if type(value).__flags__ & HEAP_TYPE and not isinstance(
                 value, (type, enum.Enum, torch.nn.Module)
             ):

@@ -9,7 +9,7 @@ data: its plain tensor goes into the graph in its place.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -57,7 +57,10 @@ class TensorSubclasses(Component):
         if torch_private.has_dispatch(kind):
             self.tracer.shapes.fixed.add(source)
         else:
-            plain, place = torch_private.detached_without_class(value), self.sources.make(source, "plain")
+            plain, place = (
+                torch_private.detached_without_class(value),
+                self.sources.make(source, "plain"),
+            )
             dims = self.tracer.shapes.dims_of(plain, place)
             self.provenance.follows_late = True
             self._bind(value, plain)
@@ -123,10 +126,10 @@ class TensorSubclasses(Component):
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
                 return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
-        plain_args, plain_kwargs = pytree.tree_map(self.plain, (args, kwargs))
+        plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
         if not torch_private.overloads(given, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
-            return pytree.tree_map_only(torch.Tensor, self.original, result)
+            return mapped(self.original, result)
         return self._on_wrappers(function, plain_args, plain_kwargs)
 
     def _functions_on(self) -> bool:
@@ -138,7 +141,7 @@ class TensorSubclasses(Component):
         if refused is not None:
             raise Break(*refused)
         fakes = self.recorder.fakes
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
+        args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
         leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
         before = torch_private.versions_of(leaves)
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
@@ -156,10 +159,20 @@ class TensorSubclasses(Component):
             if torch_private.is_subclass(one) and not made_here:
                 reason = f"{name_of(function)} makes a {type(one).__name__} without Python code"
                 raise Break("tensor_subclass", reason)
-        return pytree.tree_map_only(torch.Tensor, self.original, result)
+        return mapped(self.original, result)
 
     def _as_fake(self, value: torch.Tensor) -> torch.Tensor:
         return value if _is_wrapper(value) else self.recorder.as_fake(value)
+
+    def _given(self, value: torch.Tensor) -> Any:
+        """Returns the program's object for an argument of an operator; the graph makes a number that
+        C++ code has made a tensor of."""
+        value = self.original(value)
+        known = torch_private.is_fake(value) or torch_private.is_subclass(value)
+        if known or self.provenance.source_of(value) is not None or value.dim():
+            return value
+        options = {"dtype": value.dtype, "device": value.device}
+        return self.recorder.call(torch.tensor, (torch_private.number_of(value),), options)
 
     def _note_write(self, value: Any, old: int) -> None:
         """Notes that an operator counted a write to a wrapper."""
@@ -172,7 +185,8 @@ class TensorSubclasses(Component):
     def dispatch(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Does what torch does where an operator of a function on wrappers is called: asks the
         classes of the wrappers; without any, the operator is a node."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self.original, (args, kwargs or {}))
+        with self._recording(False):
+            args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
         given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
         kinds = torch_private.overloads(given, torch_private.has_dispatch)
         with self._recording(False):
@@ -180,8 +194,7 @@ class TensorSubclasses(Component):
                 result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
             else:
                 result = self.recorder.call(function, tuple(args), kwargs)
-        result = pytree.tree_map_only(torch.Tensor, self.plain, result)
-        return pytree.tree_map_only(torch.Tensor, self._as_fake, result)
+        return mapped(self._as_fake, mapped(self.plain, result))
 
     @contextlib.contextmanager
     def _recording(self, now: bool) -> Iterator[None]:
@@ -204,6 +217,20 @@ class TensorSubclasses(Component):
             if result is not NotImplemented:
                 return result
         raise Break("operator_failed", f"{name_of(function)}: no class implements it")
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Applies a function to the tensors in a structure; what holds none stays the same object."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    leaves = pytree.tree_leaves(value)
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(mapped(function, one) for one in value)
+    if type(value) is dict:
+        return {key: mapped(function, one) for key, one in value.items()}
+    return pytree.tree_map_only(torch.Tensor, function, value)
 
 
 def _is_wrapper(value: Any) -> bool:
