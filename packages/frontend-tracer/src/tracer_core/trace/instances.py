@@ -76,6 +76,8 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
         new = new.__func__
     elif not is_native(new):
         new = tracer.attributes.getattr(cls, "__new__")
+    if new is torch.Tensor.__new__:
+        raise Break("tensor_subclass", f"a {cls.__name__} is made")
     if new is object.__new__:
         if getattr(cls, "__abstractmethods__", None):
             return cls(*args, **kwargs)  # raises Python's own error

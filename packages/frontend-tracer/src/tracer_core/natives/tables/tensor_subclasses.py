@@ -31,7 +31,8 @@ def make_wrapper_subclass(tracer: Tracer, kind: Any, *args: Any, **kwargs: Any) 
 def make_subclass(
     tracer: Tracer, kind: Any, data: Any, requires_grad: Any = False, *rest: Any, **others: Any
 ) -> Any:
-    if rest or others or requires_grad or torch_private.has_dispatch(kind):
+    plain = kind in torch_private.PLAIN_TENSORS
+    if rest or others or requires_grad or plain or torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
     plain = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.plain(data),), {})
     return tracer.subclasses.give_class(kind, plain)
