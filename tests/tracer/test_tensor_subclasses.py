@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
 import tracer_core
 from tracer_core.testing import CaptureCounter
@@ -408,3 +408,53 @@ def test_gradients_of_wrappers_are_eager():
     with CaptureCounter() as counter:
         alike(step(function), step(compiled))
     assert {kind for kind, _, _ in counter.breaks} == {"tensor_subclass"}
+
+
+# -- dispatch modes entered inside --
+
+
+class Counting(TorchDispatchMode):
+    """Counts operators, and doubles every sine."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.ops.aten.sin.default else result
+
+
+def in_a_mode(x):
+    with Counting() as mode:
+        y = torch.sin(x) + torch.ones(4)
+        z = nn.functional.linear(y, torch.ones(2, 4))
+    return z, torch.sin(x), mode.names
+
+
+def in_two_modes(x):
+    with Counting() as outer, Counting() as inner:
+        y = torch.sin(x)
+    return y, outer.names, inner.names
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", [in_a_mode, in_two_modes])
+def test_dispatch_modes(function, backend):
+    same(function, lambda: (plain(1),), lambda: (plain(2),), backend=backend)
+
+
+def test_a_wrapper_inside_a_dispatch_mode():
+    same(in_two_modes, lambda: (two(1),), lambda: (two(2),))
+
+
+def test_a_break_inside_a_dispatch_mode():
+    def function(x):
+        with Counting() as mode:
+            y = torch.sin(x)
+            tracer_core.graph_break()
+            y = y + 1
+        return y, mode.names
+
+    same(function, lambda: (plain(1),), lambda: (plain(2),), kinds=("torch_mode",), graphs=0)

@@ -204,9 +204,9 @@ def _trace(
                 _, step = tracer.recorder.program_modes[0]
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)
-            if tracer.subclasses.off:
-                _, step = tracer.subclasses.off[0]
-                raise Restart(step, "torch_mode", "the graph ends where torch functions are off")
+            for _, step in tracer.subclasses.entered():
+                reason = "the graph ends inside a mode" if broken is None else broken.reason
+                raise Restart(step, "torch_mode", reason)
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

@@ -61,13 +61,13 @@ _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
 class TensorHooks(Protocol):
-    """The hooks of tensor subclasses in a trace."""
+    """The hooks of tensor subclasses and dispatch modes in a trace."""
 
-    def among(self, args: Any, kwargs: Any) -> list[Any]:
-        """Returns the tensors of subclasses among arguments."""
+    def hook(self, args: Any, kwargs: Any) -> bool:
+        """Returns whether a call of a torch function may call Python code of the program."""
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a torch function that has some among its arguments."""
+        """Calls such a torch function."""
 
 
 class Recorder(WrittenGraph):
@@ -152,7 +152,7 @@ class Recorder(WrittenGraph):
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes, records it and returns its result. Raises Break for
         unsupported calls."""
-        hooked = self.subclasses is not None and bool(self.subclasses.among(args, kwargs))
+        hooked = self.subclasses is not None and self.subclasses.hook(args, kwargs)
         if self.program_modes or hooked:
             if self.program_modes and not isinstance(func, _DISPATCHED):
                 raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
@@ -377,7 +377,7 @@ class _Mode(TorchFunctionMode):
                 assert self.recorder.asks is not None
                 return self.recorder.asks(func, types, args, kwargs)
             subclasses = self.recorder.subclasses
-            if subclasses is not None and subclasses.among(args, kwargs or {}):
+            if subclasses is not None and subclasses.hook(args, kwargs or {}):
                 return subclasses.call(func, args, kwargs or {})
             return self.recorder.call(func, args, kwargs or {})
         except Break as error:

@@ -125,6 +125,7 @@ from tracer_core.torch_private.subclasses import (
     functions_off,
     has_dispatch,
     has_function,
+    is_infrastructure,
     is_subclass,
     number_of,
     overloads,
@@ -136,6 +137,7 @@ from tracer_core.torch_private.subclasses import (
     versions_of,
     with_class,
     without_class,
+    without_shields,
     written_arguments,
 )
 from tracer_core.torch_private.symbols import (

@@ -138,6 +138,18 @@ def behind_shields(function: Any) -> Any:
     return function
 
 
+def without_shields(method: Any) -> Any:
+    """Returns `behind_shields` of a bound method."""
+    if type(method) is not types.MethodType:
+        return method
+    return types.MethodType(behind_shields(method.__func__), method.__self__)
+
+
+def is_infrastructure(mode: Any) -> bool:
+    """Returns whether a dispatch mode is one of torch's own that stand outside the stack."""
+    return getattr(mode, "_mode_key", None) is not None
+
+
 #: Make tensors of subclasses: of sizes alone, of data; ``__torch_function__`` of plain tensors.
 MAKE_WRAPPER = torch.Tensor._make_wrapper_subclass
 MAKE_SUBCLASS = torch.Tensor._make_subclass

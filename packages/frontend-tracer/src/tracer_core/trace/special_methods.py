@@ -22,6 +22,7 @@ import torch
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace.dict_entries import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
@@ -168,7 +169,7 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
 
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
-    if is_constant(value) or isinstance(value, torch.Tensor):
+    if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
         return False
     if type(value) in (tuple, frozenset):
         return any(has_own_hash(tracer, item) for item in value)

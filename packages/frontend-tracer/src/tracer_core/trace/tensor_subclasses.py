@@ -29,13 +29,14 @@ from tracer_core.trace.side_effect_tracking import LateCall
 
 class TensorSubclasses(Component):
     """Tensors of subclasses in one trace. Mutable. seen: whether there are any. off: contexts of the
-    program in which no ``__torch_function__`` of theirs is called, each with the instruction that
-    entered it."""
+    program in which no ``__torch_function__`` of theirs is called, modes: dispatch modes of the
+    program, each with the instruction that entered it."""
 
     def __init__(self, tracer: Tracing) -> None:
         super().__init__(tracer)
         self.seen = False
         self.off: tuple[tuple[Any, int], ...] = ()
+        self.modes: tuple[tuple[Any, int], ...] = ()
         #: id of a tensor that holds data -> it, and the plain tensor in its place (or its fake).
         self._plain: dict[int, tuple[Any, torch.Tensor]] = {}
         #: id of such a plain tensor -> the tensor of the subclass.
@@ -110,24 +111,27 @@ class TensorSubclasses(Component):
         value = value if real is None else real
         return self._with_class.get(id(value), value)
 
-    def among(self, args: Any, kwargs: Any) -> list[Any]:
+    def hook(self, args: Any, kwargs: Any) -> bool:
+        """Returns whether a call of a torch function may call Python code of the program."""
+        return self.seen and (bool(self.modes) or bool(self._among(args, kwargs)))
+
+    def _among(self, args: Any, kwargs: Any) -> list[Any]:
         """Returns the tensors of subclasses among arguments."""
-        if not self.seen:
-            return []
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         return [one for one in leaves if torch_private.is_subclass(one)]
 
     # -- hooks --
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a torch function with tensors of subclasses among its arguments."""
-        given = self.among(args, kwargs)
+        """Calls a torch function with tensors of subclasses among its arguments, or inside a
+        dispatch mode of the program."""
+        given = self._among(args, kwargs)
         if self._functions_on():
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
                 return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
         plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
-        if not torch_private.overloads(given, torch_private.has_dispatch):
+        if not self.modes and not torch_private.overloads(given, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
             return mapped(self.original, result)
         return self._on_wrappers(function, plain_args, plain_kwargs)
@@ -190,11 +194,47 @@ class TensorSubclasses(Component):
         given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
         kinds = torch_private.overloads(given, torch_private.has_dispatch)
         with self._recording(False):
-            if kinds:
+            if self.modes:
+                result = self._asked_mode(function, kinds, args, kwargs)
+            elif kinds:
                 result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
             else:
                 result = self.recorder.call(function, tuple(args), kwargs)
         return mapped(self._as_fake, mapped(self.plain, result))
+
+    def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Interprets the handler of the innermost dispatch mode of the program, outside that
+        mode."""
+        modes = self.modes
+        self.modes = modes[:-1]
+        try:
+            handler = self.tracer.attributes.getattr(modes[-1][0], "__torch_dispatch__")
+            handler = torch_private.without_shields(handler)
+            given = [function, tuple(types), tuple(args), kwargs]
+            result = self.tracer.calls.call_value(handler, given, {})
+            if len(self.modes) != len(modes) - 1:
+                raise Break("torch_mode", "a handler of a mode enters or leaves another")
+        finally:
+            self.modes = modes
+        if result is NotImplemented:
+            raise Break("torch_mode", "a mode returns NotImplemented")
+        return result
+
+    def enter(self, mode: Any) -> None:
+        """Traces ``TorchDispatchMode.__enter__``."""
+        self.seen = True
+        self.modes += ((mode, self.tracer.outer_step),)
+
+    def leave(self, mode: Any) -> None:
+        """Traces ``TorchDispatchMode.__exit__``."""
+        if not self.modes or self.modes[-1][0] is not mode:
+            raise Break("torch_mode", "a mode, entered before this segment, is left")
+        self.modes = self.modes[:-1]
+
+    def entered(self) -> tuple[tuple[Any, int], ...]:
+        """Returns what the program is in at the end of a trace: dispatch modes, and contexts without
+        ``__torch_function__``."""
+        return (*self.modes, *self.off)
 
     @contextlib.contextmanager
     def _recording(self, now: bool) -> Iterator[None]:

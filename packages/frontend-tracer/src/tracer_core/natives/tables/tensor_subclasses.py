@@ -143,3 +143,16 @@ def storage_offset(tracer: Tracer, tensor: Any) -> Any:
     if type(found) is not int:
         tracer.break_graph("data_dependent_value", "a storage offset that is a symbol")
     return found
+
+
+@special(*names("__enter__", of="utils._python_dispatch.TorchDispatchMode"))
+def enter_dispatch_mode(tracer: Tracer, mode: Any) -> Any:
+    if tracer.recorder.program_modes or torch_private.is_infrastructure(mode):
+        tracer.break_graph("torch_mode", "a dispatch mode is entered inside a mode of functions")
+    tracer.subclasses.enter(mode)
+    return mode
+
+
+@special(*names("__exit__", of="utils._python_dispatch.TorchDispatchMode"))
+def exit_dispatch_mode(tracer: Tracer, mode: Any, *error: Any) -> None:
+    tracer.subclasses.leave(mode)

@@ -48,6 +48,7 @@ declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
     " _is_autocast_available", of="_C"))  # fmt: skip
+declare(PURE, names("_C._are_functorch_transforms_active"))
 #: Queries of what the processor has.
 declare(PURE, names("_is_avx2_supported _is_avx512_supported _is_avx512_bf16_supported _is_vnni_supported"
     " _is_amx_tile_supported _is_amx_fp16_supported", of="cpu"))  # fmt: skip
@@ -58,8 +59,6 @@ breaks(
     "torch.chain_matmul (deprecated) may write to out= unseen",
     names("chain_matmul"),
 )
-breaks("torch_mode", "it sees every operator", names(
-    "__enter__ __exit__", of="utils._python_dispatch.TorchDispatchMode"))  # fmt: skip
 breaks(
     "torch_mode",
     "it changes what operators ask",
