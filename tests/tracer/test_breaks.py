@@ -195,7 +195,8 @@ kind("finalizer", finalized)
 kind("unsupported_value", lambda x: [x + 1 for _ in OBJECTS])
 kind(
     "tensor_subclass",
-    lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1,
+    lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize() + 1,
+    lambda x: torch.nn.Parameter(x).sum() + 1,
     lambda x: Sub([1.0]).sum() + x,
 )
 kind("tensor_metadata_mutation", resized)

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer_core
 from tests.tracer.twin import same, twin
-from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 C = torch.complex(X, Y)
@@ -473,12 +472,6 @@ EXPLAINED = {
         (G,),
     ),
     "_version": ((1, 1, "autograd_in_graph"), lambda x: (x._version, x * 2), (X,), (Y,)),
-    "storage_offset": (
-        (1, 1, "data_dependent_value"),
-        lambda x: (x.storage_offset(), x * 2),
-        (X,),
-        (Y,),
-    ),
     ".data set": ((2, 1, "tensor_metadata_mutation"), data_set, (X,), (Y,)),
     "requires_grad_ of an input": (
         (1, 1, "tensor_metadata_mutation"),
@@ -535,100 +528,7 @@ def test_tensors(group, name):
     assert bool(kinds) == (group == "explained")
 
 
-# -- subclasses, modes --
-
-
-class Sub(torch.Tensor):
-    def twice(self):
-        return self * 2
-
-
-class Loud(torch.Tensor):
-    """Every sine is ten times as much."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        result = super().__torch_function__(func, types, args, kwargs or {})
-        return result * 10 if func is torch.sin else result
-
-
-class Wrapped(torch.Tensor):
-    @staticmethod
-    def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args = torch.utils._pytree.tree_map(
-            lambda t: t.inner if isinstance(t, Wrapped) else t, args
-        )
-        result = func(*args, **(kwargs or {}))
-        return Wrapped(result + 1) if isinstance(result, torch.Tensor) else result
-
-    def __repr__(self):
-        return "Wrapped"
-
-
-class Special(nn.Parameter):
-    pass
-
-
-def compiled_like(function, *calls):
-    """Results of eager and compiled calls, whose arguments deepcopy does not take."""
-    compiled = tracer_core.compile(function, backend="eager")
-    with CaptureCounter() as counter:
-        for call in calls:
-            want, got = function(*call), compiled(*call)
-            assert type(got) is type(want)
-            torch.testing.assert_close(got, want)
-    assert {kind for kind, _, _ in counter.breaks} == {"tensor_subclass"}
-    return counter
-
-
-def test_subclass_input():
-    compiled_like(lambda x: x * 2 + 1, (X.as_subclass(Sub),), (Y.as_subclass(Sub),))
-
-
-def test_subclass_method():
-    compiled_like(lambda x: x.twice() + 1, (X.as_subclass(Sub),), (Y.as_subclass(Sub),))
-
-
-def test_subclass_with_torch_function():
-    compiled_like(lambda x: torch.sin(x) + 1, (X.as_subclass(Loud),), (Y.as_subclass(Loud),))
-
-
-def test_subclass_beside_plain_tensors():
-    counter = compiled_like(
-        lambda x, y: torch.sin(x + y.cos().sum()),
-        (X.as_subclass(Loud), Y),
-        (Y.as_subclass(Loud), X),
-    )
-    assert counter.graphs
-
-
-def test_wrapper_subclass_made_inside():
-    compiled_like(lambda x: (Wrapped(x * 3) * 2).inner + 1, (X,), (Y,))
-
-
-def test_subclass_of_parameter():
-    def make():
-        torch.manual_seed(0)
-        m = nn.Linear(4, 4)
-        m.weight = Special(m.weight.data)
-        return m, m
-
-    twin(make, (X,), (Y,), kinds=("tensor_subclass",))
-
-
-def test_as_subclass_and_back():
-    same(
-        lambda x: x.as_subclass(Sub).twice().as_subclass(torch.Tensor) + 1,
-        (X,),
-        (Y,),
-        kinds=("tensor_subclass",),
-    )
+# -- buffers, modes --
 
 
 class Buffers(nn.Module):

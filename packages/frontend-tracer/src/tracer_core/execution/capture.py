@@ -213,6 +213,9 @@ def _trace(
             if tracer.recorder.asserted is not None and tracer.fakes.any_was_written():
                 reason = "an input is mutated before what the program asserts is checked"
                 raise WantsNoAssertions(tracer.outer_step, "data_dependent_branch", reason)
+            for _, step in tracer.subclasses.entered():
+                reason = "the graph ends inside a mode" if broken is None else broken.reason
+                raise Restart(step, "torch_mode", reason)
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

@@ -179,6 +179,8 @@ class Generator:
         )
         args = "".join(f"{value(one)}, " for one in late.args)
         kwargs = ", ".join(f"{name!r}: {value(one)}" for name, one in late.kwargs.items())
+        if not late.lines:  # the tracer's own
+            return f"{value(late.function)}({args})"
         return f"call_from(({lines}), {value(late.function)}, ({args}), {{{kwargs}}})"
 
     def _held(self, value: Any) -> bool:

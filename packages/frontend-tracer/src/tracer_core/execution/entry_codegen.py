@@ -58,7 +58,7 @@ types.CellType, *_LITERALS,
 
 #: Steps of sources that the fast-path guard cannot cover.
 _CHANGING = frozenset(
-    {"grad", "drawn", "number", "suspended", "suspended_value", "peeked", "count"}
+    {"grad", "plain", "drawn", "number", "suspended", "suspended_value", "peeked", "count"}
 )
 
 
@@ -478,6 +478,8 @@ def _fits_helper(guard: Guard) -> bool:
     if guard.kind is not GuardKind.TENSOR or source.base is not None or source.kind != "state":
         return False
     facts = guard.expected
+    if facts.type not in torch_private.PLAIN_TENSORS:
+        return False
     return None not in facts.shape and facts.stride is not None and not facts.requires_grad
 
 

@@ -26,6 +26,7 @@ from tracer_core.guards.guard import (
     exact_members,
     function_is,
     same_objects,
+    subclass_is,
     tensor_is,
 )
 from tracer_core.guards.guard_cache import Checked
@@ -100,7 +101,10 @@ def runtime_namespace() -> dict[str, Any]:
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of, "exact_members": exact_members,
         "function_is": function_is,
-        "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups,
+        "same_objects": same_objects, "tensor_is": tensor_is,
+        "subclass_is": subclass_is, "without_class": torch_private.without_class,
+        "as_class": torch_private.as_class, "storage_offset": torch_private.storage_offset,
+        "alias_groups": alias_groups,
         "memory": memory,
         "are_distinct": are_distinct, "single": single,
         "is_grad_enabled": torch.is_grad_enabled,

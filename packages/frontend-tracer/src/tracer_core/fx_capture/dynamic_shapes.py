@@ -70,6 +70,8 @@ class ShapePolicy:
         self.takes_assertions = takes_assertions
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
+        #: Sources of tensors whose parts have constant sizes.
+        self.fixed: set[Source] = set()
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
 
     @property
@@ -108,8 +110,15 @@ class ShapePolicy:
             self._chosen[id(tensor)] = self._choose(tensor, source)
         return self._chosen[id(tensor)]
 
+    def _is_part_of_fixed(self, source: Source | None) -> bool:
+        while self.fixed and source is not None:
+            if source in self.fixed:
+                return True
+            source = source.base
+        return False
+
     def _choose(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
-        if isinstance(tensor, torch.nn.Parameter):
+        if isinstance(tensor, torch.nn.Parameter) or self._is_part_of_fixed(source):
             return None
         shape = tuple(tensor.shape)
         self.shapes[source.expression] = shape

@@ -11,7 +11,7 @@ import contextlib
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -60,6 +60,16 @@ _DISPATCHED = (
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
+class TensorHooks(Protocol):
+    """The hooks of tensor subclasses and dispatch modes in a trace."""
+
+    def hook(self, args: Any, kwargs: Any) -> bool:
+        """Returns whether a call of a torch function may call Python code of the program."""
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls such a torch function."""
+
+
 class Recorder(WrittenGraph):
     """Runs torch functions on fakes and records them in the graph. Mutable. step(): index of the
     instruction that the outermost frames run. number_in(tensor): the scalar in a tensor if the
@@ -95,6 +105,8 @@ class Recorder(WrittenGraph):
         #: asks(function, types, args, kwargs): calls the handler of the last one.
         self.program_modes: tuple[tuple[Any, int], ...] = ()
         self.asks: Callable[..., Any] | None = None
+        #: The tensors of subclasses of the trace.
+        self.subclasses: TensorHooks | None = None
         #: Unbacked SymInts: None where they break the graph. may_follow_data: whether to restart
         #: the trace with them; floats: whether numbers that are no integers are among them.
         self.data: DataSizes | None = None
@@ -142,10 +154,11 @@ class Recorder(WrittenGraph):
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes, records it and returns its result. Raises Break for
         unsupported calls."""
-        if self.program_modes:
-            if not isinstance(func, _DISPATCHED):
+        hooked = self.subclasses is not None and self.subclasses.hook(args, kwargs)
+        if self.program_modes or hooked:
+            if self.program_modes and not isinstance(func, _DISPATCHED):
                 raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
-            with self.mode:  # torch says which function the mode sees
+            with self.mode:  # torch says which function the mode or the class sees
                 return func(*args, **kwargs)
         placed = not self.devices or kwargs.get("device") is not None
         if not placed and func in torch_private.device_constructors():
@@ -365,6 +378,9 @@ class _Mode(TorchFunctionMode):
             if self.recorder.program_modes:
                 assert self.recorder.asks is not None
                 return self.recorder.asks(func, types, args, kwargs)
+            subclasses = self.recorder.subclasses
+            if subclasses is not None and subclasses.hook(args, kwargs or {}):
+                return subclasses.call(func, args, kwargs or {})
             return self.recorder.call(func, args, kwargs or {})
         except Break as error:
             self.recorder.broken = error

@@ -58,8 +58,6 @@ IDENTITY_TYPES = (
     *classes("_C._SDPBackend"),
 )  # fmt: skip
 _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
-#: Types of generic aliases and the like: immutable in practice, guarded by identity.
-TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 #: Types of descriptors that take no weak reference -> the parts that make two of them alike.
@@ -272,7 +270,7 @@ class Provenance:
     tensor, in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where
     symbolic. number: (number, source, always) -> a symbol for it, or the number itself.
     varies(number, source): whether it would be a symbol. stand_in(generator): the replacement of a
-    generator from before the trace."""
+    generator from before the trace. read_subclass(tensor, source): guards a tensor of a subclass."""
 
     def __init__(
         self,
@@ -280,7 +278,9 @@ class Provenance:
         number: Callable[[Any, Source, bool], Any],
         varies: Callable[[Any, Source], bool],
         stand_in: Callable[[Any], Any],
+        read_subclass: Callable[[torch.Tensor, Source], None],
     ) -> None:
+        self._read_subclass = read_subclass
         self.sources = Sources()
         self.guards: list[Guard] = []
         self.tensors: dict[Source, torch.Tensor] = {}
@@ -542,8 +542,9 @@ class Provenance:
         return obj if known is None else known[2]
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
-        if type(value) not in TENSOR_TYPES:
-            raise Break("tensor_subclass", f"{source.name} is a {type(value).__name__}")
+        if type(value) not in torch_private.PLAIN_TENSORS:
+            self._read_subclass(value, source)
+            return
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
             kind = "nested" if value.is_nested else str(value.layout)
             kind = "quantized" if value.is_quantized else kind

@@ -26,9 +26,8 @@ _BY_NAME: dict[str, str] = {
         _VALUE,
     ),
     # an input's differ from call to call
-    **dict.fromkeys(("storage_offset", "_is_view", "is_set_to"), _VALUE),
+    **dict.fromkeys(("_is_view", "is_set_to"), _VALUE),
     "__bool__": "data_dependent_branch",
-    **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
     **dict.fromkeys(
         ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique",
          "_unique2"), "data_dependent_shape",

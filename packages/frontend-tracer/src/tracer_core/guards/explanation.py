@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
 from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source
@@ -155,7 +156,8 @@ class Failure:
         """The property of a tensor that differs."""
         shown = tensor_checks(guard.expected, guard.source.name, show)
         checks = tensor_checks(guard.expected, "v", self._constants.text)
-        differs = next(what for what, check in checks.items() if not eval(check, scope))
+        with torch_private.functions_off():
+            differs = next(what for what, check in checks.items() if not eval(check, scope))
         text = f"{shown[differs]}, but it is {_short(type(value) if differs == 'type' else value)}"
         return Failed(text, guard.source.name, _seen(guard), _tensor_text(value), _hint(guard))
 

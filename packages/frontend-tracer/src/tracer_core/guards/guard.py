@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.own_reference import Mortal
 from tracer_core.guards.source import Source
@@ -290,10 +291,47 @@ def tensor_is(
     )
 
 
+def subclass_is(
+    value: Any,
+    kind: Any,
+    dtype: Any,
+    keys: int,
+    grad: bool,
+    shape: Any,
+    stride: Any,
+    device: Any,
+) -> bool:
+    """Checks a TENSOR guard of a tensor subclass, without a call of its hooks. shape: None for
+    sizes that may change."""
+    if type(value) is not kind:
+        return False
+    with torch_private.functions_off():
+        return (
+            value.dtype is dtype
+            and key_set(value).raw_repr() == keys
+            and value.requires_grad is grad
+            and value.ndim == len(shape)
+            and all(n is None or n == size for n, size in zip(shape, value.shape, strict=True))
+            and (stride is None or value.stride() == stride)
+            and value.device == device
+        )
+
+
+def _tensor_text(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
+    """Returns the text of a TENSOR guard."""
+    facts: TensorFacts = guard.expected
+    if facts.type in torch_private.PLAIN_TENSORS:
+        return " and ".join(tensor_checks(facts, value, constant).values())
+    stride = None if facts.stride is None else tuple(facts.stride)
+    arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
+    arguments += [str(facts.requires_grad), repr(tuple(facts.shape)), repr(stride)]
+    return f"subclass_is({', '.join([*arguments, constant(facts.device)])})"
+
+
 def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
     """Returns the text of a `tensor_is` call for a TENSOR guard, or "" where a size is symbolic."""
     facts: TensorFacts = guard.expected
-    if None in facts.shape:
+    if None in facts.shape or facts.type not in torch_private.PLAIN_TENSORS:
         return ""
     stride = None if facts.stride is None else tuple(facts.stride)
     arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
@@ -339,7 +377,7 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.KEYS: lambda g, v, c, f: _keys(g, v, c),
     GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
-    GuardKind.TENSOR: lambda g, v, c, f: " and ".join(tensor_checks(g.expected, v, c).values()),
+    GuardKind.TENSOR: lambda g, v, c, f: _tensor_text(g, v, c),
     GuardKind.UNBOUND: lambda g, v, c, f: f"is_unbound({v})",
     GuardKind.HAS: lambda g, v, c, f: f"{g.expected!r} in {v}",
     GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",

@@ -37,6 +37,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
     # What k draws from a random.Random give (trace/random_draws.py).
     "drawn": (lambda b, k: f"drawn_ahead({b}, {k!r})", lambda b, k: f"numbers of {b}"),
+    # The data of a tensor of a subclass, as a plain tensor.
+    "plain": (lambda b, k: f"without_class({b})", lambda b, k: b),
     "grad": (lambda b, k: f"{b}.grad", lambda b, k: f"{b}.grad"),
     # key: (position, the variable's name)
     "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),

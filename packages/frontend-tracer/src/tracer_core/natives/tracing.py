@@ -80,11 +80,13 @@ class TracedDraws(Protocol):
 
 class TracedSideEffects(Protocol):
     """Saves pre-existing objects before their mutation. mutations: the number of mutations by the
-    program, fresh objects included. hooks: that the program puts on pre-existing tensors. passed:
+    program, fresh objects included. hooks: that the program puts on pre-existing tensors. late:
+    calls of each run after the graph. passed:
     the autograd nodes that a backward of the trace has freed."""
 
     mutations: int
     hooks: list[Any]
+    late: list[Any]
     passed: set[Any]
 
     def activity(self) -> tuple[int, int]:
@@ -315,6 +317,16 @@ class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol)
         """Returns whether the trace itself made this function."""
 
 
+class TracedSubclasses(Protocol):
+    """Tensors of subclasses in a trace."""
+
+    def is_known(self, value: Any) -> bool:
+        """Returns whether the trace made a tensor of a subclass."""
+
+    def plain(self, value: Any) -> Any:
+        """Returns the plain tensor in place of one that holds data; any other value unchanged."""
+
+
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
@@ -339,6 +351,7 @@ class Tracing(semantics.CallBinder, Protocol):
     containers: TracedContainers
     calls: TracedCalls
     native_calls: TracedNativeCalls
+    subclasses: TracedSubclasses
     frames: list[Frame]
     outer_step: int
     advanced_at: int

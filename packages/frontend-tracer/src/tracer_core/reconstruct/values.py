@@ -153,7 +153,25 @@ class Rebuilder(ObjectRebuilder):
         """Returns `frame_text` for a generator from before the trace; adds lines it needs."""
         return self._complete(self.frame_text, name, obj)
 
+    def _of_subclass(self, obj: torch.Tensor, recipe: tuple[Any, ...]) -> str:
+        """Emits a tensor of a subclass as it was made in the trace: of data, or of sizes alone."""
+        kind = self._value(type(obj))
+        if len(recipe) == 1:
+            plain = self._value(recipe[0])
+            name = self._new(obj, f"as_class({plain}, {kind})")
+        else:
+            args, kwargs = recipe
+            parts = [kind, *map(self._value, args)]
+            parts += [f"{key}={self._value(value)}" for key, value in kwargs.items()]
+            made = self.constant(torch_private.MAKE_WRAPPER)
+            name = self._new(obj, f"{made}({', '.join(parts)})")
+        self._pending.append(lambda: self._set_parts(name, obj))
+        return name
+
     def _tensor(self, obj: torch.Tensor) -> str:
+        recipe = self.tracer.subclasses.recipe(obj)
+        if recipe is not None:
+            return self._of_subclass(obj, recipe)
         text = self._output(obj)
         attributes = self.tracer.attributes.attributes_of(obj)
         if not attributes:

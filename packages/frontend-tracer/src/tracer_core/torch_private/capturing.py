@@ -52,7 +52,7 @@ def capture_mode(
     which takes 80 MiB and longer than the whole trace of a model. This class avoids all of them;
     only torch's reference implementations that promote dtypes still import it.
     """
-    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
+    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
 
     aten = torch.ops.aten
     convolutions = (aten.convolution.default, aten.convolution_backward.default)
@@ -62,6 +62,10 @@ def capture_mode(
     light = is_tested()
 
     class CaptureMode(FakeTensorMode):
+        #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
+        by_class: Callable[[Any, Any, Any], Any] | None = None
+        records = False
+
         def __init__(self) -> None:
             if light:
                 _set_up(self, shape_env)
@@ -75,9 +79,13 @@ def capture_mode(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if self.by_class is not None and any(one is not FakeTensor for one in types):
+                return self.by_class(func, args, kwargs)
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a metadata query
+            if self.by_class is not None and self.records:
+                return self.by_class(func, args, kwargs)
             kwargs = kwargs or {}
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)

@@ -72,7 +72,9 @@ class AttributeWrites(Component):
         _write_plainly(threading.local, local, name, value)
 
     def _write_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
-        if name == "requires_grad" and value is True and self.may_require_grad(tensor):
+        if torch_private.is_subclass(tensor) and self._has_own(tensor, name):
+            self.generic_setattr(tensor, name, value)
+        elif name == "requires_grad" and value is True and self.may_require_grad(tensor):
             self.recorder.require_grad(tensor)
         elif name == "grad":
             gradients.write(self.tracer, tensor, None if value is ABSENT else value)
@@ -85,6 +87,11 @@ class AttributeWrites(Component):
             self.tracer.attributes.tensor_attributes.setdefault(id(tensor), {})[name] = value
         elif self.tracer.attributes.attributes_of(tensor).pop(name, ABSENT) is ABSENT:
             raise AttributeError(name)
+
+    def _has_own(self, tensor: torch.Tensor, name: str) -> bool:
+        """Returns whether a tensor's subclass has a class attribute that torch.Tensor lacks."""
+        found = self.entries.class_entry(type(tensor), name)[1]
+        return found is not self.entries.static(torch.Tensor, name)
 
     @staticmethod
     def may_require_grad(tensor: torch.Tensor) -> bool:

@@ -32,6 +32,7 @@ from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.needed import TensorBase
 from tracer_core.trace import gradients, own_warnings, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import (
@@ -112,6 +113,10 @@ def kind_is_slot(raw: Any) -> bool:
 
 #: Attributes of a traceback; during a trace they would show the interpreter's frames.
 _OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
+
+
+#: The classes that tensor subclasses inherit torch's attributes from.
+_TENSOR_BASES = (*torch_private.PLAIN_TENSORS, TensorBase, object)
 
 
 class Attributes(Component):
@@ -353,6 +358,12 @@ class Attributes(Component):
     # -- tensors, modules, classes, builtins --
 
     def _tensor_attribute(self, tensor: torch.Tensor, name: str) -> Any:
+        if torch_private.is_subclass(tensor):
+            owner, raw = self.entries.class_entry(type(tensor), name)
+            if name == "__dict__":
+                return self.entries.dict_of(tensor)
+            if owner is not None and owner not in _TENSOR_BASES:
+                return self.generic_getattr(tensor, name)
         if name == "__class__":
             return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
         if name == "__dict__":
@@ -563,8 +574,6 @@ class Attributes(Component):
 
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         cls = obj if isinstance(obj, type) and is_subtype(obj, owner) else type(obj)
-        if issubclass(cls, torch.Tensor):
-            raise Break("tensor_subclass", "super() in a tensor subclass")
         mro = cls.__mro__
         if owner not in mro:
             raise Break("native_python", "super() of an object that names another class as its own")

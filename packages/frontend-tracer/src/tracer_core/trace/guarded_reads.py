@@ -18,6 +18,7 @@ from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
 
@@ -326,7 +327,7 @@ _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 def _by_identity(value: Any) -> bool:
     """Returns whether a dictionary finds an object by its identity alone."""
     cls: Any = type(value)
-    return isinstance(value, (torch.Tensor, enum.Enum)) or (
+    return isinstance(value, (torch.Tensor, enum.Enum, *_FUNCTIONS)) or (
         cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_EQUALITIES
     )
 
@@ -340,6 +341,9 @@ def _size(obj: Any) -> int:
     return int(_base(obj).__len__(obj))
 
 
+#: C functions, which compare by what they are and the object that they are bound to, and torch's
+#: operators.
+_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, OpOverload, OpOverloadPacket)
 _BASES = (tuple, list, dict, collections.deque, set, frozenset)
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)

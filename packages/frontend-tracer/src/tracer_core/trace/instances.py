@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
@@ -41,7 +42,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
     if issubclass(cls, torch.Tensor):
         if cls is torch.Tensor:
             return tracer.native_calls.call_torch(cls, args, kwargs)
-        raise Break("tensor_subclass", f"a {cls.__name__} is made")
+        return construct(tracer, cls, args, kwargs)
     if isinstance(cls, enum.EnumMeta) and (len(args) > 1 or "names" in kwargs) and not len(cls):
         raise Break("class_statement", "an enumeration is made by a call")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
@@ -75,6 +76,8 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
         new = new.__func__
     elif not is_native(new):
         new = tracer.attributes.getattr(cls, "__new__")
+    if new is torch.Tensor.__new__:
+        raise Break("tensor_subclass", f"a {cls.__name__} is made")
     if new is object.__new__:
         if getattr(cls, "__abstractmethods__", None):
             return cls(*args, **kwargs)  # raises Python's own error
@@ -87,7 +90,8 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
         obj = tracer.calls.call_value(new, [cls, *args], kwargs)
     if not is_subtype(type(obj), cls):
         return obj
-    _ask_for_class(tracer, obj)
+    if not issubclass(cls, torch.Tensor):
+        _ask_for_class(tracer, obj)
     return _initialise(tracer, obj, args, kwargs)
 
 
@@ -152,6 +156,8 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
         if (args or kwargs) and tracer.entries.static(cls, "__new__") is object.__new__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
+    if issubclass(cls, torch.Tensor):
+        init = torch_private.behind_shields(init)
     if is_native(init):
         tracer.calls.call_value(init, [obj, *args], kwargs)
         return obj

@@ -11,6 +11,7 @@ import array
 import builtins
 import collections
 import enum
+import re
 import types
 import typing
 from typing import Any
@@ -217,6 +218,8 @@ class NativeCalls(Component):
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
                 continue  # the receiver of one of these types' own methods
+            if isinstance(value, str) and getattr(function, "__objclass__", None) is re.Pattern:
+                continue  # whose methods read the characters alone
             if type(value).__flags__ & HEAP_TYPE and not isinstance(
                 value, (type, enum.Enum, torch.nn.Module)
             ):
@@ -254,6 +257,7 @@ class NativeCalls(Component):
                 isinstance(leaf, torch.Tensor)
                 and not torch_private.is_fake(leaf)
                 and self.provenance.is_fresh(leaf)
+                and not self.tracer.subclasses.is_known(leaf)
             ):
                 raise Break(
                     "real_tensor_in_trace",

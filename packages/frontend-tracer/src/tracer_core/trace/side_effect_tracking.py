@@ -28,7 +28,8 @@ _SHARED_WITH_HOST = {id(vars(builtins)): "builtins", id(sys.modules): "modules o
 
 class LateCall(NamedTuple):
     """A call that each call of the program makes after its graph, before it replays its changes.
-    lines: (arguments of `calling_code`, source of the globals) of the callers, outermost first."""
+    lines: (arguments of `calling_code`, source of the globals) of the callers, outermost first; none
+    for a call of the tracer's own."""
 
     lines: tuple[tuple[tuple[str, str, str, int], Source], ...]
     function: Any

@@ -22,6 +22,8 @@ import torch
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
+from tracer_core.trace.dict_entries import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
 from tracer_core.trace.scalars import SYMBOLS
@@ -167,10 +169,14 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
 
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
-    if is_constant(value) or isinstance(value, torch.Tensor):
+    if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
         return False
     if type(value) in (tuple, frozenset):
         return any(has_own_hash(tracer, item) for item in value)
+    if isinstance(type(value), enum.EnumMeta) and hides_class(type(type(value))):
+        static = tracer.entries.static
+        if static(type(value), "__hash__") is enum.Enum.__hash__:  # that of its name
+            return static(type(value), "__eq__") is not object.__eq__
     return bool(
         tracer.entries.python_method(value, "__hash__")
         or tracer.entries.python_method(value, "__eq__")

@@ -52,6 +52,7 @@ from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand
 from tracer_core.trace.random_draws import RandomDraws
 from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
+from tracer_core.trace.tensor_subclasses import TensorSubclasses
 
 __all__ = ["Tracer", "opcodes"]
 
@@ -85,6 +86,7 @@ class Tracer(Machine, Tracing):
     calls: Calls
     loops: PlainLoops
     native_calls: NativeCalls
+    subclasses: TensorSubclasses
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Tracer(Machine, Tracing):
         self.nesting = self._mutations_at_step = 0
         self.carried = LiveGenerators(self)
         self.provenance = Provenance(
-            shapes.dims_of, self._number, shapes.varies, self.carried.generator
+            shapes.dims_of, self._number, shapes.varies, self.carried.generator, self._subclass
         )
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.recorder = Recorder(
@@ -129,6 +131,9 @@ class Tracer(Machine, Tracing):
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
+        self.subclasses = TensorSubclasses(self)
+        self.recorder.subclasses = self.subclasses
+        self.fakes.mode.by_class = self.subclasses.dispatch
         self.finalization = Finalization(self, self.carried)
         self.loops = PlainLoops(self, unrolls)
         self.closed = False
@@ -157,6 +162,9 @@ class Tracer(Machine, Tracing):
 
     def _concrete(self, leaf: Any) -> Any:
         return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf
+
+    def _subclass(self, value: torch.Tensor, source: Source) -> None:
+        self.subclasses.read(value, source)
 
     def is_compiling(self) -> bool:
         if not self.as_eager and not self.told_compiling:
@@ -221,6 +229,7 @@ class Tracer(Machine, Tracing):
         if not self.closed:
             # An interrupt can come between entering a mode and the code that leaves it.
             torch_private.leave_modes(self.fakes.mode, self._function_modes)
+            self.fakes.mode.by_class = None
             _FAKES_LOG.disabled = self._log_disabled
             settings.restore(self._settings)
             self.effects.restore()

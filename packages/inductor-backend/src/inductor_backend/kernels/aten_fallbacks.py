@@ -20,6 +20,7 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
+        _int_mm.default _weight_int8pack_mm.default _scaled_mm.default
         convolution.default _convolution.default convolution_backward.default slow_conv3d.default
     """,
     ),

@@ -48,6 +48,10 @@ declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
     " _is_autocast_available", of="_C"))  # fmt: skip
+declare(PURE, names("_C._are_functorch_transforms_active"))
+#: Queries of what the processor has.
+declare(PURE, names("_is_avx2_supported _is_avx512_supported _is_avx512_bf16_supported _is_vnni_supported"
+    " _is_amx_tile_supported _is_amx_fp16_supported", of="cpu"))  # fmt: skip
 declare(SHALLOW, names("Size.numel _C._log_api_usage_once"))
 # Its Python code passes everything but out= to __torch_function__.
 breaks(
@@ -55,14 +59,14 @@ breaks(
     "torch.chain_matmul (deprecated) may write to out= unseen",
     names("chain_matmul"),
 )
-breaks("torch_mode", "it sees every operator", names(
-    "__enter__ __exit__", of="utils._python_dispatch.TorchDispatchMode"))  # fmt: skip
-for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
-    breaks(
-        "torch_mode",
-        "it changes what operators ask",
-        names(f"{_off} {_off}.__enter__ {_off}.__exit__"),
-    )
+breaks(
+    "torch_mode",
+    "it changes what operators ask",
+    names(
+        "DisableTorchFunction DisableTorchFunction.__enter__ DisableTorchFunction.__exit__", of="_C"
+    ),
+)
+declare(SHALLOW, names("_C.DisableTorchFunctionSubclass"))
 breaks("torch_mode", "it changes what operators ask", [
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="overrides"),
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="utils._python_dispatch"),

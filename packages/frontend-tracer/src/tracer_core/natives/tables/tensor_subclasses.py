@@ -1,0 +1,158 @@
+"""Effect table: functions that make tensors of subclasses, or that concern their hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.natives.effects import special
+from tracer_core.torch_private.names import names, operators
+from tracer_core.torch_private.needed import pytree
+from tracer_core.trace.tracer import Tracer
+
+aten = operators("aten")
+#: Arguments of wrappers that have sizes of their own, or whose sizes are asked for by calls.
+_OWN_SIZES = frozenset(
+    {"dispatch_sizes_strides_policy", "dispatch_device", "dispatch_layout", "storage_size"}
+)
+
+
+@special(torch_private.MAKE_WRAPPER)
+def make_wrapper_subclass(tracer: Tracer, kind: Any, *args: Any, **kwargs: Any) -> Any:
+    if kwargs.keys() & _OWN_SIZES:
+        tracer.break_graph("tensor_subclass", f"a {kind.__name__} answers for its sizes")
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    return tracer.subclasses.make_wrapper(kind, args, kwargs)
+
+
+@special(torch_private.MAKE_SUBCLASS)
+def make_subclass(
+    tracer: Tracer, kind: Any, data: Any, requires_grad: Any = False, *rest: Any, **others: Any
+) -> Any:
+    plain = kind in torch_private.PLAIN_TENSORS
+    if rest or others or requires_grad or plain or torch_private.has_dispatch(kind):
+        tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
+    plain = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.plain(data),), {})
+    return tracer.subclasses.give_class(kind, plain)
+
+
+@special(*names("as_subclass", of="Tensor"))
+def as_subclass(tracer: Tracer, value: Any, kind: Any) -> Any:
+    """The data of a tensor as another class; gradients flow through it."""
+    subclasses = tracer.subclasses
+    hooked = torch_private.is_subclass(value) and torch_private.has_dispatch(type(value))
+    if hooked or not (isinstance(kind, type) and issubclass(kind, torch.Tensor)):
+        tracer.break_graph("tensor_subclass", "as_subclass() of a wrapper")
+    if kind is not torch.Tensor and torch_private.has_dispatch(kind):
+        tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
+    plain = tracer.recorder.call(aten.alias.default, (subclasses.plain(value),), {})
+    return plain if kind is torch.Tensor else subclasses.give_class(kind, plain)
+
+
+@special(torch_private.DEFAULT_FUNCTION)
+def default_torch_function(
+    tracer: Tracer, kind: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    """``torch.Tensor.__torch_function__``: the function's results become of the class."""
+    if not all(issubclass(kind, one) for one in kinds):
+        return NotImplemented
+    subclasses, kwargs = tracer.subclasses, kwargs or {}
+    subclasses.off += ((None, tracer.outer_step),)
+    try:
+        result = tracer.calls.call_value(function, [*args], kwargs)
+    finally:
+        subclasses.off = subclasses.off[:-1]
+    if function in torch_private.results_without_class() or kind is torch.Tensor:
+        return result
+    given = {id(one) for one in pytree.arg_tree_leaves(*args, **kwargs)}
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(converted, value))
+        if not isinstance(value, torch.Tensor) or isinstance(value, kind):
+            return value
+        if id(value) in given or not torch_private.is_fake(value):
+            return as_subclass(tracer, value, kind)
+        if torch_private.has_dispatch(kind):
+            tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
+        return subclasses.give_class(kind, value)
+
+    return converted(result)
+
+
+@special(*names("_C._disabled_torch_function_impl"))
+def disabled_torch_function(
+    tracer: Tracer, function: Any, kinds: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    subclasses = tracer.subclasses
+    subclasses.off += ((None, tracer.outer_step),)
+    try:
+        return tracer.calls.call_value(function, [*args], kwargs or {})
+    finally:
+        subclasses.off = subclasses.off[:-1]
+
+
+@special(*names("_C.DisableTorchFunctionSubclass.__enter__"))
+def enter_functions_off(tracer: Tracer, context: Any) -> None:
+    tracer.subclasses.off += ((context, tracer.outer_step),)
+
+
+@special(*names("_C.DisableTorchFunctionSubclass.__exit__"))
+def exit_functions_off(tracer: Tracer, context: Any, *error: Any) -> None:
+    off = tracer.subclasses.off
+    if not off or off[-1][0] is not context:
+        tracer.break_graph("torch_mode", "a context, entered before this segment, is left")
+    tracer.subclasses.off = off[:-1]
+
+
+@special(*names("utils._python_dispatch.return_and_correct_aliasing"))
+def return_and_correct_aliasing(
+    tracer: Tracer, function: Any, args: Any, kwargs: Any, out: Any
+) -> Any:
+    """Returns the argument that an operator writes to in place of its result. That wrappers share
+    storage, which holds no data, is not in the graph."""
+    written = torch_private.written_arguments(function, args, kwargs)
+    if written is None:
+        tracer.break_graph("tensor_subclass", f"{function} changes sizes in place")
+    if not written:
+        return out
+    return written[0] if len(written) == 1 else type(out)(written)
+
+
+@special(*names("storage_offset", of="Tensor"))
+def storage_offset(tracer: Tracer, tensor: Any) -> Any:
+    """Guards the offsets of the inputs in whose memory a tensor lies."""
+    recorder, provenance = tracer.recorder, tracer.provenance
+    tensor = tracer.subclasses.plain(tensor)
+    if torch_private.is_subclass(tensor):
+        inputs = [tensor]
+    else:
+        fake = recorder.as_fake(tensor)
+        storage = torch_private.storage_id(fake)
+        given = recorder.fakes.inputs()
+        inputs = [real for real, one in given if torch_private.storage_id(one) == storage]
+        tensor = fake
+    for one in inputs:
+        source = provenance.source_of(one)
+        if source is not None:
+            place = provenance.sources.make(source, "computed", "storage_offset({b})")
+            provenance.read(torch_private.storage_offset(one), place)
+    found = torch_private.storage_offset(tensor)
+    if type(found) is not int:
+        tracer.break_graph("data_dependent_value", "a storage offset that is a symbol")
+    return found
+
+
+@special(*names("__enter__", of="utils._python_dispatch.TorchDispatchMode"))
+def enter_dispatch_mode(tracer: Tracer, mode: Any) -> Any:
+    if tracer.recorder.program_modes or torch_private.is_infrastructure(mode):
+        tracer.break_graph("torch_mode", "a dispatch mode is entered inside a mode of functions")
+    tracer.subclasses.enter(mode)
+    return mode
+
+
+@special(*names("__exit__", of="utils._python_dispatch.TorchDispatchMode"))
+def exit_dispatch_mode(tracer: Tracer, mode: Any, *error: Any) -> None:
+    tracer.subclasses.leave(mode)

@@ -1,0 +1,277 @@
+"""Traces tensor subclasses: their ``__torch_function__`` and ``__torch_dispatch__`` are interpreted
+like any other Python, so that the graph holds plain tensors and their operators alone.
+
+A tensor of a subclass with ``__torch_dispatch__`` (a wrapper) is to the trace what any object of the
+program is: its attributes, the inner tensors among them, are read with guards. One without holds
+data: its plain tensor goes into the graph in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture.function_traits import name_of
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.provenance import tensor_facts
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import Source
+from tracer_core.natives.tracing import Tracing
+from tracer_core.storage.released import ReleasedParameter
+from tracer_core.torch_private.needed import pytree
+from tracer_core.trace.component import Component
+from tracer_core.trace.side_effect_tracking import LateCall
+
+
+class TensorSubclasses(Component):
+    """Tensors of subclasses in one trace. Mutable. seen: whether there are any. off: contexts of the
+    program in which no ``__torch_function__`` of theirs is called, modes: dispatch modes of the
+    program, each with the instruction that entered it."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        super().__init__(tracer)
+        self.seen = False
+        self.off: tuple[tuple[Any, int], ...] = ()
+        self.modes: tuple[tuple[Any, int], ...] = ()
+        #: id of a tensor that holds data -> it, and the plain tensor in its place (or its fake).
+        self._plain: dict[int, tuple[Any, torch.Tensor]] = {}
+        #: id of such a plain tensor -> the tensor of the subclass.
+        self._with_class: dict[int, Any] = {}
+        #: id of a wrapper that the trace made -> it, and the arguments that made it.
+        self._made: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+
+    # -- tensors --
+
+    def read(self, value: torch.Tensor, source: Source) -> None:
+        """Guards a tensor of a subclass that the program reads."""
+        refused = torch_private.refused_subclass(value)
+        if refused or isinstance(value, ReleasedParameter):
+            raise Break("tensor_subclass", f"{source.name} is {refused or 'a released parameter'}")
+        self.seen = True
+        kind = type(value)
+        self.tracer.entries.guard_lineage(kind)
+        dims = None
+        if torch_private.has_dispatch(kind):
+            self.tracer.shapes.fixed.add(source)
+        else:
+            plain, place = (
+                torch_private.detached_without_class(value),
+                self.sources.make(source, "plain"),
+            )
+            dims = self.tracer.shapes.dims_of(plain, place)
+            self.provenance.follows_late = True
+            self._bind(value, plain)
+            self.provenance.adopt(plain, place)
+        with torch_private.functions_off():
+            facts = tensor_facts(value, dims)
+        self.provenance.guard(GuardKind.TENSOR, source, facts)
+
+    def _bind(self, value: Any, plain: torch.Tensor) -> None:
+        self._plain[id(value)] = value, plain
+        self._with_class[id(plain)] = value
+
+    def is_known(self, value: Any) -> bool:
+        """Returns whether the trace made a tensor of a subclass."""
+        return id(value) in self._made or id(value) in self._plain
+
+    def give_class(self, kind: Any, plain: torch.Tensor) -> Any:
+        """Returns a tensor of a subclass that has the data of a plain tensor of the graph."""
+        self.seen = True
+        made = torch_private.with_class(kind, self.recorder.as_fake(plain))
+        self._bind(made, plain)
+        return made
+
+    def make_wrapper(self, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Traces ``torch.Tensor._make_wrapper_subclass``."""
+        self.seen = True
+        made = torch_private.MAKE_WRAPPER(kind, *args, **kwargs)
+        self._made[id(made)] = made, args, kwargs
+        return made
+
+    def recipe(self, value: Any) -> tuple[Any, ...] | None:
+        """Returns how a tensor of a subclass was made in the trace: its plain tensor, or what
+        ``_make_wrapper_subclass`` was called with. None for others."""
+        if id(value) in self._plain:
+            return (self._plain[id(value)][1],)
+        found = self._made.get(id(value))
+        return None if found is None else found[1:]
+
+    def plain(self, value: Any) -> Any:
+        """Returns the plain tensor in place of one that holds data; any other value unchanged."""
+        found = self._plain.get(id(value))
+        return value if found is None else found[1]
+
+    def original(self, value: Any) -> Any:
+        """Returns the program's object for a fake, or for the plain tensor in its place."""
+        real = self.recorder.fakes.real_of(value)
+        value = value if real is None else real
+        return self._with_class.get(id(value), value)
+
+    def hook(self, args: Any, kwargs: Any) -> bool:
+        """Returns whether a call of a torch function may call Python code of the program."""
+        return self.seen and (bool(self.modes) or bool(self._among(args, kwargs)))
+
+    def _among(self, args: Any, kwargs: Any) -> list[Any]:
+        """Returns the tensors of subclasses among arguments."""
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        return [one for one in leaves if torch_private.is_subclass(one)]
+
+    # -- hooks --
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a torch function with tensors of subclasses among its arguments, or inside a
+        dispatch mode of the program."""
+        given = self._among(args, kwargs)
+        if self._functions_on():
+            kinds = torch_private.overloads(given, torch_private.has_function)
+            if kinds:
+                return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
+        plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
+        if not self.modes and not torch_private.overloads(given, torch_private.has_dispatch):
+            result = self.recorder.call(function, plain_args, plain_kwargs)
+            return mapped(self.original, result)
+        return self._on_wrappers(function, plain_args, plain_kwargs)
+
+    def _functions_on(self) -> bool:
+        return not self.off and torch_private.functions_are_on()
+
+    def _on_wrappers(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Lets torch call ``__torch_dispatch__`` of wrappers, by way of `dispatch`."""
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        fakes = self.recorder.fakes
+        args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
+        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
+        before = torch_private.versions_of(leaves)
+        off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
+        with fakes.mode, off, self._recording(True):
+            result = function(*args, **kwargs)
+        for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
+            if old is not None and old != new:
+                self._note_write(value, old)
+        results = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        if torch.is_grad_enabled() and any(map(torch_private.requires_grad_now, results)):
+            reason = f"{name_of(function)}: gradients of tensors of subclasses"
+            raise Break("tensor_subclass", reason)
+        for one in results:
+            made_here = self.is_known(one) or self.provenance.source_of(one) is not None
+            if torch_private.is_subclass(one) and not made_here:
+                reason = f"{name_of(function)} makes a {type(one).__name__} without Python code"
+                raise Break("tensor_subclass", reason)
+        return mapped(self.original, result)
+
+    def _as_fake(self, value: torch.Tensor) -> torch.Tensor:
+        return value if _is_wrapper(value) else self.recorder.as_fake(value)
+
+    def _given(self, value: torch.Tensor) -> Any:
+        """Returns the program's object for an argument of an operator; the graph makes a number that
+        C++ code has made a tensor of."""
+        value = self.original(value)
+        known = torch_private.is_fake(value) or torch_private.is_subclass(value)
+        if known or self.provenance.source_of(value) is not None or value.dim():
+            return value
+        options = {"dtype": value.dtype, "device": value.device}
+        return self.recorder.call(torch.tensor, (torch_private.number_of(value),), options)
+
+    def _note_write(self, value: Any, old: int) -> None:
+        """Notes that an operator counted a write to a wrapper."""
+        if self.provenance.source_of(value) is not None:
+            torch_private.set_version(value, old)
+            self.tracer.side_effects.late.append(
+                LateCall((), torch_private.count_write, (value,), {})
+            )
+
+    def dispatch(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Does what torch does where an operator of a function on wrappers is called: asks the
+        classes of the wrappers; without any, the operator is a node."""
+        with self._recording(False):
+            args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
+        given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
+        kinds = torch_private.overloads(given, torch_private.has_dispatch)
+        with self._recording(False):
+            if self.modes:
+                result = self._asked_mode(function, kinds, args, kwargs)
+            elif kinds:
+                result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
+            else:
+                result = self.recorder.call(function, tuple(args), kwargs)
+        return mapped(self._as_fake, mapped(self.plain, result))
+
+    def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Interprets the handler of the innermost dispatch mode of the program, outside that
+        mode."""
+        modes = self.modes
+        self.modes = modes[:-1]
+        try:
+            handler = self.tracer.attributes.getattr(modes[-1][0], "__torch_dispatch__")
+            handler = torch_private.without_shields(handler)
+            given = [function, tuple(types), tuple(args), kwargs]
+            result = self.tracer.calls.call_value(handler, given, {})
+            if len(self.modes) != len(modes) - 1:
+                raise Break("torch_mode", "a handler of a mode enters or leaves another")
+        finally:
+            self.modes = modes
+        if result is NotImplemented:
+            raise Break("torch_mode", "a mode returns NotImplemented")
+        return result
+
+    def enter(self, mode: Any) -> None:
+        """Traces ``TorchDispatchMode.__enter__``."""
+        self.seen = True
+        self.modes += ((mode, self.tracer.outer_step),)
+
+    def leave(self, mode: Any) -> None:
+        """Traces ``TorchDispatchMode.__exit__``."""
+        if not self.modes or self.modes[-1][0] is not mode:
+            raise Break("torch_mode", "a mode, entered before this segment, is left")
+        self.modes = self.modes[:-1]
+
+    def entered(self) -> tuple[tuple[Any, int], ...]:
+        """Returns what the program is in at the end of a trace: dispatch modes, and contexts without
+        ``__torch_function__``."""
+        return (*self.modes, *self.off)
+
+    @contextlib.contextmanager
+    def _recording(self, now: bool) -> Iterator[None]:
+        """Context in which every operator goes through `dispatch`, or those on wrappers alone."""
+        mode = self.recorder.fakes.mode
+        before, mode.records = mode.records, now
+        try:
+            yield
+        finally:
+            mode.records = before
+
+    def _asked(
+        self, hook: str, kinds: list[Any], function: Any, types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Interprets the hook of each class until one answers."""
+        for kind in kinds:
+            handler = self.tracer.attributes.getattr(kind, hook)
+            given = [function, tuple(types), tuple(args), kwargs]
+            result = self.tracer.calls.call_value(handler, given, {})
+            if result is not NotImplemented:
+                return result
+        raise Break("operator_failed", f"{name_of(function)}: no class implements it")
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Applies a function to the tensors in a structure; what holds none stays the same object."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    leaves = pytree.tree_leaves(value)
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(mapped(function, one) for one in value)
+    if type(value) is dict:
+        return {key: mapped(function, one) for key, one in value.items()}
+    return pytree.tree_map_only(torch.Tensor, function, value)
+
+
+def _is_wrapper(value: Any) -> bool:
+    return torch_private.is_subclass(value) and torch_private.has_dispatch(type(value))
