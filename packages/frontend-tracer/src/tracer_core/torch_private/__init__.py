@@ -41,6 +41,7 @@ from tracer_core.torch_private.dispatch import (
     core_aten_table,
     decompositions,
     dispatch_keys,
+    duals_active,
     inside_transforms,
     is_composite,
     no_python_dispatch,
