@@ -73,6 +73,7 @@ from tracer_core.torch_private.fakes import (
     join_storage,
     leave_modes,
     new_fake_like_real,
+    no_fakes,
     plain_fake,
     to_fake,
     to_symbolic_fake,
