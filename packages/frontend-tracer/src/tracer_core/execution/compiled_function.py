@@ -722,11 +722,12 @@ class CompiledFunction:
 
 
 def _can_trace() -> bool:
-    """Returns whether tracing is possible: not under foreign torch modes or tracers, not in a
-    trace, not with other builtins."""
+    """Returns whether tracing is possible: not under foreign torch modes or tracers, not where
+    tensors may have tangents, not in a trace, not with other builtins."""
     return (
         (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
+        and not torch_private.duals_active()
         and not torch.jit.is_tracing()
         and dispatch_modes() == 0
         and _tracing != threading.get_ident()

@@ -32,6 +32,7 @@ from tracer_core.guards.source import Source, computed
 from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
+from tracer_core.torch_private.needed import AD_LEVEL
 from tracer_core.trace.suspended_generators import STEPPED
 
 #: Owners whose slots never change.
@@ -520,6 +521,7 @@ def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], s
         f"function_modes() == {len(state.devices)}",
         f"dispatch_modes() == {state.dispatch_modes}",
         f"deterministic() is {state.deterministic}",
+        f"forward_ad[{AD_LEVEL!r}] < 0",  # a graph computes no tangents
         "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
     ]
     if state.devices:

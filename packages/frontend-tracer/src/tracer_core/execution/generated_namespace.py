@@ -111,7 +111,7 @@ def runtime_namespace() -> dict[str, Any]:
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,
         "function_modes": needed.function_modes, "dispatch_modes": needed.dispatch_modes,
-        "jit_tracing": needed.jit_tracing,
+        "forward_ad": needed.forward_ad, "jit_tracing": needed.jit_tracing,
         "deterministic": needed.is_deterministic, "autocast": needed.is_autocast_on,
         "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
         "generator_states": _generator_states, "set_generator_states": _set_generator_states,

@@ -139,12 +139,17 @@ class Fakes:
                 return found
         if storage is not None:
             torch_private.join_storage(self.mode, real, self._storages)
+        try:
+            if self.shape_env is None:
+                fake = torch_private.to_fake(self.mode, real)
+            else:
+                fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+        except torch_private.no_fakes() as error:
+            raise Break("tensor_subclass", f"torch has no fake of {name or 'a tensor'}") from error
         if self.shape_env is None:
-            fake = torch_private.to_fake(self.mode, real)
             if storage is not None:
                 self._storages.setdefault(storage, fake.untyped_storage())
             return fake
-        fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
         for dim, (lowest, highest) in markers.dynamic_dims(real).items():
             if symbolic[dim]:
                 size, least = fake.shape[dim], 2 if lowest is None else max(lowest, 1)

@@ -89,6 +89,14 @@ def is_blind(func: Any) -> bool:
     return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
 
 
+#: Reductions of booleans whose fakes fail for symbolic sizes -> the operator with the same result.
+_PLAIN = {
+    one: getattr(torch, kind)
+    for kind in ("all", "any")
+    for one in names(f"_is_{kind}_true ops.aten._is_{kind}_true.default")
+}
+
+
 def recordable(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -104,4 +112,6 @@ def recordable(
         return torch.Tensor.new_empty, args, kwargs  # a tuple, as a graph has it, is data
     if func in _TYPE and len(args) == 2 and type(args[1]) is type(torch.FloatTensor):
         return func, (args[0], f"{args[1].__module__}.{args[1].__name__}"), kwargs
+    if func in _PLAIN and all(one.dtype is torch.bool for one in args):
+        func = _PLAIN[func]
     return func, args, kwargs

@@ -50,6 +50,13 @@ _BY_NAME: dict[str, str] = {
 _BY_IDENTITY = names("autograd.grad autograd.backward")
 
 
+#: The operators of torch.ao.quantization.FusedMovingAvgObsFakeQuantize.
+_OBSERVING = ("fused_moving_avg_obs_fake_quant", "_fused_moving_avg_obs_fq_helper")
+_OBSERVED = (
+    "input", "observer_on", "fake_quant_on", "running_min", "running_max", "scale", "zero_point",
+    "averaging_const", "quant_min", "quant_max", "ch_axis", "per_row_fake_quant",
+)  # fmt: skip
+
 #: Their fakes are not quantized.
 _QUANTIZING = ("quantize_per_", "_make_per_")
 _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -64,6 +71,8 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
             return "side_effect_native", f"{func} returns nothing: what it does cannot be recorded"
     if name.startswith(_QUANTIZING):
         return "tensor_subclass", f"{name}() makes a quantized tensor"
+    if name in _OBSERVING and _resizes_statistics(args, kwargs):
+        return _META, f"{name}() resizes the statistics of its channels"
     if func in _BY_IDENTITY:
         kind = _GRAD
     if kind is None:
@@ -77,6 +86,20 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
         return kind, f"{attribute} of a tensor is set"
     owner = "Tensor." if getattr(torch.Tensor, name, None) is func else ""
     return kind, f"{owner}{name}()"
+
+
+def _resizes_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether the operator of a fused observer with statistics of channels meets others
+    than one number a channel, as in its first call. Its fakes keep their sizes."""
+    given = dict(zip(_OBSERVED, args, strict=False)) | kwargs
+    if not given.get("per_row_fake_quant"):
+        return False
+    value = given.get("input", given.get("self"))
+    if value is None or "ch_axis" not in given:
+        return True
+    statistics = (given.get(name) for name in _OBSERVED[3:7])
+    channels = (value.shape[given["ch_axis"]],)
+    return any(one is None or one.shape != channels for one in statistics)
 
 
 def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:

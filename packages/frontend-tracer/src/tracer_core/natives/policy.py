@@ -118,6 +118,13 @@ _INLINE_FUNCTIONS = frozenset(
        "set_materialize_grads"))}
 )  # fmt: skip
 
+#: Python functions in whose calls `is_compiling()` says False: they compute something else where it
+#: says True. PaliGemma's attention is not causal: without a mask, which it drops in eager mode if no
+#: token is padding, every token attends to every other; while compiling it keeps the causal mask.
+_ANSWERED_AS_EAGER = frozenset(
+    {"transformers.models.paligemma.modeling_paligemma.PaliGemmaModel.forward"}
+)
+
 _TENSOR_CLASSES = classes("Tensor _C.TensorBase")
 
 
@@ -144,6 +151,12 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
             return Decision.BREAK, kind, f"{module}.{function.__qualname__} is not traced into"
         package = package.rpartition(".")[0]
     return Decision.INLINE, "", ""
+
+
+def is_answered_as_eager(function: types.FunctionType) -> bool:
+    """Returns whether `is_compiling()` says False in a call of a Python function."""
+    module = function.__globals__.get("__name__", "")
+    return f"{module}.{function.__code__.co_qualname}" in _ANSWERED_AS_EAGER
 
 
 def is_torch_operator(function: Any) -> bool:

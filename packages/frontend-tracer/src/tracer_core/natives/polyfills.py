@@ -144,3 +144,69 @@ def associative_scan(
     if reverse:
         results = [result.flip([0]) for result in results]
     return pytree.tree_unflatten([torch.movedim(result, 0, dim) for result in results], structure)
+
+
+def may_pack(encoder: Any, src: Any, padding: Any) -> bool:
+    """Returns whether torch.nn.TransformerEncoder puts its input into a nested tensor, in eager
+    mode, if the mask for padding is aligned to the left."""
+    first = encoder.layers[0]
+    attention = first.self_attn
+    if not (
+        torch.backends.mha.get_fastpath_enabled()
+        and getattr(encoder, "use_nested_tensor", False)
+        and not first.training
+        and src.dim() == 3
+        and not torch.is_autocast_enabled()
+    ):
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    read = (src, attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight,
+            attention.out_proj.bias, first.norm1.weight, first.norm1.bias, first.norm2.weight,
+            first.norm2.bias, first.linear1.weight, first.linear1.bias, first.linear2.weight,
+            first.linear2.bias)  # fmt: skip
+    return not any([one.requires_grad for one in read])
+
+
+def packs_plainly(encoder: Any, src: Any, padding: Any) -> bool:
+    """Returns whether `encode_packed` does what the encoder does: its layers are torch's own, and
+    the mask is checked and fits."""
+    return (
+        getattr(encoder, "mask_check", True)
+        and (padding.dtype is torch.bool or padding.is_floating_point())
+        and padding.dim() == 2
+        and padding.shape == src.shape[:2]
+        and not src.is_nested
+        and all([type(one) is torch.nn.TransformerEncoderLayer for one in encoder.layers])
+        and not any([one.training for one in encoder.layers])
+    )
+
+
+def encode_packed(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
+    """torch.nn.TransformerEncoder.forward where `may_pack`: rows of padding are zeros before the
+    norm if the mask is aligned to the left; in a nested tensor they do not exist."""
+    given = padding
+    if not padding.is_floating_point():  # True stands for padding
+        given = torch.zeros_like(padding, dtype=src.dtype).masked_fill(padding, float("-inf"))
+    kept = given.logical_not()
+    counted = torch.arange(kept.shape[1], device=kept.device) < kept.sum(1, keepdim=True)
+    aligned = (counted == kept).all()
+    dropped = kept.logical_not() & aligned
+    layers_mask = given.masked_fill(dropped, float("-inf"))
+    output = src
+    for layer in encoder.layers:
+        output = layer(
+            output, src_mask=None, is_causal=is_causal is True, src_key_padding_mask=layers_mask
+        )
+    output = output.masked_fill(dropped.unsqueeze(-1), 0.0).contiguous()
+    return output if encoder.norm is None else encoder.norm(output)
+
+
+def encode_nested(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
+    """torch.nn.TransformerEncoder.forward where `may_pack` and not `packs_plainly`: eager."""
+    return encode_eagerly(encoder, src, padding, is_causal)
+
+
+def encode_eagerly(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
+    """Calls torch.nn.TransformerEncoder.forward; a row of the effect table has it break the graph."""
+    return torch.nn.TransformerEncoder.forward(encoder, src, None, padding, is_causal)

@@ -100,6 +100,11 @@ def transforms_active() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def duals_active() -> bool:
+    """Returns whether tensors may have tangents (torch.autograd.forward_ad)."""
+    return bool(torch.autograd.forward_ad._current_level >= 0)
+
+
 def outside_transforms() -> Any:
     """Context without torch.func transforms."""
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack

@@ -206,6 +206,13 @@ def fake_failures() -> tuple[type[Exception], ...]:
     )
 
 
+def no_fakes() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that torch raises for a tensor of which it can make no fake."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.UnsupportedFakeTensorException,)
+
+
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     """Returns (value needed, shape needed): FakeTensor's exceptions for data-dependent values and
     shapes."""

@@ -31,3 +31,6 @@ key_set: Callable[[torch.Tensor], Any] = torch._C._dispatch_keys
 jit_tracing: Callable[[], Any] = torch._C._get_tracing_state
 is_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 is_autocast_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
+#: The namespace of torch.autograd.forward_ad, whose `AD_LEVEL` is negative outside of dual levels.
+forward_ad: dict[str, Any] = vars(torch.autograd.forward_ad)
+AD_LEVEL = "_current_level"

@@ -22,6 +22,7 @@ _NEEDED = """
 _C.TensorBase _C._are_functorch_transforms_active _C._dispatch_keys _C._DisableTorchDispatch
 _C._get_deterministic_algorithms _C._get_tracing_state _C._is_any_autocast_enabled _C._len_torch_dispatch_stack
 _C._len_torch_function_stack _C._set_grad_enabled _ops.OpOverload _ops.OpOverloadPacket
+autograd.forward_ad._current_level
 nn.modules.module.Module._call_impl
 overrides.TorchFunctionMode overrides._get_current_function_mode_stack utils._device.DeviceContext utils._pytree.tree_flatten
 utils._pytree.tree_leaves utils._pytree.tree_map_only utils._pytree.tree_unflatten utils._python_dispatch.TorchDispatchMode

@@ -378,7 +378,12 @@ class Operations(Component):
         """Returns whether comparing the container runs no user code."""
         return all(
             is_constant(child)
-            or (isinstance(child, CONTAINERS) and depth > 0 and self._plain(child, depth - 1))
+            or (
+                isinstance(child, CONTAINERS)
+                and depth > 0
+                and self.entries.operator_method(child, "__eq__") is ABSENT
+                and self._plain(child, depth - 1)
+            )
             or (not isinstance(child, torch.Tensor) and self.is_identity_comparable(child))
             for child in special_methods.held(container)
         )

@@ -445,8 +445,15 @@ _PRINTED_AS_READ = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, *_BRACKETS,
 
 
 def held(value: Any) -> list[Any]:
-    """Returns the keys and values of a dictionary, the items of another container."""
-    return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+    """Returns the keys and values of a dictionary, the items of another container. No method that
+    a subclass overrides is called."""
+    if isinstance(value, dict):
+        return [*dict.keys(value), *dict.values(value)]
+    base = next(kind for kind in _HOLDING if isinstance(value, kind))
+    return list(base.__iter__(value))
+
+
+_HOLDING = (list, tuple, set, frozenset, collections.deque)
 
 
 def _with_texts(tracer: Tracing, value: Any) -> Any:

@@ -28,6 +28,7 @@ from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.source import Source
+from tracer_core.natives import policy
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import FAKES_LOG
@@ -167,6 +168,8 @@ class Tracer(Machine, Tracing):
         self.subclasses.read(value, source)
 
     def is_compiling(self) -> bool:
+        if any(policy.is_answered_as_eager(frame.function) for frame in self.frames):
+            return False
         if not self.as_eager and not self.told_compiling:
             self.told_compiling = self.where()
         return not self.as_eager
