@@ -5,12 +5,13 @@ program: equal to eager, graphs and graph breaks, milliseconds of a settled call
 first, ours and torch.compile's, each beside eager's in the same process. ``--page`` writes the table
 to docs/ecosystem.md.
 
-How it is measured: a program gets a process of its own for each compiler, with empty caches and one
-thread. Three calls with different inputs are compared with eager's: results, arguments afterwards,
-gradients, modules and optimizers, the state of the random generator. Then eager and compiled take
-turns in rounds; a figure is the median of the rounds' processor time a call, so that other work on
-the machine counts little. What always holds: rows are resumable; a program that dies or takes too
-long costs its own row only; a program whose library is missing is a row "not installed".
+How it is measured: a program gets a process of its own for each compiler, with one thread: a fork of
+one that has imported the libraries and compiled another program. Three calls with different inputs
+are compared with eager's: results, arguments afterwards, gradients, modules and optimizers, the
+state of the random generator. Then eager and compiled take turns in rounds; a figure is the median
+of the rounds' processor time a call, so that other work on the machine counts little. What always
+holds: rows are resumable; a program that dies or takes too long costs its own row only; a program
+whose library is missing is a row "not installed".
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import collections
 import contextlib
 import importlib.metadata
 import statistics
+import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks import harness
 from benchmarks.ecosystem_programs import ECOSYSTEM, Program
+from benchmarks.forks import forked, short
 from benchmarks.timing import Plan, alternate, geometric_mean, milliseconds, table
 
 PAGE = harness.ROOT / "docs" / "ecosystem.md"
@@ -73,24 +74,31 @@ def _key(name: str, compiler: str) -> str:
 def _measure(
     store: harness.Store, names: Sequence[str], compiler: str, limit: float, jobs: int
 ) -> None:
-    """Measures the programs whose rows are not there yet."""
-
-    def answer(name: str) -> dict[str, Any]:
-        try:
-            row: dict[str, Any] = harness.fresh(
-                measure, name, compiler, limit=limit, environment=_ENVIRONMENT
-            )
-        except harness.Failed as error:
-            row = {"failed": str(error)[-2000:]}
-        return row
-
+    """Measures the programs whose rows are not there yet, those of a library by one process."""
     waiting = [name for name in names if store.stored(_key(name, compiler)) is None]
-    with ThreadPoolExecutor(jobs) as pool:
-        asked = {pool.submit(answer, name): name for name in waiting}
-        for done in as_completed(asked):
-            key = _key(asked[done], compiler)
-            store.put(key, done.result())
-            print(f"{key}: {_told(store.rows[key])}", flush=True)
+    shares = [waiting[n :: min(jobs, len(waiting))] for n in range(min(jobs, len(waiting)))]
+    lock = threading.Lock()
+
+    def kept(name: str, row: dict[str, Any]) -> None:
+        with lock:
+            store.put(_key(name, compiler), row)
+            print(f"{_key(name, compiler)}: {_told(row)}", flush=True)
+
+    def answer(share: Sequence[str]) -> None:
+        queue = list(share)[::-1]
+        while queue:
+            with harness.worker(serve, compiler, limit, environment=_ENVIRONMENT) as child:
+                while queue:
+                    name = queue.pop()
+                    try:
+                        kept(name, child.ask(name, limit=2 * limit + 60))
+                    except harness.Failed as error:  # of the process itself, which is replaced
+                        kept(name, {"failed": str(error)[-700:]})
+                        break
+
+    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+        for done in [pool.submit(answer, share) for share in shares]:
+            done.result()
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -108,19 +116,45 @@ def _told(row: dict[str, Any]) -> str:
 # One program --------------------------------------------------------------------------------------
 
 
-def measure(name: str, compiler: str) -> dict[str, Any]:
-    """In a child: the row of one program and compiler."""
+def serve(compiler: str, limit: float) -> Callable[[str], dict[str, Any]]:
+    """In a child: what answers a program's name with its row."""
     from tests.support import torchvision_ops
 
     warnings.simplefilter("ignore")
     torchvision_ops.define()
+    with _WATCHERS[compiler]({}):  # imports the compiler
+        pass
+    forked(_warm_up, compiler, limit=limit)
+
+    def answer(name: str) -> dict[str, Any]:
+        with contextlib.suppress(Exception):  # the fork says what is wrong with it
+            ECOSYSTEM[name].make()  # imports its libraries, for this program and the next
+        row: dict[str, Any] = forked(measure, name, compiler, limit=limit)
+        return row
+
+    return answer
+
+
+def _warm_up(compiler: str) -> None:
+    """Compiles a program that is none of the ecosystem's, so that the caches hold what every
+    program needs."""
+    import torch
+
+    net = torch.nn.Linear(4, 4)
+    with _WATCHERS[compiler]({}) as (compile_, _):
+        compile_(net)(torch.randn(3, 4)).relu().sum().backward()
+
+
+def measure(name: str, compiler: str) -> dict[str, Any]:
+    """In a fork: the row of one program and compiler."""
+    program = ECOSYSTEM[name]
     try:
-        version, row = _version(ECOSYSTEM[name].library), _measured(ECOSYSTEM[name], compiler)
+        row = _measured(program, compiler)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in (*harness.OURS, "benchmarks"):
             raise
         return {"missing": error.name}
-    return row | {"library": version}
+    return row | {"library": _version(program.library)}
 
 
 def _version(library: str) -> str:
@@ -147,7 +181,7 @@ def _measured(program: Program, compiler: str) -> dict[str, Any]:
                 _compare(program, number, want, got, rng=compiler == "ours")
             except Exception as error:
                 watched(compiled, number)
-                row.update(equal=False, call=number, error=_short(error))
+                row.update(equal=False, call=number, error=short(error, 300))
                 if got_no_further(error):
                     return row
                 break
@@ -253,13 +287,6 @@ def _compare(program: Program, number: int, want: _Called, got: _Called, *, rng:
     compare(want.state, got.state, tolerance, f"call {number}: state")
     if rng and not torch.equal(want.rng, got.rng):
         raise Mismatch(f"call {number}", "another state of the random generator")
-
-
-def _short(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[-2:]
-    where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]} ({where})"
 
 
 def _timed(program: Program, plain: Any, target: Any, compiled: Any) -> dict[str, float]:

@@ -376,7 +376,7 @@ def tokens_are_routed_to_a_heavy_branch() -> Any:
     return net.eval(), lambda: (torch.randn(2, 32, 32), torch.ones(2, 32).bool())
 
 
-@FAMILY.training("open_clip")
+@FAMILY.training("open_clip_torch")
 def contrastive_loss_of_a_small_clip() -> Any:
     from open_clip import CLIP, ClipLoss
 
@@ -394,7 +394,7 @@ def contrastive_loss_of_a_small_clip() -> Any:
     return run, lambda: (torch.randn(4, 3, 32, 32), *_tokens(12, 4)), (model,)
 
 
-@FAMILY.inference("open_clip")
+@FAMILY.inference("open_clip_torch")
 def coca_text_and_image_towers() -> Any:
     from open_clip import CLIP
 
