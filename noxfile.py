@@ -81,6 +81,38 @@ TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expect
 TEST_ALONE = ("accelerate==1.15.0",)
 TEST_ALONE_NEED = ("psutil==7.2.2",)
 
+#: The libraries whose programs `python -m benchmarks ecosystem` runs, and what they import; without
+#: their dependencies, because many would choose torch's version.
+ECOSYSTEM_ALONE = (
+    "accelerate==1.15.0", "annotated-types==0.8.0", "attrs==26.1.0", "autoray==0.11.0",
+    "beartype==0.23.1", "bitsandbytes==0.50.2", "botorch==0.18.1", "certifi==2026.10.19.post1",
+    "charset-normalizer==3.5.3", "cloudpickle==3.1.3", "CoLT5-attention==0.11.2",
+    "contourpy==1.3.3", "cycler==0.12.1", "denoising-diffusion-pytorch==2.3.4",
+    "diffusers==0.42.1", "e3nn==0.6.0", "einops==0.8.2", "einx==0.4.3", "ema-pytorch==0.8.3",
+    "entmax==1.3", "Farama-Notifications==0.0.6", "fonttools==4.68.0", "frozendict==2.5.1",
+    "ftfy==6.3.1", "gpytorch==1.15.2", "gymnasium==1.4.0", "higher==0.2.1",
+    "hyper-connections==0.4.11", "jaxtyping==0.3.11", "joblib==1.6.0", "kiwisolver==1.5.1",
+    "kornia==0.9.0", "kornia_rs==0.2.0", "lightning==2.6.6", "lightning-utilities==0.15.3",
+    "linear_operator==0.6.1", "lion-pytorch==0.2.5", "local-attention==1.11.2", "loguru==0.7.3",
+    "matplotlib==3.11.2", "monai==1.6.1", "multipledispatch==1.0.0", "narwhals==2.29.0",
+    "ncps==1.0.1", "neuraloperator==2.0.0", "nflows==0.14", "normflows==1.7.3",
+    "open_clip_torch==3.3.0", "opt-einsum-fx==0.1.4", "opt_einsum==3.4.0", "orjson==3.13.0",
+    "pandas==3.1.1", "peft==0.21.2", "psutil==7.2.2", "pydantic==2.14.4", "pydantic_core==2.50.5",
+    "pyparsing==3.3.3", "pyre-extensions==0.0.32", "pyro-api==0.1.2", "pyro-ppl==1.9.2",
+    "python-dateutil==4.0.0", "pytorch-forecasting==1.8.0", "pytorch-lightning==2.6.6",
+    "pytz==2026.6", "pyvers==0.2.3", "requests==2.34.2", "rotary-embedding-torch==0.9.1",
+    "scikit-base==1.2.0", "scikit-learn==1.9.1", "segmentation_models_pytorch==0.6.0",
+    "sentence-transformers==6.2.0", "six==1.17.0", "tensordict==0.15.3", "tensorly==0.10.0",
+    "tensorly-torch==0.5.0", "threadpoolctl==3.8.0", "torch-einops-utils==0.2.0",
+    "torch-ema==0.3", "torch-geometric==2.8.1", "torch-harmonics==0.9.3", "torch-pruning==1.6.1",
+    "torch_fidelity==0.4.0", "torchao==0.18.0", "torchcde==0.2.5", "torchdiffeq==0.2.5",
+    "torchist==1.0.1", "torchjd==0.18.0", "torchmetrics==1.9.0", "torchode==1.0.1",
+    "torchquad==0.6.0", "torchrl==0.14.1", "torchsde==0.2.6", "torchtyping==0.1.5",
+    "trampoline==0.1.2", "typeguard==4.6.1", "typing-inspect==0.9.0", "typing-inspection==0.4.5",
+    "tzdata==2026.6", "urllib3==2.8.0", "vector-quantize-pytorch==1.32.0", "wadler_lindig==0.1.8",
+    "wcwidth==0.9.4", "x-transformers==2.31.10", "xxhash==4.1.0", "zuko==1.6.0",
+)  # fmt: skip
+
 #: Kernels for GPUs are interpreted, and compiled for GPUs that are not there.
 TRITON = "triton==3.7.1"
 
@@ -393,6 +425,15 @@ def zoo(session: nox.Session) -> None:
     """
     install_all(session)
     session.run("python", "-m", "benchmarks", "zoo", *session.posargs)
+
+
+@nox.session
+def ecosystem(session: nox.Session) -> None:
+    """Programs of the libraries on top of PyTorch, eager, torch.compile and ours, each in a fresh
+    process. Resumable; ``nox -s ecosystem -- --page`` writes docs/ecosystem.md."""
+    install_all(session)
+    session.install("--no-deps", *ECOSYSTEM_ALONE)
+    session.run("python", "-m", "benchmarks", "ecosystem", *session.posargs)
 
 
 @nox.session

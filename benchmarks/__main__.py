@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("scenarios:generate", "tokens a second of generate(), by cache"),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
+    "ecosystem": ("ecosystem:main", "programs of many libraries: equal, graphs, breaks, speed"),
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),
     "training": ("training:main", "seven models trained for 20 steps, judged by float64"),
     "training_speed": ("training:speed", "milliseconds and memory of a training step"),

@@ -21,26 +21,32 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Plan:
     """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample
-    covers as many calls as take this long, because the clock costs time too."""
+    covers as many calls as take this long, because the clock costs time too; clock: seconds of
+    it."""
 
     rounds: int = 7
     seconds: float = 0.3
     least: int = 5
     shortest: float = 0.5e-3
+    clock: Callable[[], float] = time.perf_counter
 
 
 def per_call(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    calls: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Seconds a call, over `calls` calls."""
-    start = time.perf_counter()
+    start = clock()
     if kwargs:
         for _ in itertools.repeat(None, calls):
             function(*args, **kwargs)
     else:
         for _ in itertools.repeat(None, calls):
             function(*args)
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def turn(
@@ -48,12 +54,12 @@ def turn(
 ) -> float:
     """The median of one turn. The first call is not counted."""
     per_call(function, args, kwargs, 1)
-    once = per_call(function, args, kwargs, 1)
+    once = per_call(function, args, kwargs, 1, plan.clock)
     calls = max(1, int(plan.shortest / max(once, 1e-7)))
     wanted = max(plan.least, min(200, int(plan.seconds / max(once * calls, 1e-7))))
     samples = [once] if calls == 1 else []
     while len(samples) < wanted:
-        samples.append(per_call(function, args, kwargs, calls))
+        samples.append(per_call(function, args, kwargs, calls, plan.clock))
     return statistics.median(samples)
 
 

@@ -13,14 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
-import os
-import select
-import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -28,6 +22,7 @@ import torch
 
 import tracer_core
 from benchmarks import harness, models
+from benchmarks.forks import forked, short
 from benchmarks.timing import geometric_mean, table
 from benchmarks.zoo_models import ZOO
 from tracer_core.dispatch import compile_graph
@@ -252,7 +247,7 @@ def _checked(
                     want = _run(animal, number, plain, plain, train)
                 _compare_call(animal, number, want, plain, target, compiled, train)
             except Exception as error:
-                facts.update(equal=False, call=number, error=_short(error))
+                facts.update(equal=False, call=number, error=short(error))
                 break
             if number == 0:
                 facts.update(
@@ -330,12 +325,6 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _short(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[-2:]
-    where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(frames))
-    return f"{type(error).__name__}: {str(error)[:600]} ({where})"
-
-
 # The process --------------------------------------------------------------------------------------
 
 TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -389,54 +378,7 @@ def warm_up(task: str) -> None:
     tracer_core.reset()
 
 
-def forked(task: str, name: str) -> dict[str, Any]:
-    """Runs a task in a fork of this process."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _child(task, name, writer)
-    os.close(writer)
-    start = time.monotonic()
-    text = b"".join(_read(reader, start + LIMIT))
-    os.close(reader)
-    late = time.monotonic() - start >= LIMIT
-    if late:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if late:
-        return {"failed": f"no answer after {LIMIT:.0f} s"}
-    if not text:
-        return {"failed": f"ended with status {status}"}
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def _read(reader: int, end: float) -> Iterator[bytes]:
-    """What the child writes, until it closes the pipe or `end`."""
-    while (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select([reader], [], [], left)
-        if ready:
-            part = os.read(reader, 1 << 16)
-            if not part:
-                return
-            yield part
-
-
-def _child(task: str, name: str, writer: int) -> None:
-    try:
-        found = TASKS[task](name)
-    except BaseException as error:
-        if os.environ.get("ZOO_TRACEBACK"):
-            traceback.print_exc()
-        found = {"failed": _short(error)}
-    with os.fdopen(writer, "w") as file:
-        json.dump(found, file)
-    os._exit(0)
-
-
 def run_tasks(task: str, names: Sequence[str]) -> dict[str, Any]:
     """In a child: what a task finds of each model."""
     warm_up(task)
-    return {name: forked(task, name) for name in names}
+    return {name: forked(TASKS[task], name, limit=LIMIT) for name in names}
