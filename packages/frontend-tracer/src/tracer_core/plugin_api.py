@@ -59,6 +59,7 @@ from tracer_core.storage.cache_location import (
 )
 from tracer_core.storage.entries import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.entries import Entries, replace_file
+from tracer_core.torch_private.distributed import communicates
 from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ __all__ = [
     "add_value_check",
     "cache_folder",
     "checks_indices",
+    "communicates",
     "compile_graph",
     "contiguous_graph",
     "debug_folder",

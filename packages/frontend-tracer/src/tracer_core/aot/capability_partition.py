@@ -10,8 +10,8 @@ one for eager. Operators of one level form a partition. Values only flow upwards
 no cycle.
 
 What always holds: a partition's outputs share no memory with its inputs or with each other (a view
-that would is run eagerly); random numbers are drawn in the graph's order; writes to inputs come
-last; the results of a partition lie on one GPU, or on the CPU.
+that would is run eagerly); random numbers are drawn, and collectives issued, in the graph's order;
+writes to inputs come last; the results of a partition lie on one GPU, or on the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.dead_code import is_random, is_size
+from tracer_core.aot.dead_code import is_size, runs_once
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.frozen_parameters import compile_with_constants
 from tracer_core.aot.memory_owners import subgraph
@@ -283,10 +283,10 @@ class Partition:
             if node.op != "call_function" or _owner(node) is not node:
                 levels[node] = base
                 continue
-            random = is_random(node)
-            base = max(base, drawn) if random else base
+            once = runs_once(node)
+            base = max(base, drawn) if once else base
             levels[node] = base + (self._place(node) - base) % (self.last + 1)
-            drawn = levels[node] if random else drawn
+            drawn = levels[node] if once else drawn
         self._raise_views(levels)
         return levels
 

@@ -6,7 +6,7 @@ after the other; each returns the gradients of one bucket and the values that la
 
 Each operator runs once, in the subgraph of the first gradient that needs it. Views and sizes are
 recomputed where they are needed, so that no subgraph returns a view of its inputs. A graph that
-draws random numbers is not split, because the order of the draws would change.
+draws random numbers or communicates is not split, because the order would change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.dead_code import is_random, is_size
+from tracer_core.aot.dead_code import is_size, runs_once
 from tracer_core.aot.memory_owners import Owners, clone, subgraph
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 
@@ -75,7 +75,7 @@ def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
     """Splits a backward graph into at most one subgraph per number in `wanted`; a single one if it
     cannot be split.
     """
-    if any(map(is_random, backward.nodes)):
+    if any(map(runs_once, backward.nodes)):
         wanted = [0] * len(wanted)
     return _Cut(backward, wanted).parts()
 

@@ -1,13 +1,14 @@
 """Dead code elimination for ATen graphs, in place.
 
-Keeps inputs, writes, and operators that draw random numbers: eager draws them, so the rng stream
-must advance.
+Keeps inputs, writes, operators that draw random numbers (eager draws them, so the rng stream must
+advance), and collectives, which the other ranks wait for.
 """
 
 from __future__ import annotations
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import SYM_TYPES
 
 
@@ -21,12 +22,18 @@ def is_random(node: torch.fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def runs_once(node: torch.fx.Node) -> bool:
+    """Whether a node must run exactly once, in the order of the other such nodes: it draws random
+    numbers or communicates."""
+    return is_random(node) or torch_private.communicates(node.target)
+
+
 def has_effect(node: torch.fx.Node) -> bool:
     """Whether a node matters even if nobody reads its value."""
     if node.op in ("placeholder", "output"):
         return True
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and (schema.is_mutable or is_random(node))
+    return schema is not None and (schema.is_mutable or runs_once(node))
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_random
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.output_aliasing import FromGraph
@@ -65,6 +66,8 @@ class Differentiated:
             for node in joint.forward
         ):
             return "it draws random numbers on an accelerator"
+        if any(torch_private.communicates(node.target) for node in joint.forward):
+            return "it communicates, which the other ranks would not do again"
         placeholders = [node for node in joint.forward if node.op == "placeholder"]
         for index in self.mutations:
             node = placeholders[index]

@@ -13,7 +13,7 @@ operators are recomputed; a budget below 1 allows costlier operators too, cheape
 until the saved bytes fit. For backends that fuse, the outputs of normalizations are recomputed from
 their inputs and statistics (see `norm_recomputation`).
 
-What always holds: random operators and nodes of the backward itself are never computed twice;
+What always holds: random operators, collectives and nodes of the backward itself are never computed twice;
 values that share memory are saved once, and their views are recomputed; some values are packed
 (`saved_tensors`); an input that the forward writes to is saved as it was before.
 """
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
-from tracer_core.aot.dead_code import is_random, is_size, remove_dead_nodes
+from tracer_core.aot.dead_code import is_size, remove_dead_nodes, runs_once
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.memory_owners import Owners, clone
@@ -225,9 +225,10 @@ class Partitioner:
             seen.add(node)
             if node in chosen or node.op == "placeholder":
                 saved.add(node)
-            elif is_random(node):
+            elif runs_once(node):
                 raise ValueError(
-                    f"partition has {node.name} computed again, which draws random numbers"
+                    f"partition has {node.name} computed again, which draws random numbers or"
+                    " communicates"
                 )
             else:
                 waiting += node.all_input_nodes
@@ -248,7 +249,7 @@ class Partitioner:
             for node in self.joint.forward
             if node.op == "call_function"
             and not self._cheap(node)
-            and not is_random(node)
+            and not runs_once(node)
             and not is_size(node)
         ]
         heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
@@ -263,7 +264,7 @@ class Partitioner:
         if node.target is operator.getitem:
             return False
         tags = getattr(node.target, "tags", ())
-        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not is_random(node)
+        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not runs_once(node)
 
     def _decisive(self) -> set[Node]:
         """Returns the rounded values that comparisons of either pass read: never recomputed."""
@@ -469,7 +470,7 @@ class Partitioner:
             while waiting:
                 top = waiting[-1]
                 missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
-                lost = top in self.forward and (top.op == "placeholder" or is_random(top))
+                lost = top in self.forward and (top.op == "placeholder" or runs_once(top))
                 if lost and top not in made:
                     reason = f"the backward needs {top.name}, which the forward has not saved"
                     raise LoweringUnsupported(reason)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_random
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.runner import Runner
@@ -60,6 +61,8 @@ def _supports(node: torch.fx.Node) -> str | None:
     """Returns why PyTorch has to run an operator."""
     if is_random(node):
         return "it draws PyTorch's random numbers"
+    if torch_private.communicates(node.target):
+        return "it is a collective"
     values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
     if torch.bfloat16 in dtypes:

@@ -37,7 +37,7 @@ from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.may_raise import may_raise_of, unread_risks
+from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
     end_is_seen,
@@ -228,6 +228,8 @@ class Generator:
     def _run_graph(self, inputs: str, runner: CompiledGraph) -> list[str]:
         """Emits the graph call. If the graph raises, its mutations of inputs are undone and the
         program runs in eager mode instead, with its own effects, handlers and exception."""
+        if communicates(self.tracer.recorder.graph):
+            return [f"y = {self._graph_call(inputs)}"]  # other ranks would not run it again
         mutated = self._mutated_inputs()
         tensors = ", ".join(self.entry.use(one.source) for one in mutated)
         uses_rng = any(_uses_rng(node) for node in self.tracer.recorder.graph.nodes)
@@ -248,12 +250,9 @@ class Generator:
             failed = "return Suspended(GRAPH_RAISED, (AssertionFailed(),))"
             condition = self._output(self.tracer.recorder.asserted)
             asserted = [f"if not {condition}:", *(f"    {line}" for line in (*restored, failed))]
-        call = f"graph({inputs})"
-        if self.tracer.recorder.state_nodes:
-            call = f"run_restoring(graph, {inputs})"
         return [
             *before,
-            f"try: y = {call}",
+            f"try: y = {self._graph_call(inputs)}",
             # the backend is at fault; the program has no handler for it
             "except TracerError: raise",
             "except Exception as error:",
@@ -262,6 +261,10 @@ class Generator:
             "    return Suspended(GRAPH_RAISED, (error,))",
             *asserted,
         ]
+
+    def _graph_call(self, inputs: str) -> str:
+        restores = self.tracer.recorder.state_nodes
+        return f"run_restoring(graph, {inputs})" if restores else f"graph({inputs})"
 
     def _snapshot(self, mutated: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
         lowered = runner.artifacts is not None and not runner.artifacts.modes

@@ -100,6 +100,15 @@ def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
     return MayRaise(frozenset(in_order), frozenset(loose))
 
 
+def communicates(graph: torch.fx.Graph) -> bool:
+    """Returns whether a graph, or a subgraph of it, has a collective. A rank must not run such a
+    graph again by itself, whatever it raised."""
+    return any(
+        torch_private.communicates(node.target) or any(map(communicates, _graphs(node)))
+        for node in graph.nodes
+    )
+
+
 def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx.Node]:
     """Finds what must be computed although neither an output nor a write to an input reads it:
     results of nodes that may raise. graph: without its output node."""
@@ -239,7 +248,8 @@ def _name(target: Any) -> str:
 
 def _is_torchs(target: Any) -> bool:
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).startswith(("aten.", "prims."))
+        # A collective that fails ends the job, not the graph.
+        return str(target).startswith(("aten.", "prims.")) or torch_private.communicates(target)
     is_builtin = type(target).__module__ == "builtins" and not hasattr(target, "__code__")
     if isinstance(target, str) or is_builtin:
         return True

@@ -18,6 +18,7 @@ from tracer_core.aot.fake_fixups import DTYPE_OF_FIRST
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
+_collectives = operators("_c10d_functional")
 
 
 #: (arguments) -> a tensor laid out like the result, None where the fake is right.
@@ -336,6 +337,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten._transformer_encoder_layer_fwd.default, aten.isin.Tensor_Tensor,
             aten.isin.Tensor_Scalar, aten.log_sigmoid_forward.default,
             aten._log_softmax_backward_data.default, aten.native_layer_norm_backward.default,
+            _collectives.all_reduce.default, _collectives.broadcast.default,
         ),
         _of_backward(_contiguous): (
             aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default,

@@ -38,8 +38,18 @@ _NATIVE_MODULES = frozenset(
         *modules.OPERATOR_MODULES,
     }
 )
-#: Functions that run natively although their module's do not: torch._check tests sizes with one.
-_NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_true"})
+#: Functions that run natively although their module's do not: torch's Python asks about sizes with
+#: them.
+_NATIVE_FUNCTIONS = frozenset(
+    f"torch.fx.experimental.symbolic_shapes.{name}"
+    for name in (
+        "expect_true",
+        "guard_or_false",
+        "guard_or_true",
+        "has_free_unbacked_symbols",
+        "statically_known_true",
+    )
+)
 #: Packages whose Python code breaks the graph -> kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
     "torch.autograd": "autograd_in_graph",

@@ -56,6 +56,20 @@ class GroupBy:
             self.current_key = self.value if self.key is None else self.key(self.value)
 
 
+class FinishedWork:
+    """The handle of a collective with ``async_op=True`` in the graph, which waits for it by itself
+    where its result is used first. No trace hands it to the program: see `tables/collectives.py`."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+
 def use_grad_for_differentiable(step: Any, args: Any, kwargs: Any) -> Any:
     """The wrapper that torch.optim's _use_grad_for_differentiable puts around Optimizer.step."""
     before = torch.is_grad_enabled()

@@ -57,6 +57,13 @@ from tracer_core.torch_private.dispatch import (
 from tracer_core.torch_private.distributed import (
     active_replica,
     buckets_of,
+    communicates,
+    default_group,
+    default_group_name,
+    group_name,
+    group_rank_and_size,
+    rank_within,
+    reduction_name,
     share_module_state,
 )
 from tracer_core.torch_private.fakes import (

@@ -1,4 +1,6 @@
-"""DistributedDataParallel's buckets, and the state that `fully_shard` keeps for a module."""
+"""Process groups and collectives, DistributedDataParallel's buckets, and the state that `fully_shard`
+keeps for a module.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,59 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+#: Namespaces of the functional collectives: every rank of a group must call them in one order.
+_COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+
+
+def communicates(target: Any) -> bool:
+    """Returns whether a node's target is a collective, or waits for one: it runs exactly once, in
+    the program's order, on every rank."""
+    return getattr(target, "namespace", None) in _COLLECTIVES
+
+
+def default_group() -> Any:
+    """Returns the default process group, or None before ``init_process_group``."""
+    return torch.distributed.GroupMember.WORLD
+
+
+def group_name(group: Any) -> str:
+    """Returns the name by which functional collectives know a process group; empty for what is no
+    group of this process, and for a group whose collectives are being coalesced."""
+    if not isinstance(group, torch.distributed.ProcessGroup):
+        return ""
+    world = torch.distributed.distributed_c10d._world
+    if group in world.pg_coalesce_state or group not in world.pg_map:
+        return ""
+    return str(group.group_name)
+
+
+def default_group_name() -> str:
+    return group_name(default_group())
+
+
+def group_named(name: str) -> Any:
+    """Returns the process group of that name."""
+    return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+
+
+def group_rank_and_size(name: str) -> tuple[int, int]:
+    """Returns this process's rank in a group, and the group's size."""
+    group = group_named(name)
+    return group.rank(), group.size()
+
+
+def rank_within(name: str, rank: int) -> int:
+    """Returns the rank in a group of a process whose global rank is given."""
+    return torch.distributed.get_group_rank(group_named(name), rank)
+
+
+def reduction_name(op: Any) -> str:
+    """Returns the name by which functional collectives know a reduction; empty if they do not."""
+    import torch.distributed._functional_collectives as functional  # heavy: DTensor's mesh
+
+    table = functional.REDUCE_OP_TO_STR
+    return next((text for known, text in table.items() if known == op), "")
 
 
 def active_replica() -> Any:

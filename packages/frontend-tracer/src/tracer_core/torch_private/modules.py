@@ -21,7 +21,10 @@ C_MODULES = ("torch._C._nn", "torch._C")
 HIGHER_ORDER_PACKAGES = ("torch._functorch", "torch._higher_order_ops")
 COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 #: Modules and functions in these packages that are Python like any other.
-PLAIN_MODULES = frozenset({"torch._functorch.apis", "torch._functorch.functional_call"})
+PLAIN_MODULES = frozenset(
+    {"torch._functorch.apis", "torch._functorch.functional_call",
+     "torch.distributed._functional_collectives"}
+)  # fmt: skip
 PLAIN_FUNCTIONS = (
     "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg"
 )  # fmt: skip

@@ -15,7 +15,15 @@ from typing import Any
 
 import torch
 
-from inductor_backend.kernels import conv1x1, packed, packed_ops, rng, small_gemm, winograd
+from inductor_backend.kernels import (
+    collectives,
+    conv1x1,
+    packed,
+    packed_ops,
+    rng,
+    small_gemm,
+    winograd,
+)
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from tracer_core.plugin_api import operators
 
@@ -315,6 +323,14 @@ def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choi
     )
 
 
+#: On every device.
+WAIT = Choice(
+    collectives.wait,
+    f"{collectives.__name__}:wait",
+    "python",
+    "it keeps the operands alive",
+    symbolic=True,
+)
 _PACKED_POSTS = frozenset(packed.POSTS)
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
@@ -329,4 +345,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
     rng.bernoulli: _drawn,
+    collectives.wait: lambda target, args, hint: WAIT,
 }

@@ -45,7 +45,7 @@ from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides
-from tracer_core.plugin_api import BackendError, CompileSpec
+from tracer_core.plugin_api import BackendError, CompileSpec, communicates
 
 #: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
@@ -201,7 +201,7 @@ class GraphLowering:
         if node.target is aten.copy_.default:
             self.env[node] = self.write_input(node)
             return
-        if not node.users and node.target in LOWERINGS:
+        if not node.users and node.target in LOWERINGS and not communicates(node.target):
             return
         if node in self.sums:
             if node is self.sums[node].node:

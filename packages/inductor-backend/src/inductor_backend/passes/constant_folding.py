@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import runs_once
 from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.passes.constant_subgraph import VIEWS, made_of
 from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
@@ -72,14 +73,13 @@ def _is_known(node: Node, known: dict[Node, bool]) -> bool:
     if makes_known_values(node):
         return value.device.type == "cpu"
     schema = getattr(node.target, "_schema", None)
-    fixed = torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
     return (
         node.op == "call_function"
         and bool(node.all_input_nodes)
         and all(known[source] for source in node.all_input_nodes)
         and schema is not None
         and not schema.is_mutable
-        and fixed
+        and not runs_once(node)
         and value.device.type == "cpu"
         and all(isinstance(size, int) for size in value.shape)
     )
@@ -147,12 +147,11 @@ def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erases nodes that only served what is a constant now."""
     for node in reversed(list(graph.nodes)):
         schema = getattr(node.target, "_schema", None)
-        drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         removable = node.op == "get_attr" or (
             node.op == "call_function"
             and schema is not None
             and not schema.is_mutable
-            and not drawn
+            and not runs_once(node)
         )
         if removable and not node.users:
             graph.erase_node(node)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import runs_once
 from inductor_backend.passes.fx_edit import Editor, aten
 
 #: Operators whose result is a view of their first argument.
@@ -117,8 +118,8 @@ def _without(
 
 
 def _has_effect(node: torch.fx.Node) -> bool:
-    tags, schema = getattr(node.target, "tags", ()), getattr(node.target, "_schema", None)
-    return torch.Tag.nondeterministic_seeded in tags or bool(schema and schema.is_mutable)
+    schema = getattr(node.target, "_schema", None)
+    return runs_once(node) or bool(schema and schema.is_mutable)
 
 
 def _is_result(editor: Editor, node: torch.fx.Node) -> bool:

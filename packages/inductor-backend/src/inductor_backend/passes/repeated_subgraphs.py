@@ -3,7 +3,7 @@
 The nodes of all instances pair up one by one: same operator, same constants, inputs of the same
 shape, strides and dtype. An instance reads only itself, the one before, graph inputs, and values
 computed before the first instance; only itself, the next one and the graph's outputs read it.
-Instances draw no random numbers and mutate nothing.
+Instances draw no random numbers, do not communicate and mutate nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import runs_once
 from inductor_backend.passes.constant_subgraph import VIEWS
 from tracer_core.plugin_api import operators
 
@@ -262,6 +263,4 @@ def _writes(node: Node) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    return node.target not in WITHOUT_DROPOUT and torch.Tag.nondeterministic_seeded in getattr(
-        node.target, "tags", ()
-    )
+    return node.target not in WITHOUT_DROPOUT and runs_once(node)

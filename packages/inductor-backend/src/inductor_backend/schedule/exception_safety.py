@@ -22,6 +22,7 @@ from inductor_backend.ir.nodes import BufferKind, Program
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
+from tracer_core.plugin_api import communicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ def _never_raises(node: torch.fx.Node) -> bool:
     if str(target).rpartition(".")[0] in _DIVISIONS:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    if communicates(target):
+        return True  # a collective that fails ends the job
     if target.namespace not in ("aten", "prims"):
         return False
     fallback = FALLBACKS.get(target)

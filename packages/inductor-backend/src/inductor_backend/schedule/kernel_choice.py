@@ -14,8 +14,8 @@ from typing import Any
 from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.kernels import packed_ops, unaligned_gemm
-from inductor_backend.kernels.selection import Choice, Operand, aten_choice, best
+from inductor_backend.kernels import collectives, packed_ops, unaligned_gemm
+from inductor_backend.kernels.selection import WAIT, Choice, Operand, aten_choice, best
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -45,7 +45,7 @@ OUT_FORMS = frozenset(
 #: Operators that return several tensors, of which the backend's call computes one.
 ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
-#: GPU operators that only the backend's own graph rewrites create.
+#: GPU operators that only the backend's own graph rewrites and lowerings create.
 CUDA_KERNELS = {
     unaligned_gemm.mm: Choice(
         unaligned_gemm.mm,
@@ -53,7 +53,8 @@ CUDA_KERNELS = {
         "python",
         "a product a class of rows, each aligned",
         symbolic=True,
-    )
+    ),
+    collectives.wait: WAIT,
 }
 
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from tracer_core.natives import replicas
 from tracer_core.natives.effects import breaks, special, special_each
+from tracer_core.natives.groups import name_of, rank_and_size
 from tracer_core.natives.queries import applied, query
 from tracer_core.torch_private.modules import FULLY_SHARD
 from tracer_core.torch_private.names import names
@@ -67,14 +68,14 @@ for _function, _reason in (
 # -- queries about the process group --
 
 
-_QUERIES = "is_available is_initialized get_rank get_world_size"
+_QUERIES = "is_available is_initialized"
+_OF_GROUPS = "get_rank get_world_size"
 
 
-@special_each(*(names(_QUERIES, of="distributed") if dist.is_available() else ()))
+@special_each(*(names(f"{_QUERIES} {_OF_GROUPS}", of="distributed") if dist.is_available() else ()))
 def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Guards the function's answer. A query about a specific process group breaks the graph."""
-    if any(argument is not None for argument in (*args, *kwargs.values())):
-        tracer.break_graph(
-            "processes", f"torch.distributed.{function.__name__}() of a group is called"
-        )
-    return query(tracer, partial(function, *args, **kwargs))
+    """Guards the function's answer. args, kwargs: a group, if any."""
+    groups = [argument for argument in (*args, *kwargs.values()) if argument is not None]
+    if not groups:
+        return query(tracer, partial(function, *args, **kwargs))
+    return rank_and_size(tracer, name_of(tracer, groups[0]))[function is dist.get_world_size]

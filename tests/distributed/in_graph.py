@@ -1,0 +1,197 @@
+"""What the ranks run for test_in_graph.py: collectives that are nodes of the captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+import tracer_core
+from tests.distributed.training import CLOSE, EXACT, told
+from tracer_core.testing import CaptureCounter, compare
+
+Program = Callable[[torch.Tensor], Any]
+#: Functional collectives have these names since torch 2.13; before, those of the second column.
+_NAMES = {
+    "all_gather_single": "all_gather_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+}
+gather, scatter = (
+    getattr(functional, new, getattr(functional, old, None)) for new, old in _NAMES.items()
+)
+
+
+# -- functional --
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+
+def averaged(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x.t() * 2, "avg", dist.group.WORLD)
+
+
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    return gather(x + 1, 0, dist.group.WORLD).relu()
+
+
+def gathered_columns(x: torch.Tensor) -> torch.Tensor:
+    return gather(x + 1, 1, dist.group.WORLD).sin()
+
+
+def scattered(x: torch.Tensor) -> torch.Tensor:
+    return scatter(x + 1, "sum", 0, dist.group.WORLD).relu()
+
+
+def scattered_columns(x: torch.Tensor) -> torch.Tensor:
+    return scatter(x + 1, "sum", 1, dist.group.WORLD).exp()
+
+
+def exchanged(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_to_all_single(x.sin(), None, None, dist.group.WORLD) * 2
+
+
+def exchanged_parts(x: torch.Tensor) -> torch.Tensor:
+    rank = dist.get_rank()
+    sizes = [1 + 2 * rank, 1 + 2 * rank] if rank else [1, 3]
+    return functional.all_to_all_single(x[: sum(sizes)].sin(), [1, 3] if rank == 0 else [3, 3],
+                                        sizes, dist.group.WORLD) * 2  # fmt: skip
+
+
+def broadcast(x: torch.Tensor) -> torch.Tensor:
+    return functional.broadcast(x * 3, 1, dist.group.WORLD) + x
+
+
+def two_in_a_row(x: torch.Tensor) -> torch.Tensor:
+    """Both are issued before the first result is used."""
+    left = functional.all_reduce(x.sin(), "sum", dist.group.WORLD)
+    right = functional.all_reduce(x.cos(), "max", dist.group.WORLD)
+    return (x.exp() + 1).tanh() * right + left
+
+
+def operand_written_later(x: torch.Tensor) -> torch.Tensor:
+    """What a collective reads must not be overwritten before the wait."""
+    y = x * 3
+    total = gather(y, 0, dist.group.WORLD)
+    for _ in range(4):
+        y = (y + 1).softmax(1)
+    return total.sum(0) + y
+
+
+def unread(x: torch.Tensor) -> torch.Tensor:
+    functional.all_reduce(x.sin(), "sum", dist.group.WORLD)
+    return x.cos()
+
+
+def by_name(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x, "sum", "0") * x
+
+
+# -- in place --
+
+
+def reduced(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+def reduced_argument(x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.sin()
+
+
+def reduced_view(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    dist.all_reduce(y[1:3], group=dist.group.WORLD)
+    return y * 2
+
+
+def gathered_list(x: torch.Tensor) -> torch.Tensor:
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.exp())
+    return torch.cat(parts) * 2
+
+
+def gathered_into(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(dist.get_world_size() * x.shape[0], *x.shape[1:])
+    dist.all_gather_into_tensor(out, x.exp())
+    return out.sum(0)
+
+
+def scattered_into(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(x.shape[0] // dist.get_world_size(), *x.shape[1:])
+    dist.reduce_scatter_tensor(out, x.exp())
+    return out + 1
+
+
+def broadcast_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x + dist.get_rank()
+    dist.broadcast(y, src=1)
+    return y * 3
+
+
+def exchanged_into(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    dist.all_to_all_single(out, x.sin())
+    return out * 2
+
+
+def waited(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    work = dist.all_reduce(y, async_op=True)
+    z = x.cos()
+    work.wait()
+    return y * z
+
+
+def of_group(x: torch.Tensor) -> torch.Tensor:
+    y = x + dist.get_rank(GROUP[0]) * dist.get_world_size(GROUP[0])
+    dist.all_reduce(y, group=GROUP[0])
+    dist.broadcast(y, 0, group=GROUP[0])
+    return y * 2
+
+
+#: A group beside the default one; made by `called`.
+GROUP: list[Any] = []
+#: All are one graph.
+PROGRAMS: dict[str, Program] = {
+    one.__name__: one
+    for one in (
+        summed, averaged, gathered, gathered_columns, scattered, scattered_columns, exchanged,
+        exchanged_parts, broadcast, two_in_a_row, operand_written_later, unread, by_name, reduced,
+        reduced_argument, reduced_view, gathered_list, gathered_into, scattered_into,
+        broadcast_in_place, exchanged_into, waited, of_group,
+    )
+}  # fmt: skip
+#: Rows of the argument, where they are not four.
+ROWS = {"exchanged_parts": 6}
+
+
+def _plain(value: Any) -> Any:
+    """Waits: eager's functional collectives return a tensor that waits when it is used."""
+    return value.wait() if isinstance(value, functional.AsyncCollectiveTensor) else value
+
+
+def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[str, Any]:
+    """Three calls of each program, with values that differ; the arguments are compared, too."""
+    if not GROUP:
+        GROUP.append(dist.new_group([0, 1]))
+    seen = {}
+    for name in names:
+        function = PROGRAMS[name]
+        with CaptureCounter() as counter:
+            fast = tracer_core.compile(function, backend=backend, dynamic=dynamic)
+            for number in range(3):
+                results = []
+                for one in (function, fast):
+                    rows = ROWS.get(name, 4)
+                    x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
+                    results.append([_plain(one(x)), x])
+                compare(*results, EXACT if backend.endswith("eager") else CLOSE)
+        seen[name] = told(counter)
+    return seen
