@@ -32,6 +32,7 @@ from tracer_core.fx_capture.graph_breaks import (
     WantsNumbers,
     WantsSymbols,
 )
+from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.unbacked import ASSERTIONS
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig
@@ -210,8 +211,10 @@ def _trace(
                 _, step = tracer.recorder.program_modes[0]
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)
-            if tracer.recorder.asserted is not None and tracer.fakes.any_was_written():
-                reason = "an input is mutated before what the program asserts is checked"
+            if tracer.recorder.asserted is not None and (
+                tracer.fakes.any_was_written() or communicates(tracer.recorder.graph)
+            ):  # the program could not run again in eager mode
+                reason = "an input is mutated, or ranks communicate, before an assertion is checked"
                 raise WantsNoAssertions(tracer.outer_step, "data_dependent_branch", reason)
             for _, step in tracer.subclasses.entered():
                 reason = "the graph ends inside a mode" if broken is None else broken.reason

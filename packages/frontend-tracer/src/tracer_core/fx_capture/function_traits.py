@@ -28,7 +28,7 @@ _SLOTS: dict[Any, str] = {
     for name, function in vars(torch.Tensor).items()
     if type(function) is types.FunctionType and name.startswith("__")
 }
-_SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
 _NEW, _TYPE = frozenset(names("Tensor.new")), frozenset(names("Tensor.type"))
 _TORCHS = ("aten", "prims")
 _OF_NUMBERS = frozenset(names("tensor as_tensor"))
@@ -106,7 +106,7 @@ def recordable(
         if kwargs.keys() <= {"dtype", "device"}:
             usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()
             return torch.scalar_tensor, args, {**kwargs, "dtype": kwargs.get("dtype") or usual}
-    if func in _SUBSCRIPTS and len(args) == 2 and type(args[1]) is torch.SymInt and not kwargs:
+    if func in SUBSCRIPTS and len(args) == 2 and type(args[1]) is torch.SymInt and not kwargs:
         return torch.Tensor.select, (args[0], 0, args[1]), kwargs
     if func in _NEW and len(args) == 2 and isinstance(args[1], torch.Size):
         return torch.Tensor.new_empty, args, kwargs  # a tuple, as a graph has it, is data

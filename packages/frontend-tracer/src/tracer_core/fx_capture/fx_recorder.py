@@ -17,10 +17,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
-from tracer_core.fx_capture import out_variants
+from tracer_core.fx_capture import higher_order_calls, out_variants
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
     EFFECT_ONLY,
+    SUBSCRIPTS,
     is_blind,
     name_of,
     operator_name,
@@ -57,6 +58,7 @@ _DISPATCHED = (
     types.MethodWrapperType,
     types.WrapperDescriptorType,
 )
+_INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
@@ -113,6 +115,9 @@ class Recorder(WrittenGraph):
         self.may_follow_data, self.floats = may_follow_data, floats
         #: Whether all assertions of the program hold: a result that the entry reads, or None.
         self.asserted: torch.Tensor | None = None
+        #: Whether subscripts by 0-d tensors read elements (in a function of scores), rather than
+        #: ask for the values of the indices.
+        self.reads_elements = False
 
     # -- unbacked SymInts --
 
@@ -223,6 +228,10 @@ class Recorder(WrittenGraph):
         """Rewrites a call so that no symbolic scalar in it is specialized."""
         if self.sizes.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
+        if self.reads_elements and func in SUBSCRIPTS and not kwargs:
+            indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(map(_is_element, indices)):
+                func, args = higher_order_calls.read_element, (args[0], *indices)
         func, args, kwargs = recordable(func, args, kwargs)
         for key in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[key], torch.Tensor):
@@ -385,6 +394,13 @@ class _Mode(TorchFunctionMode):
         except Break as error:
             self.recorder.broken = error
             raise
+
+
+def _is_element(index: Any) -> bool:
+    """Returns whether an index of a subscript names one element of a dimension."""
+    if isinstance(index, torch.Tensor):
+        return index.dim() == 0 and index.dtype in _INDICES
+    return type(index) in (int, torch.SymInt)
 
 
 def _unlike_a_graph_value(value: Any) -> bool:

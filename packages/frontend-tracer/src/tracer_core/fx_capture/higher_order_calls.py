@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import flex_attention
 from tracer_core.aot.rng import REGIONS
 from tracer_core.torch_private.needed import pytree
 
@@ -213,6 +214,50 @@ class HookCall(Target):
 
     def __call__(self, tensor: torch.Tensor, *outer: Any) -> None:
         tensor.register_hook(lambda gradient: self.graph(*outer, gradient)[0])
+
+
+def read_element(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
+    """Subscripts a tensor by 0-d tensors, in a function of scores: a read of elements, where eager's
+    subscript asks for the values of the indices."""
+    places = [
+        one
+        if isinstance(one, torch.Tensor)
+        else torch.full((), one, dtype=torch.int64, device=tensor.device)
+        for one in indices
+    ]
+    return torch.ops.aten.index.Tensor(tensor, places)
+
+
+@dataclass(eq=False)
+class FlexAttentionCall(Target):
+    """Calls flex_attention. graphs: the captured score_mod and mask_mod, which `program` (see
+    `flex_attention.Flex`) was made of."""
+
+    program: str
+    scale: float
+    score_graph: torch.fx.GraphModule | None = field(default=None, repr=False)
+    mask_graph: torch.fx.GraphModule | None = field(default=None, repr=False)
+    title = "flex_attention"
+
+    def __call__(
+        self, query: Any, key: Any, value: Any, blocks: Any, buffers: Any, numbers: Any
+    ) -> Any:
+        return flex_attention.attention(
+            query, key, value, blocks, buffers, numbers, self.scale, self.program
+        )
+
+
+@dataclass(eq=False)
+class MaskCall(Target):
+    """Calls a function of scores at all positions of (batch, head, query, key)."""
+
+    program: str
+    device: torch.device
+    graph: torch.fx.GraphModule = field(repr=False)
+    title = "create_mask"
+
+    def __call__(self, sizes: Any, buffers: Any, numbers: Any) -> Any:
+        return flex_attention.mask(sizes, buffers, numbers, self.device, self.program)
 
 
 class Tensor:

@@ -33,7 +33,8 @@ _BY_VALUE = frozenset(
      "matrix_exp", "matrix_power", "max_unpool1d", "max_unpool2d", "max_unpool3d",
      "multi_margin_loss", "multilabel_margin_loss", "multinomial", "nanquantile", "nll_loss",
      "nll_loss2d", "nll_loss_nd", "normal", "one_hot", "ormqr", "pack_padded_sequence",
-     "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "renorm",
+     "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "read_element",
+     "renorm",
      "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
      "segment_reduce", "slogdet", "svd", "symeig", "take", "take_along_dim", "tensor_split",
      "triangular_solve", "assert", "assert_async", "check"}
@@ -42,8 +43,8 @@ _BY_VALUE = frozenset(
 _ASSERTED = frozenset(
     {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index",
      "index_add", "index_copy", "index_fill", "index_put", "index_select", "multi_margin_loss",
-     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "scatter", "scatter_add",
-     "take", "take_along_dim"}
+     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "read_element",
+     "scatter", "scatter_add", "take", "take_along_dim"}
 )  # fmt: skip
 #: Linear algebra operators that accept any matrix.
 _ANY_MATRIX = frozenset(

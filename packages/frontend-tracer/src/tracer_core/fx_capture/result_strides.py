@@ -233,7 +233,7 @@ def _indexed(args: tuple[Any, ...]) -> torch.Tensor | None:
     ]
     operands = [value.as_strided(sizes, steps)]
     for dim in given:
-        one = indices[dim].reshape(*indices[dim].shape, *(1 for _ in after))
+        one = indices[dim].reshape((*indices[dim].shape, *(1 for _ in after)))
         operands.append(one.expand(sizes))
     return torch.empty_strided(sizes, torch_private.elementwise_strides(operands), device="meta")
 

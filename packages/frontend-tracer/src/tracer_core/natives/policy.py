@@ -20,10 +20,11 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
 class Decision(enum.Enum):
     """INLINE: interpret its bytecode. NATIVE: call it; its tensor operators are recorded and its
-    arguments are read at every depth. BREAK: break the graph."""
+    arguments are read at every depth. IGNORE: return None. BREAK: break the graph."""
 
     INLINE = "inline"
     NATIVE = "native"
+    IGNORE = "ignore"
     BREAK = "break"
 
 
@@ -154,6 +155,8 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
     package = module
     while package:
         kind = _BREAK_PACKAGES.get(package)
+        if kind is not None and f"{module}.{function.__qualname__}" in modules.MARKS_ONLY:
+            return Decision.IGNORE, "", ""
         if kind is not None and f"{module}.{function.__qualname__}" in _NATIVE_FUNCTIONS:
             return Decision.NATIVE, "", ""
         names = {f"{module}.{name}" for name in (function.__qualname__, made_as)}

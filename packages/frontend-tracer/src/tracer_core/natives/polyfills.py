@@ -114,6 +114,37 @@ def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     )
 
 
+def attention_device(query: Any, key: Any, value: Any) -> None:
+    """flex_attention's check of devices."""
+    if query.device.type not in ("cuda", "cpu"):
+        raise ValueError(f"flex_attention is compiled for CUDA and the CPU, not {query.device}")
+
+
+def is_finite(scores: Any) -> Any:
+    """The end of create_mask: where a score_mod does not mask a score."""
+    return torch.where(torch.isneginf(scores), False, True)
+
+
+def ordered_to_dense(counts: Any, indices: Any, columns: int) -> Any:
+    """A BlockMask's matrix of blocks: 1 at the first `counts` of `indices` of each row."""
+    place = torch.arange(indices.shape[-1], device=indices.device)
+    listed = torch.where(place < counts.unsqueeze(-1), indices, columns)
+    shape = (*indices.shape[:-1], columns + 1)
+    empty = torch.zeros(shape, dtype=torch.int32, device=indices.device)
+    return empty.scatter(-1, listed.to(torch.int64), 1)[..., :columns].contiguous()
+
+
+def dense_to_ordered(dense: Any) -> Any:
+    """A BlockMask's rows of blocks: how many, and which (those first)."""
+    dense = dense.to(dtype=torch.int32)
+    indices = torch.argsort(dense, dim=-1, descending=True, stable=True)
+    counts = dense.sum(dim=-1)
+    return (
+        counts.to(torch.int32, memory_format=torch.contiguous_format),
+        indices.to(torch.int32, memory_format=torch.contiguous_format),
+    )
+
+
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool
 ) -> Any:

@@ -29,6 +29,9 @@ PLAIN_FUNCTIONS = (
     "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg"
 )  # fmt: skip
 
+#: Functions of torch's own compilers that tell these what the tracer decides by itself.
+MARKS_ONLY = frozenset({"torch._dynamo.decorators.mark_static"})
+
 #: The module of `fully_shard`'s per-module state.
 FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
 #: The logger of operators that fail on fakes.

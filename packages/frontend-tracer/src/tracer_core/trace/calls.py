@@ -199,6 +199,8 @@ class Calls(Component):
             if plain is not None:
                 return self.prepare(plain, args, kwargs)
             raise Break(kind, reason)
+        if decision is policy.Decision.IGNORE:
+            return None
         if decision is policy.Decision.NATIVE:
             if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
                 return torch_function.call(self.tracer, function, args, kwargs)

@@ -48,11 +48,14 @@ class Region:
                 return type(change.obj).__name__
         return None
 
-    def take(self, results: list[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+    def take(
+        self, results: list[Any], of_operands: bool = False
+    ) -> tuple[torch.fx.GraphModule, list[Any]]:
         """Returns (graph, outer values): the graph takes these values, then the operands, and
-        returns a tuple of the results (tensors)."""
+        returns a tuple of the results (tensors). of_operands: nodes that depend on no operand, but
+        on an outer tensor, stay outside."""
         nodes = [self.recorder.argument(value) for value in results]
-        moved = self._nodes()
+        moved = self._of_operands() if of_operands else self._nodes()
         inside = dict.fromkeys(moved)
         outer: dict[torch.fx.Node, None] = {}
         for node in moved:
@@ -71,6 +74,23 @@ class Region:
         graph.output(tuple(copies.get(node, node) for node in nodes))
         self._remove(moved)
         return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
+
+    def _of_operands(self) -> list[torch.fx.Node]:
+        """Returns the nodes of the part that operands reach, and those of numbers alone."""
+        nodes = self._nodes()
+        reached, read = set(self.operands), set()
+        for node in nodes:
+            sources = node.all_input_nodes
+            if not reached.isdisjoint(sources) or node.meta.get("writes"):
+                reached.add(node)
+            elif node not in reached and any(
+                source in read or (source not in nodes and _is_tensor(source)) for source in sources
+            ):
+                read.add(node)
+        for node in reversed(nodes):
+            if node in read:
+                read.update(source for source in node.all_input_nodes if source in nodes)
+        return [node for node in nodes if node in reached or node not in read]
 
     def drop(self) -> tuple[Any, ...]:
         """Removes the part from the graph; returns the call targets of its nodes."""
@@ -100,6 +120,10 @@ class Region:
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)
         self.recorder.op_count, self.recorder.state_nodes = self._counts
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _contents(change: Change) -> Any:

@@ -498,6 +498,5 @@ def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> An
 
 
 breaks("higher_order", "it runs eagerly, with its own functions", [
-    *names("flex_attention create_block_mask create_mask", of="nn.attention.flex_attention"),
     *names("vjp linearize functionalize", of="func"),
 ])  # fmt: skip

@@ -1,0 +1,471 @@
+"""flex_attention as two operators, ``tracer_core::flex_attention`` and its backward.
+
+Attention whose scores pass through functions of the program (score_mod, mask_mod), over the blocks
+of a BlockMask. The functions stand in the operators' argument `program` (`Flex`). A backend with
+kernels for them names the operators in its `keep_ops`; for all others they are decomposed here, into
+ATen operators over the whole matrix of scores.
+
+What always holds: a block that the BlockMask does not list is masked; mask_mod is applied to listed
+blocks, and not to those listed as full. (PyTorch's eager flex_attention applies mask_mod everywhere
+and does not look at the blocks, its compiled one does as stated here. The two differ only where a
+BlockMask was made by hand.)
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tracer_core.aot.scalar_program import Ref, ScalarProgram, evaluate, parsed
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+#: Pairs of tensors in a BlockMask: the number of blocks in a row, and which.
+PAIRS = ("kv", "full_kv", "q", "full_q")
+#: The size of blocks of a BlockMask that masks nothing.
+WHOLE = 1 << 30
+
+_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
+_LIBRARY.define(
+    "flex_attention(Tensor query, Tensor key, Tensor value, Tensor[] blocks, Tensor[] buffers,"
+    " SymInt[] numbers, float scale, str program) -> (Tensor, Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse,"
+    " Tensor grad_out, Tensor? grad_lse, Tensor[] blocks, Tensor[] buffers, SymInt[] numbers,"
+    " float scale, str program) -> Tensor[]"
+)
+FORWARD = torch.ops.tracer_core.flex_attention.default
+BACKWARD = torch.ops.tracer_core.flex_attention_backward.default
+
+
+@dataclass(frozen=True)
+class Flex:
+    """The argument `program` of the operators.
+
+    score: None where scores stay as they are. mask: None where no position is masked. gradient: of
+    `score`. pairs: which of `PAIRS` the tensors `blocks` are, each two tensors. block_size: of
+    queries and keys. options: kernel_options of the call.
+    """
+
+    score: ScalarProgram | None
+    mask: ScalarProgram | None
+    gradient: ScalarProgram | None
+    pairs: tuple[str, ...]
+    block_size: tuple[int, int]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        programs = (self.score, self.mask, self.gradient)
+        score, mask, gradient = (None if one is None else one.plain() for one in programs)
+        return json.dumps({
+            "score": score, "mask": mask, "gradient": gradient, "pairs": self.pairs,
+            "block_size": self.block_size, "options": dict(self.options),
+        }, sort_keys=True)  # fmt: skip
+
+    @property
+    def masks_blocks(self) -> bool:
+        """Whether some block may be missing in the BlockMask."""
+        return self.block_size != (WHOLE, WHOLE)
+
+    @property
+    def differentiated(self) -> tuple[int, ...]:
+        """Returns the positions of the tensors `buffers` that get a gradient, in order."""
+        if self.gradient is None:
+            return ()
+        return tuple(sorted({int(one.buffer[1:]) for one in self.gradient.contributions}))
+
+
+@functools.lru_cache(maxsize=256)
+def flex_of(text: str) -> Flex:
+    """Returns what `Flex.text` wrote."""
+    told = parsed(text)
+    score, mask, gradient = (
+        None if told[name] is None else ScalarProgram.of(told[name])
+        for name in ("score", "mask", "gradient")
+    )
+    rows, columns = told["block_size"]
+    return Flex(score, mask, gradient, tuple(told["pairs"]), (rows, columns), told["options"])
+
+
+# -- layouts --
+
+
+def _order_of(query: torch.Tensor) -> list[int]:
+    """Returns the dimensions from the outermost to the innermost: as in the query's memory, but the
+    last one innermost."""
+    last = query.dim() - 1
+    order = sorted(range(last), key=lambda dim: (query.stride(dim), -dim))
+    return [*order[::-1], last]
+
+
+def like_query(sizes: Sequence[Any], query: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the strides of a result: dense, the dimensions in `_order_of` the query."""
+    strides: list[Any] = [1] * len(sizes)
+    step: Any = 1
+    for dim in reversed(_order_of(query)):
+        strides[dim] = step
+        step = step * sizes[dim]
+    return tuple(strides)
+
+
+def working_dtype(query: torch.Tensor) -> torch.dtype:
+    """The dtype of scores."""
+    return torch.float64 if query.dtype is torch.float64 else torch.float32
+
+
+# -- as ATen operators --
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Scores and masks of a call. raw: scaled products. given: the programs' inputs. allowed: where
+    a score counts; None: everywhere. out: the scores after score_mod and the mask."""
+
+    raw: torch.Tensor
+    given: dict[str, Any]
+    allowed: torch.Tensor | None
+    out: torch.Tensor
+
+
+def _grouped(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Returns the query with the heads that share a key's head in one dimension with the rows."""
+    batch, heads, rows, width = query.shape
+    shared = key.shape[1]
+    return query.reshape(batch, shared, heads // shared * rows, width)
+
+
+def _scores(
+    flex: Flex,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    scale: float,
+) -> _Scores:
+    wide = working_dtype(query)
+    (batch, heads, rows, _), columns = query.shape, key.shape[2]
+    products = _grouped(query, key).to(wide) @ key.to(wide).transpose(-2, -1)
+    raw = products.view(batch, heads, rows, columns) * scale
+    sizes = {"b": batch, "h": heads, "q": rows, "kv": columns}
+    given: dict[str, Any] = {"score": raw}
+    for dim, (name, size) in enumerate(sizes.items()):
+        shape = [size if one == dim else 1 for one in range(4)]
+        given[name] = torch.arange(size, device=query.device).view(shape)
+    given |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
+    given |= {f"n{k}": number for k, number in enumerate(numbers)}
+    out = raw
+    if flex.score is not None:
+        assert flex.score.output is not None
+        found = evaluate(flex.score, given, query.device)[flex.score.output]
+        out = found.to(wide).expand(raw.shape)
+    allowed = _allowed(flex, blocks, given, query.device)
+    if allowed is not None:
+        out = torch.where(allowed, out, -math.inf)
+    return _Scores(raw, given, allowed, out)
+
+
+def _allowed(
+    flex: Flex, blocks: Sequence[torch.Tensor], given: Mapping[str, Any], device: torch.device
+) -> torch.Tensor | None:
+    """Returns where scores count, None for everywhere."""
+    mask = None
+    if flex.mask is not None:
+        assert flex.mask.output is not None
+        mask = evaluate(flex.mask, given, device)[flex.mask.output]
+    if not flex.masks_blocks:
+        return mask
+    listed = dict(zip(flex.pairs, zip(blocks[::2], blocks[1::2], strict=True), strict=True))
+    partial = _of_blocks(listed["kv"], flex.block_size, given)
+    allowed = partial if mask is None else partial & mask
+    if "full_kv" in listed:
+        allowed = allowed | _of_blocks(listed["full_kv"], flex.block_size, given)
+    return allowed
+
+
+def _of_blocks(
+    pair: tuple[torch.Tensor, torch.Tensor], block_size: tuple[int, int], given: Mapping[str, Any]
+) -> torch.Tensor:
+    """Returns which positions lie in the listed blocks."""
+    counts, indices = pair
+    rows, columns = block_size
+    batch, heads = (torch.zeros_like(given[name]) if size == 1 else given[name]
+                    for name, size in zip("bh", counts.shape[:2], strict=True))  # fmt: skip
+    at = [batch, heads, given["q"] // rows, given["kv"] // columns]
+    return aten.index.Tensor(dense_blocks(counts, indices), at)  # type: ignore[no-any-return]
+
+
+def dense_blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix that is True at the listed blocks. The indices after a row's count are
+    undefined."""
+    width = indices.shape[-1]
+    place = torch.arange(width, device=indices.device)
+    listed = torch.where(place < counts.unsqueeze(-1), indices.to(torch.int64), width)
+    empty = torch.zeros(
+        (*indices.shape[:-1], width + 1), dtype=torch.bool, device=indices.device
+    )
+    return empty.scatter(-1, listed, True)[..., :width]
+
+
+def decomposed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    scale: float,
+    program: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The forward operator in ATen operators: (out, log2 of the sums of exponentials, largest
+    score over ln 2)."""
+    flex = flex_of(program)
+    key, value = _for_each_batch(query, key), _for_each_batch(query, value)
+    scores = _scores(flex, query, key, blocks, buffers, numbers, scale).out
+    (batch, heads, rows, columns), width = scores.shape, value.shape[-1]
+    largest = scores.amax(dim=-1)
+    empty = largest == -math.inf
+    exponentials = torch.exp(scores - torch.where(empty, 0.0, largest).unsqueeze(-1))
+    sums = exponentials.sum(dim=-1)
+    weights = exponentials / torch.where(empty, 1.0, sums).unsqueeze(-1)
+    lse = (torch.log(sums) + largest) / math.log(2)
+    grouped = weights.to(query.dtype).view(batch, value.shape[1], -1, columns)
+    out = (grouped @ value.to(query.dtype)).view(batch, heads, rows, width)
+    return _restrided(out, query), lse, largest / math.log(2)
+
+
+def _for_each_batch(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Returns keys of one batch for all batches of the query."""
+    if key.shape[0] == 1 and query.shape[0] != 1:
+        return key.expand(query.shape[0], *key.shape[1:])
+    return key
+
+
+def _restrided(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Returns a dense tensor with the strides of `like_query`."""
+    order = _order_of(query)
+    packed = out.permute(order).contiguous()
+    return packed.permute([order.index(dim) for dim in range(4)])
+
+
+def decomposed_backward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    blocks: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    scale: float,
+    program: str,
+) -> list[torch.Tensor]:
+    """The backward operator in ATen operators: the gradients of query, key, value, then of
+    `Flex.differentiated`."""
+    flex, wide = flex_of(program), working_dtype(query)
+    one_key, one_value = key, value
+    key, value = _for_each_batch(query, key), _for_each_batch(query, value)
+    scores = _scores(flex, query, key, blocks, buffers, numbers, scale)
+    (batch, _, _, columns), shared = scores.raw.shape, key.shape[1]
+    empty = (lse == -math.inf).unsqueeze(-1)
+    level = torch.where(empty, 0.0, lse.unsqueeze(-1) * math.log(2))
+    weights = torch.where(empty, 0.0, torch.exp(scores.out - level))
+    grouped_out = _grouped(grad_out, key)
+    in_groups = weights.view(batch, shared, -1, columns)
+    grad_value = in_groups.to(query.dtype).transpose(-2, -1) @ grouped_out.to(query.dtype)
+    towards = (grouped_out.to(wide) @ value.to(wide).transpose(-2, -1)).view(weights.shape)
+    rows = (out.to(wide) * grad_out.to(wide)).sum(-1, keepdim=True)
+    if grad_lse is not None:
+        rows = rows - grad_lse.to(wide).unsqueeze(-1) / math.log(2)
+    incoming = weights * (towards - rows)
+    if scores.allowed is not None:
+        incoming = torch.where(scores.allowed, incoming, 0.0)
+    grad_scores, found = incoming, []
+    if flex.score is not None:
+        grad_scores, found = _through_score(flex, scores, incoming, buffers, query.device)
+    grad_scores = (grad_scores * scale).to(query.dtype)
+    grad_grouped = grad_scores.view(batch, shared, -1, columns)
+    grad_query = (grad_grouped @ key).view(query.shape)
+    grad_key = grad_grouped.transpose(-2, -1) @ _grouped(query, key)
+    if one_key.shape[0] != batch:
+        grad_key = grad_key.sum(0, keepdim=True)
+    if one_value.shape[0] != batch:
+        grad_value = grad_value.sum(0, keepdim=True)
+    return [grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), *found]
+
+
+def _through_score(
+    flex: Flex,
+    scores: _Scores,
+    incoming: torch.Tensor,
+    buffers: Sequence[torch.Tensor],
+    device: torch.device,
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Returns the gradients of the scaled products and of the tensors that score_mod read."""
+    assert flex.gradient is not None
+    values = evaluate(flex.gradient, {**scores.given, "grad": incoming}, device)
+
+    def masked(value: torch.Tensor) -> torch.Tensor:
+        value = value.to(incoming.dtype).expand(incoming.shape)
+        return value if scores.allowed is None else torch.where(scores.allowed, value, 0.0)
+
+    output = flex.gradient.output
+    grad_scores = torch.zeros_like(incoming) if output is None else masked(values[output])
+    found = {
+        k: torch.zeros(buffers[k].shape, dtype=incoming.dtype, device=device)
+        for k in flex.differentiated
+    }
+    for one in flex.gradient.contributions:
+        k = int(one.buffer[1:])
+        found[k] = _added(found[k], [values[at] for at in one.at], masked(values[one.value]))
+    return grad_scores, [found[k].to(buffers[k].dtype) for k in flex.differentiated]
+
+
+def _added(total: torch.Tensor, at: list[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    """Adds values to the elements of a tensor that they were read from."""
+    fixed = [dim for dim in range(4) if all(_is_one(index.shape[dim]) for index in at)]
+    if fixed:
+        value = value.sum(fixed, keepdim=True)
+    if not at:
+        return total + value.view(total.shape)
+    places = [index.expand(value.shape) for index in at]
+    return aten.index_put.default(total, places, value, True)  # type: ignore[no-any-return]
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    FORWARD: decomposed,
+    BACKWARD: decomposed_backward,
+}
+
+
+# -- the operators --
+
+
+def _forward_fake(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    batch, heads, rows, _ = query.shape
+    sizes = (batch, heads, rows, value.shape[-1])
+    out = query.new_empty_strided(sizes, like_query(sizes, query))
+    statistics = (query.new_empty(sizes[:3], dtype=working_dtype(query)) for _ in range(2))
+    return out, *statistics
+
+
+def _backward_fake(
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    lse: Any,
+    grad_out: Any,
+    grad_lse: Any,
+    blocks: Any,
+    buffers: Any,
+    numbers: Any,
+    scale: float,
+    program: str,
+) -> Any:
+    given = [query, key, value, *(buffers[k] for k in flex_of(program).differentiated)]
+    return [torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in given]
+
+
+def _backward_kernel(*args: Any) -> Any:
+    return [one.contiguous() for one in decomposed_backward(*args)]
+
+
+for _name, _kernel, _fake in (
+    ("flex_attention", decomposed, _forward_fake),
+    ("flex_attention_backward", _backward_kernel, _backward_fake),
+):
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tracer_core::{_name}", _fake, lib=_LIBRARY)
+
+
+class _Attention(torch.autograd.Function):
+    """The operators' autograd formula."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        blocks: Any,
+        numbers: Any,
+        scale: float,
+        program: str,
+        *buffers: Any,
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        out, lse, largest = FORWARD(query, key, value, blocks, buffers, numbers, scale, program)
+        ctx.mark_non_differentiable(largest)
+        ctx.save_for_backward(query, key, value, out, lse, *blocks, *buffers)
+        ctx.rest = len(blocks), numbers, scale, program
+        return out, lse, largest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_out, grad_lse, _ = grads
+        count, numbers, scale, program = ctx.rest
+        query, key, value, out, lse, *others = ctx.saved_tensors
+        blocks, buffers = others[:count], others[count:]
+        if grad_out is None:
+            grad_out = torch.zeros_like(out)
+        found = BACKWARD(
+            query, key, value, out, lse, grad_out, grad_lse, blocks, buffers, numbers, scale, program
+        )
+        of_buffers: list[Any] = [None] * len(buffers)
+        for k, gradient in zip(flex_of(program).differentiated, found[3:], strict=True):
+            of_buffers[k] = gradient
+        return *found[:3], None, None, None, None, *of_buffers
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    scale: float,
+    program: str,
+) -> Any:
+    """flex_attention with gradients."""
+    tensors = (query, key, value, *buffers)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        return _Attention.apply(
+            query, key, value, tuple(blocks), tuple(numbers), scale, program, *buffers
+        )
+    return FORWARD(query, key, value, blocks, buffers, numbers, scale, program)
+
+
+def mask(
+    sizes: Sequence[Any],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    device: torch.device,
+    program: str,
+) -> torch.Tensor:
+    """Evaluates a program at all positions of (batch, head, query, key), with scores of zero."""
+    made = ScalarProgram.of(parsed(program))
+    given: dict[str, Any] = {"score": torch.zeros(list(sizes), device=device)}
+    for dim, (name, size) in enumerate(zip(("b", "h", "q", "kv"), sizes, strict=True)):
+        shape = [size if one == dim else 1 for one in range(4)]
+        given[name] = torch.arange(size, device=device).view(shape)
+    given |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
+    given |= {f"n{k}": number for k, number in enumerate(numbers)}
+    assert isinstance(made.output, Ref)
+    found = evaluate(made, given, device)[made.output]
+    return found.expand(list(sizes))
