@@ -209,9 +209,7 @@ def dense_blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     width = indices.shape[-1]
     place = torch.arange(width, device=indices.device)
     listed = torch.where(place < counts.unsqueeze(-1), indices.to(torch.int64), width)
-    empty = torch.zeros(
-        (*indices.shape[:-1], width + 1), dtype=torch.bool, device=indices.device
-    )
+    empty = torch.zeros((*indices.shape[:-1], width + 1), dtype=torch.bool, device=indices.device)
     return empty.scatter(-1, listed, True)[..., :width]
 
 
@@ -424,7 +422,18 @@ class _Attention(torch.autograd.Function):
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         found = BACKWARD(
-            query, key, value, out, lse, grad_out, grad_lse, blocks, buffers, numbers, scale, program
+            query,
+            key,
+            value,
+            out,
+            lse,
+            grad_out,
+            grad_lse,
+            blocks,
+            buffers,
+            numbers,
+            scale,
+            program,
         )
         of_buffers: list[Any] = [None] * len(buffers)
         for k, gradient in zip(flex_of(program).differentiated, found[3:], strict=True):

@@ -167,7 +167,11 @@ def create_mask(
     function = _Function([], [])
     with torch.no_grad():
         function.trace(
-            tracer, "score_mod" if of_scores else "mask_mod", mod_fn, like if of_scores else None, like
+            tracer,
+            "score_mod" if of_scores else "mask_mod",
+            mod_fn,
+            like if of_scores else None,
+            like,
         )
     assert function.program is not None and function.graph is not None
     sizes = [1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN]
