@@ -156,6 +156,7 @@ def test_the_cache_serves_where_the_compiler_is_gone(
     build([ADD], name="add")
     build_cpp.forget_loaded()
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
     library = build([ADD], name="add")
     assert library.hit and "no compiler here" in library.reason
     assert not add(library).any()

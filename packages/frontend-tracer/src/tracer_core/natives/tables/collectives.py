@@ -25,9 +25,9 @@ from tracer_core.torch_private.names import names, operators
 from tracer_core.trace.tracer import Tracer
 
 
-def _found(paths: str) -> tuple[Any, ...]:
+def _found(paths: str, in_every_release: bool = True) -> tuple[Any, ...]:
     """Returns functions below torch, none in a build without torch.distributed."""
-    return names(paths) if dist.is_available() else ()
+    return names(paths, in_every_build=in_every_release) if dist.is_available() else ()
 
 
 _ops = operators("_c10d_functional")
@@ -37,14 +37,17 @@ _FUNCTIONAL = "distributed._functional_collectives"
 # -- groups --
 
 
-@special(*_found(f"{_FUNCTIONAL}._resolve_group {_FUNCTIONAL}._resolve_group_name"))
+@special(
+    *_found(f"{_FUNCTIONAL}._resolve_group_name"),
+    *_found(f"{_FUNCTIONAL}._resolve_group", in_every_release=False),  # not in 2.11
+)
 def resolve_group(tracer: Tracer, group: Any, tag: Any = "") -> str:
     if isinstance(group, list):
         refuse("a group is given by its ranks")
     return name_of(tracer, group)
 
 
-@special(*_found(f"{_FUNCTIONAL}._group_or_group_name"))
+@special(*_found(f"{_FUNCTIONAL}._group_or_group_name", in_every_release=False))
 def group_or_group_name(tracer: Tracer, group: Any) -> str:
     return name_of(tracer, group)
 
