@@ -436,6 +436,7 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     super: lambda obj: (super, obj.__thisclass__, obj.__self__),
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
+    type(_thread.allocate_lock()): lambda obj: (_thread.allocate_lock,),  # no trace ends inside one
     _thread.RLock: lambda obj: (_thread.RLock,),
     types.UnionType: lambda obj: (union_of, obj.__args__),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),

@@ -223,6 +223,7 @@ class Tracer(Machine, Tracing):
             torch_private.leave_modes(self.fakes.mode, self._function_modes)
             _FAKES_LOG.disabled = self._log_disabled
             settings.restore(self._settings)
+            self.side_effects.release_locks()
             self.effects.restore()
             self.closed = True
 
