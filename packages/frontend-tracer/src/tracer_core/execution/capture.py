@@ -219,6 +219,9 @@ def _trace(
             for _, step in tracer.subclasses.entered():
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)
+            if tracer.side_effects.held:
+                reason = "the graph ends while a lock is held" if broken is None else broken.reason
+                raise Restart(tracer.side_effects.held[0].step, "side_effect_native", reason)
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

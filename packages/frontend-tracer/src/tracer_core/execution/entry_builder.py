@@ -446,7 +446,7 @@ class Generator:
         entry, tracer = self.entry, self.tracer
         roots = tuple(entry.roots)
         settings = settings_checks(self.settings, entry.constants.text)
-        text = entry.text(settings)
+        text = entry.text(settings, tracer.side_effects.locks)
         graph = None if runner is None else runner.run
         namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)

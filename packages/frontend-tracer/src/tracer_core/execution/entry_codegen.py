@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -59,7 +59,7 @@ types.CellType, *_LITERALS,
 
 #: Steps of sources that the fast-path guard cannot cover.
 _CHANGING = frozenset(
-    {"grad", "plain", "drawn", "number", "suspended", "suspended_value", "peeked", "count"}
+    "grad plain drawn number suspended suspended_value peeked count left counted".split()
 )
 
 
@@ -430,8 +430,34 @@ class CacheEntry:
 
     # -- assembly --
 
-    def text(self, settings: list[str]) -> str:
-        lines: list[str] = []
+    def _locked(self, locks: Mapping[Source, type]) -> list[str]:
+        """Returns the function that holds locks of the program round `entered`; where one is not
+        free, nothing runs."""
+        takes = [
+            line
+            for source, kind in locks.items()
+            for line in (
+                f"lock = {self._path(source)}",
+                f"if type(lock) is not {self.constants.text(kind)}: return MISS",
+                "if not lock.acquire(False): return MISS",
+                "taken.append(lock)",
+            )
+        ]
+        lines = ["def attempt(S):", *self.constants.revived("return MISS"), "    taken = []"]
+        lines += ["    try:", *(f"    {line}" for line in _tried(takes))]
+        lines += ["        return entered(S)", "    finally:"]
+        return [*lines, "        for lock in reversed(taken): lock.release()", ""]
+
+    def _path(self, source: Source) -> str:
+        """Returns a source as one expression, for what is read before anything is guarded."""
+        if source.kind == "const":
+            return self.constants.text(self.provenance.constants[source.key[0]])
+        if source.base is None and source.kind == "module":
+            return self.constants.text(sys.modules[source.key])
+        return source.text("" if source.base is None else self._path(source.base))
+
+    def text(self, settings: list[str], locks: Mapping[Source, type]) -> str:
+        lines: list[str] = self._locked(locks) if locks else []
         if self.object_lines:
             lines += ["def check(S):", *self.constants.revived("return None")]
             lines += _tried(self.object_lines, "return None")
@@ -446,7 +472,8 @@ class CacheEntry:
         if self.tensor_lines:
             positions = _tuple_text(map(str, self.tensor_lines))
             lines += [f"tensors_hold, tensors_learn = watch_tensors({positions})"]
-        lines += ["def attempt(S):", *self.constants.revived("return MISS")]
+        name = "entered" if locks else "attempt"
+        lines += [f"def {name}(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:
             checks = _tried([line for both in self.tensor_lines.values() for line in both])

@@ -37,8 +37,10 @@ from tracer_core.torch_private import needed, settings
 from tracer_core.trace.random_draws import drawn_ahead, run_steps
 from tracer_core.trace.suspended_generators import (
     advance_by,
+    counted,
     generator_facts,
     generator_values,
+    items_left,
     peeked,
 )
 
@@ -91,7 +93,8 @@ def runtime_namespace() -> dict[str, Any]:
     return {
         "watch_tensors": watch_tensors, "generator_facts": generator_facts,
         "generator_values": generator_values,
-        "peeked": peeked, "advance_by": advance_by,
+        "peeked": peeked, "items_left": items_left, "counted": counted,
+        "advance_by": advance_by,
         "drawn_ahead": drawn_ahead, "run_steps": run_steps, "call_from": call_from,
         "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -33,6 +34,11 @@ class ThreadAttribute:
     """Kind of a change: one attribute of a threading.local, in the thread of the call."""
 
 
+class ContextValue:
+    """Kind of a change: the value of a context variable, in the context of the call. The change's
+    `added` holds the tokens that unset the variable."""
+
+
 class Gradient:
     """Kind of a change: ``.grad`` of a tensor. The tensor keeps its gradient during the trace; the
     change's `where` is an instance of this class that holds what the program would read (mutable).
@@ -50,7 +56,7 @@ class Change:
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the
     trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute or
-    ThreadAttribute, a Gradient.
+    ThreadAttribute, "value" of a ContextValue, a Gradient.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
     them), added (to a list, deque or set). moved: a deque's items were not only replaced, which its
@@ -245,6 +251,13 @@ def _restore_local(change: Change) -> None:
         delattr(change.obj, change.where)
 
 
+def _restore_context(change: Change) -> None:
+    if change.before is not MISSING:
+        change.obj.set(change.before)
+    while change.added:  # they were made while the variable was not set
+        change.obj.reset(change.added.pop())
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshotter:
     """save(object, where): returns a copy of its contents. restore(change): puts the saved contents
@@ -272,6 +285,7 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     Slot: Snapshotter(_slot_value, _restore_slot),
     ClassAttribute: Snapshotter(_class_value, _restore_class),
     ThreadAttribute: Snapshotter(_local_value, _restore_local),
+    ContextValue: Snapshotter(lambda variable, _: variable.get(MISSING), _restore_context),
     Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
 }
 
@@ -316,12 +330,14 @@ class Effects:
 
     def attribute(self, obj: Any, where: Any) -> Change | None:
         """Returns the change of one slot (where: its descriptor), or of one attribute of a class or
-        threading.local (where: its name)."""
+        threading.local, or value of a context variable (where: its name)."""
         return self.changes.get((id(obj), where if isinstance(where, str) else id(where)))
 
     def begin_attribute(self, obj: Any, where: Any) -> Change:
         """Does `attribute`, and saves the value at the first call."""
         named = ClassAttribute if isinstance(obj, type) else ThreadAttribute
+        if type(obj) is contextvars.ContextVar:
+            named = ContextValue
         kind, key = (named, where) if isinstance(where, str) else (Slot, id(where))
         change = self.changes.get((id(obj), key))
         if change is None:

@@ -35,6 +35,9 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "count": (lambda b, k: f"{b}.__reduce__()[1][1]", lambda b, k: f"the index of {b}"),
     # What an iterator yields after k steps.
     "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
+    # All that an iterator over a table has left; the next number of an itertools.count, its step.
+    "left": (lambda b, k: f"items_left({b})", lambda b, k: f"what is left of {b}"),
+    "counted": (lambda b, k: f"counted({b})[{k}]", lambda b, k: f"the number of {b}"),
     # What k draws from a random.Random give (trace/random_draws.py).
     "drawn": (lambda b, k: f"drawn_ahead({b}, {k!r})", lambda b, k: f"numbers of {b}"),
     # The data of a tensor of a subclass, as a plain tensor.

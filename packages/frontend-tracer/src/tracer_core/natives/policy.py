@@ -111,6 +111,13 @@ _INLINE_FUNCTIONS = frozenset(
      *(f"os.{maker}.<locals>.{name}" for name in ("encode", "decode")
        for maker in ("_createenviron", "_create_environ_mapping")),  # the second since 3.14
      "torch.autograd.profiler.record_function.__init__",
+     *(f"threading.{name}" for name in (
+        "main_thread", "Thread.name", "Thread.ident", "Thread.daemon", "Thread.native_id",
+        "Condition.__enter__", "Condition.__exit__", "Event.is_set")),
+     *(f"logging.LoggerAdapter.{name}" for name in (
+        "debug", "info", "warning", "error", "critical", "log", "process", "isEnabledFor",
+        "getEffectiveLevel", "hasHandlers", "name", "manager")),
+     "logging.Logger.hasHandlers", "logging.Logger.getChild",
      "random.Random.choices.<locals>.<listcomp>",
      *(f"{module}.{name}" for module in ("warnings", "_py_warnings") for name in (  # 3.14: both
         "simplefilter", "filterwarnings", "resetwarnings", "WarningMessage.__init__",

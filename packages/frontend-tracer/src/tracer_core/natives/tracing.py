@@ -123,6 +123,9 @@ class TracedReads(Protocol):
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container from before the trace."""
 
+    def viewed(self, view: Any) -> Any:
+        """Returns the mapping that a view of a dictionary or a mappingproxy shows, guarded."""
+
     def holds_module(self, members: Any, module: Any) -> bool | None:
         """Returns whether a set of modules from before the trace has a member; None for others."""
 
@@ -241,7 +244,7 @@ class TracedAttributes(semantics.AttributeSemantics, Protocol):
     def template_parts(self, template: Any) -> list[Any]:
         """Returns what a loop over a template string gives."""
 
-    def require_local(self, obj: Any, name: str) -> None:
+    def require_local(self, obj: Any) -> None:
         """Breaks unless a threading.local from before the trace itself keeps the attribute."""
 
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tracer_core.fx_capture.side_effects import (
     MISSING,
     Change,
     ClassAttribute,
+    ContextValue,
     Gradient,
     Slot,
     ThreadAttribute,
@@ -181,6 +182,11 @@ def _replay_local(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"setattr({target}, {change.where!r}, {r.value(change.after)})"]
 
 
+def _replay_context(target: str, change: Change, r: Rebuilder) -> list[str]:
+    same = change.after is MISSING or change.after is change.before
+    return [] if same else [f"{target}.set({r.value(change.after)})"]
+
+
 def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
@@ -197,5 +203,6 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     Slot: _replay_slot,
     ClassAttribute: _replay_class,
     ThreadAttribute: _replay_local,
+    ContextValue: _replay_context,
     Gradient: _replay_gradient,
 }

@@ -484,6 +484,7 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     super: lambda obj: (super, obj.__thisclass__, obj.__self__),
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
+    type(_thread.allocate_lock()): lambda obj: (_thread.allocate_lock,),  # no trace ends inside one
     _thread.RLock: lambda obj: (_thread.RLock,),
     typing.ParamSpecArgs: lambda obj: (typing.ParamSpecArgs, obj.__origin__),
     typing.ParamSpecKwargs: lambda obj: (typing.ParamSpecKwargs, obj.__origin__),

@@ -65,7 +65,16 @@ class AttributeWrites(Component):
 
     def _write_local(self, local: Any, name: str, value: Any) -> None:
         """Writes an attribute of a threading.local; value: ABSENT deletes."""
-        self.tracer.attributes.require_local(local, name)
+        self.tracer.attributes.require_local(local)
+        if self.provenance.is_fresh(local):
+            _write_plainly(threading.local, local, name, value)
+            return
+        if name.startswith("__") or self.entries.is_data_descriptor(
+            self.entries.static(type(local), name)
+        ):
+            raise Break("unknown_native", f"{name} of a threading.local is set")
+        if self.provenance.source_of(vars(local)) is not None:
+            raise Break("unknown_native", "a threading.local is set whose __dict__ was read")
         if value is ABSENT:
             self.tracer.attributes.getattr(local, name)  # guards that it is there
         self.tracer.side_effects.before_attribute(local, name)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import collections
 import decimal
+import dis
 import functools
-import gc
 import itertools
 import sys
 import threading
@@ -101,7 +101,46 @@ class _OfThread:
         return getattr(local, self.name, Unset)
 
 
+class _HasOwn:
+    """Returns whether a threading.local itself has an attribute in the thread that asks."""
+
+    __slots__ = ("name", "__qualname__")
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__qualname__ = name
+
+    def __call__(self, local: Any) -> bool:
+        return self.name in vars(local)
+
+
+def _entries_of_thread(local: Any) -> Any:
+    return vars(local)
+
+
+#: What an ``__init__`` may name that only fills its object.
+_FILLING = frozenset({"dict", "float", "int", "list", "set", "str", "super", "tuple", "bool"})
+
+
+@functools.cache
+def _only_fills(code: types.CodeType) -> bool:
+    """Returns whether the code of an ``__init__`` sets attributes of its object to new values and
+    does no more."""
+    if set(code.co_freevars) - {"__class__"} or code.co_argcount + code.co_kwonlyargcount > 1:
+        return False
+    for one in dis.get_instructions(code):
+        if one.opname.startswith(("IMPORT", "YIELD", "STORE_GLOBAL", "MAKE_FUNCTION")):
+            return False
+        if one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and one.argval not in _FILLING:
+            return False
+        if one.opname in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (
+            one.argval != "__init__"
+        ):
+            return False
+    return True
+
+
 _LOCALS: dict[str, _OfThread] = {}
+_HAS_OWN: dict[str, _HasOwn] = {}
 #: Values that functions store outside their dictionary and derive nothing else from.
 _SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
 
@@ -194,7 +233,18 @@ class Attributes(Component):
 
     def _local_attribute(self, obj: Any, name: str) -> Any:
         """Reads an attribute of a threading.local, which each call asks for in its own thread."""
-        self.require_local(obj, name)
+        self.require_local(obj)
+        if self.provenance.is_fresh(obj):
+            return getattr(obj, name)
+        if name == "__dict__":
+            return self._local_entries(obj)
+        owner, raw = self.entries.class_entry(type(obj), name)
+        if owner is not None and hasattr(type(raw), "__get__"):
+            hides = self.entries.is_data_descriptor(raw) or not applied(
+                self.tracer, _HAS_OWN.setdefault(name, _HasOwn(name)), obj
+            )
+            if hides:
+                return self.get_descriptor(raw, obj, type(obj), name)
         if self.effects.attribute(obj, name) is not None:
             return getattr(obj, name)
         value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj, varies=True)
@@ -202,11 +252,19 @@ class Attributes(Component):
             getattr(obj, name)  # raises Python's own error
         return value
 
-    def require_local(self, obj: Any, name: str) -> None:
-        """Breaks unless a threading.local from before the trace itself keeps the attribute."""
-        kept = self.provenance.source_of(obj) is not None and not name.startswith("__")
-        if not kept or self.entries.static(type(obj), name) is not ABSENT:
-            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
+    def _local_entries(self, obj: Any) -> Any:
+        """Returns the attributes of a threading.local in this thread, as a dictionary that the trace
+        only reads, or is the only one to change."""
+        if any(change.obj is obj for change in self.effects.changes.values()):
+            raise Break("unknown_native", "attributes of a threading.local were set before")
+        return applied(self.tracer, _entries_of_thread, obj)
+
+    def require_local(self, obj: Any) -> None:
+        """Breaks where a thread that first uses a threading.local runs code of the program that may
+        do more than fill it."""
+        method = self.entries.python_method(obj, "__init__")
+        if method is not None and not _only_fills(method.__code__):
+            raise Break("unknown_native", "a threading.local is initialized in each thread")
 
     def _generator_attribute(self, generator: TracedGenerator, name: str) -> Any:
         if name in ANSWERS:
@@ -501,14 +559,10 @@ class Attributes(Component):
         return proxy
 
     def unproxied(self, container: Any) -> Any:
-        """Returns the dictionary behind a read-only view that the trace made; other values
-        unchanged."""
+        """Returns the mapping behind a read-only view; other values unchanged."""
         if type(container) is not types.MappingProxyType:
             return container
-        (entries,) = gc.get_referents(container)
-        if not self.provenance.is_fresh(container) or not isinstance(entries, dict):
-            raise Break("unknown_native", "a mappingproxy from before this segment is read")
-        return entries
+        return self.tracer.reads.viewed(container)
 
     def _class_get(self, raw: Any, cls: type) -> Any:
         kind = type(raw)

@@ -73,6 +73,9 @@ class Items(Component):
         #: id of the iterator of a ``for`` loop -> the iterator, the list or tuple under it, and the
         #: items of that container.
         self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
+        #: Iterators from before the trace whose items the trace began to take: it takes them all,
+        #: where a loop that was begun before has a code region for its body.
+        self.begun: dict[int, Any] = {}
 
     def contains(self, item: Any, container: Any) -> bool:
         container = self.tracer.attributes.unproxied(container)
@@ -147,7 +150,7 @@ class Items(Component):
         if not isinstance(item, tuple) or len(item) != 2:
             return False
         key, wanted = self.tracer.reads.items(item)
-        mapping = next(held for held in gc.get_referents(view) if isinstance(held, dict))
+        mapping = self.tracer.reads.viewed(view)
         value = self.tracer.reads.dict_get(mapping, key, ABSENT)
         return value is not ABSENT and special_methods.same_value(self.tracer, value, wanted)
 
@@ -310,7 +313,9 @@ class Items(Component):
     # -- iteration --
 
     def iterate(self, value: Any) -> Any:
-        if isinstance(value, NATIVE_ITERATORS):
+        if isinstance(value, (*NATIVE_ITERATORS, types.GeneratorType)):
+            if not self.provenance.is_fresh(value) and self.carried.is_read_ahead(value):
+                self.begun[id(value)] = value
             return value
         value = self.tracer.attributes.unproxied(value)
         if isinstance(value, torch.Tensor):
@@ -427,7 +432,7 @@ class Items(Component):
         if self.entries.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
         if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
-            if owner is not None or self.tracer.nesting:
+            if owner is not None or self.tracer.nesting or id(iterator) in self.begun:
                 replica = self.carried.replica(iterator)
                 if replica is not None:
                     return self.advance(replica)
@@ -572,7 +577,7 @@ class Items(Component):
         """Returns an iterator that native code may advance: user code in it is interpreted."""
         if isinstance(iterator, HOST_ITERATORS):
             return iterator
-        if self.entries.python_method(iterator, "__next__"):
+        if self.entries.python_method(iterator, "__next__") or id(iterator) in self.begun:
             return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.provenance.is_fresh(iterator):
             raise Break(

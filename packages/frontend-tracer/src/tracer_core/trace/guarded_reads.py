@@ -88,15 +88,26 @@ class GuardedReads(Component):
                 self.guard_members(source, obj)
                 return
             children = keys_of(obj)
-        elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
-            raise Break(
-                "unknown_native", f"a {type(obj).__name__} made before this segment is read"
-            )
+        elif type(obj) is types.MappingProxyType or (
+            type(obj) in special_methods.VIEWS and not self.provenance.is_fresh(obj)
+        ):  # the call that made a fresh view of a dictionary has guarded what it shows
+            mapping = self.viewed(obj)
+            if not isinstance(mapping, dict):
+                raise Break("unknown_native", f"a {type(obj).__name__} of no dictionary is read")
+            self.expand(mapping, depth)
+            return
         else:
             return
         for child in children:
             if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque, *ALIASES)):
                 self.expand(child, depth - 1)
+
+    def viewed(self, view: Any) -> Any:
+        """Returns the mapping that a view of a dictionary or a mappingproxy shows; of one that
+        existed before the trace, guarded."""
+        if self.provenance.is_fresh(view):
+            return special_methods.mapping_of(view)
+        return applied(self.tracer, special_methods.mapping_of, view)
 
     def holds_module(self, members: Any, module: Any) -> bool | None:
         """Returns whether a set of modules from before the trace has a member, by the guarded ids
@@ -351,10 +362,3 @@ _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _MOST_ENTRIES = 10_000
 #: The longest bytearray or array that is compared on every call.
 _BUFFER_LIMIT = 4096
-#: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
-_VIEWS: tuple[type, ...] = (
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-    types.MappingProxyType,
-)

@@ -9,7 +9,10 @@ each item taken are guarded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import gc
+import itertools
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,8 +25,11 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
+    TABLES,
+    counted,
     generator_facts,
     generator_values,
+    items_left,
     looks_ahead,
     peeked,
 )
@@ -39,6 +45,8 @@ class LiveGenerators:
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}
         self._replicas: dict[int, tuple[Any, Any]] = {}
+        #: id of an iterator over a table -> the items that it had left.
+        self._left: dict[int, Any] = {}
 
     def generator(self, generator: Any) -> Any:
         """Returns the traced copy of a generator that existed before the trace and whose frame is
@@ -133,25 +141,73 @@ class LiveGenerators:
         if only eager mode can advance it. owner: the iterator that generated code advances in its
         place."""
         tracer = self._tracer
-        if not looks_ahead(iterator) or any(map(self._has_changed, iterator.__reduce__()[1])):
+        read = self._reader_of(iterator)
+        if read is None:
+            return None
+        if any(map(self._has_changed, gc.get_referents(iterator))):
             return None
         owner = iterator if owner is None else owner
         before, steps = self.taken.get(id(iterator), (owner, 0))
         if before is not owner:
             return None
-        item = peeked(iterator, steps)
-        if item is not END and not (type(item) in (int, float) or isinstance(item, torch.Tensor)):
+        tracer.provenance.follows_late = True
+        item = read(iterator, steps)
+        if item is _UNKNOWN:
             return None
-        provenance = tracer.provenance
-        provenance.follows_late = True
-        source = provenance.sources.make(provenance.source_of(iterator), "peeked", steps)
-        if item is END:
-            provenance.guard(GuardKind.IS, source, END)
-        else:
-            item = provenance.read_varying(item, source)
         self.taken[id(iterator)] = owner, steps + 1
         tracer.side_effects.mutations += 1
         return (False, None) if item is END else (True, item)
+
+    def _reader_of(self, iterator: Any) -> Callable[[Any, int], Any] | None:
+        """Returns the method that reads the items of an iterator without advancing it."""
+        if type(iterator) in TABLES:
+            return self._of_table
+        if type(iterator) is itertools.count and counted(iterator)[1] is not None:
+            return self._of_count
+        return self._ahead if looks_ahead(iterator) else None
+
+    def _of_count(self, counter: Any, steps: int) -> Any:
+        """Does `_ahead` for an itertools.count."""
+        provenance, (number, step) = self._tracer.provenance, counted(counter)
+        base, make = provenance.source_of(counter), provenance.sources.make
+        number = provenance.read_varying(number, make(base, "counted", 0))
+        step = provenance.read(step, make(base, "counted", 1))
+        return self._tracer.operators.binary("+", number, steps * step) if steps else number
+
+    def _ahead(self, iterator: Any, steps: int) -> Any:
+        """Returns what an iterator gives after so many steps, guarded."""
+        provenance, item = self._tracer.provenance, peeked(iterator, steps)
+        source = provenance.sources.make(provenance.source_of(iterator), "peeked", steps)
+        if item is not END:
+            return provenance.read_varying(item, source)
+        provenance.guard(GuardKind.IS, source, END)
+        return item
+
+    def _of_table(self, iterator: Any, steps: int) -> Any:
+        """Does `_ahead` for an iterator over a dictionary, a set or a deque: all that is left of it
+        is one list, which is guarded as far as it is read."""
+        left = self._left.get(id(iterator))
+        if left is None:
+            provenance = self._tracer.provenance
+            source = provenance.sources.make(provenance.source_of(iterator), "left")
+            left = self._left[id(iterator)] = provenance.read(items_left(iterator), source)
+        if left is None:
+            return _UNKNOWN
+        reads = self._tracer.reads
+        if steps < len(left):
+            return reads.list_item(left, steps, varies=True)
+        return END if steps >= reads.length(left) else _UNKNOWN
+
+    def is_read_ahead(self, iterator: Any) -> bool:
+        """Returns whether a trace that begins to take all items of an iterator from before it can
+        read them: they are few."""
+        if type(iterator) in _WRAPPERS:
+            parts = iterator.__reduce__()[1]
+            inner = [one for one in parts if isinstance(one, Iterator)]
+            return bool(inner) and all(map(self.is_read_ahead, inner))
+        return (type(iterator) in TABLES or looks_ahead(iterator)) and (
+            operator.length_hint(iterator) <= _MOST_AHEAD
+        )
 
     def _has_changed(self, container: Any) -> bool:
         return self._tracer.effects.peek(container) is not None
@@ -177,6 +233,10 @@ class LiveGenerators:
         ]
 
 
+#: The item of an iterator that only eager mode can advance.
+_UNKNOWN: Any = object()
+#: The most items that a trace takes of an iterator from before it in a loop.
+_MOST_AHEAD = 64
 #: Iterators that keep no position of their own, and enumerate.
 _WRAPPERS = (zip, map, filter, enumerate)
 

@@ -278,6 +278,8 @@ class NativeCalls(Component):
                 and not self.provenance.is_fresh(value)
             ):
                 self.tracer.scalars.payload(value)
+            elif type(value) in special_methods.VIEWS:
+                self.tracer.reads.expand(value)
             elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
                 raise Break(
                     "unsupported_value",
@@ -353,7 +355,4 @@ def _raised_beside(error: BaseException, handler: Any) -> bool:
 
 def _is_opaque_data(value: Any) -> bool:
     """Returns whether an object holds data that no guard can describe: arrays and buffers."""
-    return (
-        isinstance(value, (memoryview, types.MappingProxyType))
-        or type(value).__module__.partition(".")[0] == "numpy"
-    )
+    return isinstance(value, memoryview) or type(value).__module__.partition(".")[0] == "numpy"

@@ -37,6 +37,13 @@ class LateCall(NamedTuple):
     kwargs: dict[str, Any]
 
 
+class HeldLock(NamedTuple):
+    """A lock that the program holds. step: at which it took it."""
+
+    lock: Any
+    step: int
+
+
 class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
     included. late: calls in their order."""
@@ -50,6 +57,15 @@ class SideEffects:
         #: Autograd nodes that a backward has passed without ``retain_graph``.
         self.passed: set[Any] = set()
         self.late: list[LateCall] = []
+        #: Locks that the program holds at the moment; source -> type of those from before the trace
+        #: that it has held.
+        self.held: list[HeldLock] = []
+        self.locks: dict[Source, type] = {}
+
+    def release_locks(self) -> None:
+        """Releases what the program holds where the trace ends."""
+        while self.held:
+            self.held.pop().lock.release()
 
     def activity(self) -> tuple[int, int]:
         """Returns two counters that grow when the program changes an object or runs an operator."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import enum
+import gc
 import itertools
 import operator
 import types
@@ -37,6 +38,14 @@ _MADE: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 VIEWS = frozenset({types.MappingProxyType}).union(
     type(view) for made in _MADE for view in (made.keys(), made.values(), made.items())
 )
+
+
+def mapping_of(view: Any) -> Any:
+    """Returns the mapping behind a view of a dictionary or a mappingproxy."""
+    (mapping,) = gc.get_referents(view)
+    return mapping
+
+
 #: Names of special methods whose result C code checks or converts -> function that has it checked.
 _CHECKS: dict[str, Any] = {
     "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash,

@@ -8,8 +8,11 @@ generated code then puts in place with `set_frame`.
 
 from __future__ import annotations
 
+import collections
 import copy
 import inspect
+import itertools
+import re
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -198,12 +201,49 @@ STEPPED: tuple[type, ...] = (
     type(iter(range(2**70))),
     type(iter([])),
     type(iter(())),
+    type(reversed([])),
+    type(iter("")),
+    type(iter("\u20ac")),
+    type(iter(b"")),
+)
+#: Iterators over tables, all of whose items are read at once: they say where they are by a list of
+#: what is left.
+TABLES: tuple[type, ...] = (
+    type(iter({})),
+    type(iter({}.values())),
+    type(iter({}.items())),
+    type(iter(set())),
+    type(iter(collections.OrderedDict())),
+    type(iter(collections.deque())),
+    type(reversed({})),
+    type(reversed({}.values())),
+    type(reversed({}.items())),
+    type(reversed(collections.deque())),
 )
 
 
 def looks_ahead(iterator: Any) -> bool:
     """Returns whether the next items of an iterator can be read without consuming them."""
     return type(iterator) in STEPPED
+
+
+def items_left(iterator: Any) -> list[Any] | None:
+    """Returns the items that an iterator over a table will give, without advancing it; None if its
+    table has changed, so that it will raise."""
+    try:
+        return list(copy.copy(iterator))
+    except RuntimeError:
+        return None
+
+
+def counted(counter: Any) -> tuple[Any, Any]:
+    """Returns the next number of an itertools.count and its step; None for both where they are not
+    plain integers. Since CPython 3.14 only its text tells them."""
+    found = _COUNT.fullmatch(repr(counter)) if type(counter) is itertools.count else None
+    return (None, None) if found is None else (int(found[1]), int(found[2] or 1))
+
+
+_COUNT = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
 
 
 def peeked(iterator: Any, steps: int) -> Any:

@@ -235,6 +235,7 @@ class Tracer(Machine, Tracing):
             self.fakes.mode.by_class = None
             _FAKES_LOG.disabled = self._log_disabled
             settings.restore(self._settings)
+            self.side_effects.release_locks()
             self.effects.restore()
             self.closed = True
 

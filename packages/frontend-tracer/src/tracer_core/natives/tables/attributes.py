@@ -6,7 +6,6 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import builtins
 import collections
-import gc
 import types
 import weakref
 from collections.abc import Callable
@@ -27,7 +26,11 @@ from tracer_core.trace.tracer import Tracer
 
 _GENERIC = (list, dict, set, frozenset, tuple, collections.deque, collections.defaultdict)
 declare(SHALLOW, [c.__dict__["__class_getitem__"] for c in (*_GENERIC, types.MappingProxyType)])
+#: Types of methods written in C; binding one of them reads nothing.
+_C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+_C_CALLABLES = (*_C_METHODS, types.BuiltinFunctionType, types.MethodWrapperType)
 declare(SHALLOW, [types.FunctionType.__get__, type.mro, type.__or__, type.__ror__])
+declare(SHALLOW, [vars(kind)["__get__"] for kind in _C_METHODS])
 breaks("native_python", "async functions are not captured", [builtins.aiter, builtins.anext])
 breaks(
     "unknown_native", "the subclasses of a class are no part of the program", [type.__subclasses__]
@@ -106,9 +109,27 @@ def cache_token(tracer: Tracer) -> Any:
     return query(tracer, _abc.get_cache_token)
 
 
-@special(types.FunctionType.__call__, types.MethodType.__call__)
+@special(*(vars(k)["__call__"] for k in (types.FunctionType, types.MethodType, *_C_CALLABLES)))
 def call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return tracer.calls.prepare(function, [*args], kwargs)
+
+
+@special(types.MemberDescriptorType.__get__)
+def slot_get(tracer: Tracer, slot: Any, obj: Any, owner: Any = None) -> Any:
+    if obj is None:
+        if owner is None:
+            tracer.break_graph("native_python", "the arguments do not fit __get__()")
+        return slot
+    if slot.__objclass__ not in type(obj).__mro__:
+        slot.__get__(obj)  # raises Python's own error
+    return tracer.attributes.get_descriptor(slot, obj, type(obj), slot.__name__)
+
+
+@special(types.MemberDescriptorType.__set__, types.MemberDescriptorType.__delete__)
+def slot_set(tracer: Tracer, slot: Any, obj: Any, value: Any = ABSENT) -> None:
+    if slot.__objclass__ not in type(obj).__mro__:
+        slot.__delete__(obj) if value is ABSENT else slot.__set__(obj, value)  # Python's own error
+    tracer.attribute_writes.set_descriptor(slot, obj, slot.__name__, value)
 
 
 @special(classmethod.__get__, staticmethod.__get__)
@@ -161,20 +182,14 @@ _PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
 
 @special(types.MappingProxyType)
 def proxy(tracer: Tracer, mapping: Any) -> Any:
-    if type(mapping) is dict and not tracer.provenance.is_fresh(mapping):
-        tracer.break_graph(
-            "unsupported_value", "a read-only view of a dictionary from before this segment is made"
-        )
     return types.MappingProxyType(mapping)
 
 
 @special_each(*(types.MappingProxyType.__dict__[name] for name in _PROXIED.split()))
 def proxied(tracer: Tracer, method: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a mappingproxy: the dictionary's own."""
-    (mapping,) = gc.get_referents(proxy)
-    if not tracer.provenance.is_fresh(proxy) or not isinstance(mapping, dict):
-        tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
-    rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in args]
+    mapping, *rest = map(tracer.attributes.unproxied, (proxy, *args))
     if method.__name__ in _PROXIED_OPERATORS:
         return _PROXIED_OPERATORS[method.__name__](tracer, mapping, *rest)
-    return tracer.calls.call_value(getattr(dict, method.__name__), [mapping, *rest], kwargs)
+    bound = tracer.attributes.getattr(mapping, method.__name__)
+    return tracer.calls.call_value(bound, rest, kwargs)

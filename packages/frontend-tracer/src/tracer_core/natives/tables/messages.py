@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import sys
 import types
 import warnings
@@ -21,6 +22,8 @@ from tracer_core.bytecode.tracebacks import calling_line
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import special, special_each, special_rows
 from tracer_core.natives.queries import applied, query
+from tracer_core.torch_private.names import name
+from tracer_core.trace import special_methods
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
@@ -42,6 +45,30 @@ def _call_late(
 def _is_plain(value: Any) -> bool:
     """Returns whether a value is the same, and shown in the same way, when it is shown later."""
     return is_constant(value) or isinstance(value, (*SYMBOLS, torch.dtype, torch.device))
+
+
+def _as_it_is(tracer: Tracer, value: Any) -> Any:
+    """Returns what a message shows later of a value as it is now: the value, a copy of a tensor, or
+    for other objects their text, as `str` gives it."""
+    if _is_plain(value):
+        return value
+    if isinstance(value, torch.Tensor):
+        return _copy_of_tensor(tracer, value)
+    before = tracer.side_effects.activity()
+    text = special_methods.str_of(tracer, value)
+    if tracer.side_effects.activity() != before:
+        tracer.break_graph("side_effect_native", f"the text of a {type(value).__name__} is made")
+    return text
+
+
+def _copy_of_tensor(tracer: Tracer, value: torch.Tensor) -> Any:
+    """Returns a tensor of the graph that keeps a tensor's values until they are shown."""
+    if value.requires_grad or tracer.recorder.program_modes:
+        tracer.break_graph("side_effect_native", "a tensor is shown with its gradient's function")
+    options = name("_tensor_str.PRINT_OPTS")
+    if tracer.effects.peek(vars(options)) is not None or value.layout is not torch.strided:
+        tracer.break_graph("side_effect_native", "a tensor is shown in another way")
+    return tracer.native_calls.call_torch(torch.Tensor.clone, [value], {})
 
 
 def _is_changed(tracer: Tracer, namespace: Any, *names: str) -> bool:
@@ -67,12 +94,13 @@ _OUTPUT, _ERRORS = partial(_shows, "stdout"), partial(_shows, "stderr")
 def print_late(tracer: Tracer, *args: Any, file: Any = None, **kwargs: Any) -> None:
     to_errors = file is sys.stderr and file is not None
     if (
-        not all(map(_is_plain, (*args, *kwargs.values())))
+        not all(map(_is_plain, kwargs.values()))
         or not (to_errors or file is None or file is sys.stdout)
         or _is_changed(tracer, vars(sys), "stdout", "stderr")
         or not query(tracer, _ERRORS if to_errors else _OUTPUT)
     ):
         tracer.break_graph("side_effect_native", "print: what it prints or where is not plain")
+    args = tuple([_as_it_is(tracer, value) for value in args])
     _call_late(tracer, print, args, kwargs if file is None else {**kwargs, "file": file})
 
 
@@ -286,18 +314,64 @@ def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwa
     plain = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
     if plain and not is_enabled_for(tracer, logger, level):
         return
+    about = {key: value for key, value in kwargs.items() if not (key == "exc_info" and not value)}
     if not (
         plain
         and args
-        and all(map(_is_plain, args))
-        and not kwargs
+        and about.keys() <= {"extra", "stacklevel"}
+        and type(about.get("stacklevel", 1)) is int
         and _ask_logger(tracer, _goes_out, logger)
     ):
         tracer.break_graph("side_effect_native", f"a message is logged ({name})")
     if name == "exception":
         tracer.break_graph("side_effect_native", "an exception is logged")
+    if about.get("extra") is not None:
+        about["extra"] = _plain_extra(tracer, about["extra"])
     levels = (level,) if name == "log" else ()
-    _call_late(tracer, vars(logging.Logger)[name], (logger, *levels, *args), kwargs)
+    message = _late_message(tracer, *args)
+    _call_late(tracer, vars(logging.Logger)[name], (logger, *levels, *message), about)
+
+
+def _late_message(tracer: Tracer, message: Any, *args: Any) -> tuple[Any, ...]:
+    """Returns a message and its arguments as they are now. Objects are shown by %s only: another
+    conversion may show another text than `str` gives."""
+    if all(map(_is_plain, (message, *args))):
+        return message, *args
+    if type(message) is not str or not args:
+        return _as_it_is(tracer, message), *args
+    ways = [way for way in _CONVERSION.findall(message) if way != "%"]
+    fits = len(ways) == len(args)
+    if fits and all(way == "s" or _is_plain(arg) for way, arg in zip(ways, args, strict=True)):
+        return message, *(_as_it_is(tracer, value) for value in args)
+    tracer.break_graph("side_effect_native", "a message is made of objects in an unusual way")
+
+
+#: A conversion of a format string; one that takes more than one argument has no letter here.
+_CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?(.?)")
+
+
+def _plain_extra(tracer: Tracer, extra: Any) -> Any:
+    if type(extra) is not dict or not all(map(_is_plain, (*extra, *extra.values()))):
+        tracer.break_graph("side_effect_native", "a message is logged with objects beside it")
+    tracer.native_calls.native_reads(extra)
+    return dict(extra)
+
+
+def _has_handlers(logger: Any) -> bool:
+    return bool(logger.handlers)
+
+
+@special_rows(
+    {getattr(logging, name): (name, level) for name, level in (*_LEVELS.items(), ("log", None))}
+)
+def log_at_root(tracer: Tracer, name: str, level: Any, *args: Any, **kwargs: Any) -> None:
+    """logging.info and the like. Without a handler, the first call gives the root logger one."""
+    root = logging.root
+    if not _ask_logger(tracer, _has_handlers, root):
+        tracer.break_graph("side_effect_native", "the root logger is configured")
+    if level is None:
+        level, *args = args  # type: ignore[assignment]
+    log_at(tracer, name, level, root, *args, **kwargs)
 
 
 @special(logging.Logger.log)

@@ -3,7 +3,6 @@ exceptions."""
 
 from __future__ import annotations
 
-import _thread
 import collections
 import itertools
 import sys
@@ -21,7 +20,6 @@ from tracer_core.natives.effects import (
     declare,
     special,
     special_each,
-    special_rows,
 )
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods
@@ -127,26 +125,18 @@ _LASTING = (
     torch.nn.Module, torch.nn.Parameter, *classes("optim.Optimizer"), type, types.FunctionType,
     types.ModuleType,
 )  # fmt: skip
-#: Functions that use an object's id and the thread id to detect recursive reprs.
+#: Functions that use an object's id to detect recursive reprs.
 _REPR_GUARDS = frozenset({("dataclasses", "wrapper"), ("reprlib", "wrapper")})
 
 
-@special_rows(
-    {
-        id: (id, "the address of an object differs between calls"),
-        _thread.get_ident: (_thread.get_ident, "the thread differs between calls"),
-    }
-)
-def identity(tracer: Tracer, function: Any, reason: str, *args: Any) -> Any:
+@special(id)
+def identity(tracer: Tracer, obj: Any) -> Any:
     frame = tracer.frames[-1]
     if (frame.globals.get("__name__"), frame.code.raw.co_name) in _REPR_GUARDS:
-        return function(*args)
-    if function is id and isinstance(args[0], _LASTING) and not tracer.provenance.is_fresh(args[0]):
-        return queries.identity(tracer, args[0])
-    tracer.break_graph("unknown_native", f"{function.__name__}: {reason}")
-
-
-special(_thread.RLock)(lambda tracer: _thread.RLock())
+        return id(obj)
+    if isinstance(obj, _LASTING) and not tracer.provenance.is_fresh(obj):
+        return queries.identity(tracer, obj)
+    tracer.break_graph("unknown_native", "id: the address of an object differs between calls")
 
 
 # -- exceptions --

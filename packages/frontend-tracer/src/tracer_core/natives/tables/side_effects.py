@@ -6,11 +6,11 @@ from __future__ import annotations
 import _thread
 import gc
 import importlib
+import importlib.util
 import inspect
 import os
 import signal
 import sys
-import threading
 import time
 import types
 import typing
@@ -19,7 +19,6 @@ from typing import Any
 
 from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.natives.effects import (
-    CALLED_CODES,
     CALLED_PACKAGES,
     EFFECTS,
     PURE,
@@ -126,6 +125,28 @@ for _reason, _functions in {
     breaks("side_effect_native", _reason, _functions)
 
 
+# -- imports --
+
+
+@special(importlib.import_module)
+def import_module(tracer: Tracer, name: Any, package: Any = None) -> Any:
+    """Returns a module that is imported already."""
+    if type(name) is not str or name.startswith("."):
+        tracer.break_graph("native_python", "importlib.import_module() of a relative name")
+    return tracer.names.import_name(tracer.frames[-1], name, ("",), 0)
+
+
+@special(importlib.util.find_spec)
+def find_spec(tracer: Tracer, name: Any, package: Any = None) -> Any:
+    if type(name) is not str or name.startswith(".") or package is not None:
+        tracer.break_graph("native_python", "importlib.util.find_spec() of a relative name")
+    module = sys.modules.get(name)
+    if module is None or getattr(module, "__spec__", None) is None:
+        tracer.break_graph("native_python", f"{name} is looked for on the disk")
+    held = tracer.names.import_name(tracer.frames[-1], name, ("",), 0)
+    return tracer.attributes.getattr(held, "__spec__")
+
+
 # -- environment and callers --
 
 
@@ -145,10 +166,3 @@ def signature(tracer: Tracer, obj: Any) -> Any:
             "native_python", "the signature of something that is no plain function is read"
         )
     return tracer.native_calls.born(inspect.signature(obj))
-
-
-def _current_thread(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.break_graph("side_effect_native", "the current thread is asked")
-
-
-CALLED_CODES[threading.current_thread.__code__] = _current_thread

@@ -9,7 +9,6 @@ too. The end of the trace restores the old value, and generated code sets the ne
 
 from __future__ import annotations
 
-import contextvars
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
+from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle
 from tracer_core.fx_capture.unbacked import is_whole_number
 from tracer_core.natives.effects import (
     EFFECTS,
@@ -367,43 +365,6 @@ def get_attribute(tracer: Tracer, descriptor: Any, obj: Any, *owner: Any) -> Any
     if not isinstance(obj, torch.Tensor) or descriptor.__objclass__ is not TensorBase:
         tracer.break_graph("unknown_native", "getset_descriptor.__get__")
     return tracer.attributes.getattr(obj, descriptor.__name__)
-
-
-# -- settings that are context variables --
-
-
-def _setting_of(tracer: Tracer, method: str, variable: Any) -> str:
-    if variable not in settings.VARIABLES:
-        tracer.break_graph("unknown_native", f"_contextvars.ContextVar.{method}")
-    return settings.VARIABLES[variable]
-
-
-@special(contextvars.ContextVar.get)
-def get_variable(tracer: Tracer, variable: Any, *default: Any) -> Any:
-    return ask(tracer, _setting_of(tracer, "get", variable))
-
-
-@special(contextvars.ContextVar.set)
-def set_variable(tracer: Tracer, variable: Any, value: Any) -> VariableToken:
-    key = _setting_of(tracer, "set", variable)
-    if not is_constant(value):
-        tracer.break_graph(
-            "side_effect_native", f"a context variable is set to a {type(value).__name__}"
-        )
-    token = VariableToken(key, ask(tracer, key))
-    tracer.recorder.state_call(settings.put, (key, value), (key,), {})
-    return token
-
-
-@special(contextvars.ContextVar.reset)
-def reset_variable(tracer: Tracer, variable: Any, token: Any) -> None:
-    key = _setting_of(tracer, "reset", variable)
-    if not isinstance(token, VariableToken) or token.name != key or not token.is_open:
-        tracer.break_graph(
-            "side_effect_native", "a context variable is reset to what it was before this segment"
-        )
-    tracer.recorder.state_call(settings.put, (key, token.before), (key,), {})
-    token.is_open = False
 
 
 # -- contexts held open by C++ objects --

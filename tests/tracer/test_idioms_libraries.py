@@ -1,0 +1,267 @@
+"""What libraries do around tensors: pickled cache keys, late imports, descriptors called by hand,
+messages of objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import logging
+import pickle
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import tracer_core
+
+from .twin import twin
+
+X = torch.arange(6.0).reshape(2, 3) - 2.0
+
+
+# -- pickle --
+
+
+def test_a_cache_with_pickled_keys() -> None:
+    def make() -> Any:
+        cache: dict[Any, Any] = {}
+
+        def fn(x: torch.Tensor, size: int, **named: Any) -> Any:
+            key = "name", pickle.dumps(named), pickle.dumps((size, None, [2.5], torch.float32))
+            if key not in cache:
+                cache[key] = x * size
+            return cache[key] + 1, key
+
+        return fn, cache
+
+    twin(make, (X, 2), (X, 2), (X, 3), breaks=0)
+
+
+def test_pickles_that_depend_on_identity_break() -> None:
+    text = "".join(["some ", "text"])
+
+    def fn(x: torch.Tensor, a: str, b: str) -> Any:
+        return x + 1, pickle.dumps([a, b])
+
+    seen = tracer_core.explain(fn)(X, text, text)
+    assert seen.graph_break_count == 1 and seen.result[1] == fn(X, text, text)[1]
+    assert pickle.dumps([text, text]) != pickle.dumps([text, "".join(["some ", "text"])])
+
+
+def test_plain_data_is_loaded() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            made = pickle.loads(pickle.dumps({"a": 2, "b": [1.5, "c"]}))
+            made["b"].append(1)
+            return x * made["a"], made
+
+        return fn
+
+    twin(make, (X,), (X,), graphs=1, breaks=0)
+
+
+def test_what_a_pickle_calls_is_not_run_in_a_trace() -> None:
+    data = pickle.dumps(pytest.approx)  # by name
+
+    def fn(x: torch.Tensor) -> Any:
+        return x + 1, pickle.loads(data)
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    assert compiled(X)[1] is pytest.approx
+    assert tracer_core.explain(fn)(X).graph_break_count == 1
+
+
+# -- imports --
+
+
+def test_modules_that_are_imported_already() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            module = importlib.import_module("torch.nn.functional")
+            found = importlib.util.find_spec("torch") is not None
+            return module.relu(x) + found
+
+        return fn
+
+    twin(make, (X,), (X,), graphs=1, breaks=0)
+
+
+# -- descriptors --
+
+
+class Slotted:
+    __slots__ = ("value", "other")
+
+    @property
+    def twice(self) -> Any:
+        return self.value * 2
+
+    def more(self) -> Any:
+        return self.value + 1
+
+
+def test_descriptors_called_by_hand() -> None:
+    def make() -> Any:
+        world = Slotted()
+        world.value = 2.0
+        plain = types.SimpleNamespace()
+
+        def fn(x: torch.Tensor) -> Any:
+            Slotted.value.__set__(world, Slotted.value.__get__(world) + 1)
+            Slotted.other.__set__(world, x)
+            Slotted.other.__delete__(world)
+            object.__setattr__.__get__(plain)("k", 3)
+            try:
+                Slotted.other.__get__(world)
+            except AttributeError:
+                x = x + 1
+            y = x * Slotted.twice.fget(world) + Slotted.more.__get__(world)()
+            return y + plain.k, Slotted.value.__get__(None, Slotted) is Slotted.value
+
+        return fn
+
+    twin(make, (X,), (X,), (X,), breaks=0)
+
+
+def test_a_slot_of_another_class_raises() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            return Slotted.value.__get__(x, torch.Tensor)
+
+        return fn
+
+    twin(make, (X,), (X,))
+
+
+def test_methods_written_in_c_are_bound_and_called() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            y = torch.Tensor.__add__.__get__(x)(1) + torch.Tensor.add.__get__(x)(2)
+            held = list.append.__get__([])
+            held.__call__(3)
+            return y, len.__call__(held.__self__), "a".upper.__call__(), (3).__add__.__call__(4)
+
+        return fn
+
+    twin(make, (X,), (X,), graphs=1, breaks=0)
+
+
+# -- messages --
+
+
+@dataclasses.dataclass
+class Setting:
+    size: int = 1
+    name: str = "a"
+
+
+def _said(make: Any, calls: int, capture: Any) -> None:
+    """Compares what is shown, in its order, by the eager and the compiled function."""
+    plain, fn = make(), make()
+    compiled = tracer_core.compile(fn, backend="eager")
+    for _ in range(calls):
+        want = plain(X), capture()
+        got = compiled(X), capture()
+        assert torch.equal(want[0], got[0])
+        assert want[1] == got[1]
+    assert tracer_core.explain(make())(X).graph_break_count == 0
+
+
+def test_prints_of_objects_and_tensors(capsys: Any) -> None:
+    def make() -> Any:
+        setting, seen = Setting(), [1, (2, "b")]
+
+        def fn(x: torch.Tensor) -> Any:
+            y = x * 2
+            print("before", setting, seen, {"a": None}, Setting, sep=" | ")
+            print(y, "and", x.shape, x)
+            y.add_(1)
+            setting.size += 1
+            seen.append(setting.size)
+            print(y, seen, end="!\n")
+            return y
+
+        return fn
+
+    _said(make, 3, lambda: capsys.readouterr().out)
+
+
+def test_a_print_of_a_tensor_with_gradients_breaks(capsys: Any) -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def fn(x: torch.Tensor) -> Any:
+        y = x * weight
+        print(y)
+        return y
+
+    want = fn(X), capsys.readouterr().out
+    got = tracer_core.compile(fn, backend="eager")(X), capsys.readouterr().out
+    assert torch.equal(want[0], got[0]) and "grad_fn=<MulBackward0>" in got[1] == want[1]
+
+
+def test_logs_of_objects(caplog: Any) -> None:
+    import io
+
+    stream = io.StringIO()
+    logger = logging.getLogger("tests.idioms")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(funcName)s %(lineno)d %(message)s"))
+    logger.addHandler(handler)
+    adapter = logging.LoggerAdapter(logger, {"run": 1})
+
+    def capture() -> str:
+        text = stream.getvalue()
+        stream.seek(0)
+        stream.truncate()
+        return text
+
+    def make() -> Any:
+        setting, seen = Setting(), {"a": [1]}
+
+        def fn(x: torch.Tensor) -> Any:
+            logger.info("is %s of %d: %s", setting, 3, seen)
+            logger.warning("values %s", x * 2)
+            logger.warning("one %s", seen)
+            logger.info(setting)
+            logger.error("%5.1f %r", 2.5, "text", extra={"step": 1})
+            adapter.info("by %s", seen)
+            adapter.debug("not shown %s", seen)
+            setting.size += 1
+            seen["a"].append(setting.size)
+            return x + logger.hasHandlers()
+
+        return fn
+
+    try:
+        _said(make, 3, capture)
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_repr_in_a_log_message_breaks() -> None:
+    logger = logging.getLogger("tests.idioms.other")
+    logger.setLevel(logging.INFO)
+
+    def fn(x: torch.Tensor) -> Any:
+        logger.info("%r", Setting())
+        return x + 1
+
+    assert tracer_core.explain(fn)(X).graph_break_count == 1
+
+
+def test_the_functions_of_the_root_logger(caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            logging.debug("not shown %s", x.shape)
+            logging.log(5, "neither")
+            return x + 1
+
+        return fn
+
+    twin(make, (X,), (X,), graphs=1, breaks=0)
