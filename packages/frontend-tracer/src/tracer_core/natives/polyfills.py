@@ -210,7 +210,7 @@ def may_pack(encoder: Any, src: Any, padding: Any) -> bool:
             attention.out_proj.bias, first.norm1.weight, first.norm1.bias, first.norm2.weight,
             first.norm2.bias, first.linear1.weight, first.linear1.bias, first.linear2.weight,
             first.linear2.bias)  # fmt: skip
-    return not any([one.requires_grad for one in read])
+    return not any(one.requires_grad for one in read)
 
 
 def packs_plainly(encoder: Any, src: Any, padding: Any) -> bool:
@@ -222,8 +222,8 @@ def packs_plainly(encoder: Any, src: Any, padding: Any) -> bool:
         and padding.dim() == 2
         and padding.shape == src.shape[:2]
         and not src.is_nested
-        and all([type(one) is torch.nn.TransformerEncoderLayer for one in encoder.layers])
-        and not any([one.training for one in encoder.layers])
+        and all(type(one) is torch.nn.TransformerEncoderLayer for one in encoder.layers)
+        and not any(one.training for one in encoder.layers)
     )
 
 
