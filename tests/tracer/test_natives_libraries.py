@@ -487,6 +487,102 @@ def test_lru_cache_after_a_change_of_state_runs_for_real():
     twin(make, (X,), (X,), (Y,), breaks=None)
 
 
+class _Parsed:
+    """What a pattern says, as einops keeps it."""
+
+    empty = ""
+
+    def __init__(self, pattern):
+        left, right = pattern.split("->")
+        self.order = [left.split().index(name) for name in right.split() if name != self.empty]
+
+    @staticmethod
+    def swapped(order):
+        return sorted(order, reverse=True)
+
+
+_DIRECTIONS = ("forward", "backward")
+
+
+@functools.lru_cache(64)
+def _recipe(pattern, *, direction):
+    if direction not in _DIRECTIONS:
+        raise ValueError(direction)
+    parsed = _Parsed(pattern)
+    return tuple(parsed.order if direction == "forward" else _Parsed.swapped(parsed.order))
+
+
+def test_lru_cache_of_what_only_its_arguments_decide_needs_no_break_after_a_change():
+    def make():
+        box = {"n": 1}
+
+        def f(x):
+            box["n"] += 1
+            return x.permute(_recipe("a b -> b a", direction="forward")) * box["n"]
+
+        return f, box
+
+    _recipe.cache_clear()
+    twin(make, (X,), (X,), lambda w: _recipe.cache_clear(), (X,), (Y,), breaks=0)
+
+
+def test_lru_cache_reads_a_changed_global_class_attribute_or_cell_for_real():
+    def make():
+        scale = 1
+
+        class Held:
+            factor = 2
+
+            def times(self, k):
+                return self.factor * k
+
+        @functools.cache
+        def by_class(k):
+            return Held().times(k)
+
+        @functools.cache
+        def by_cell(k):
+            return scale * k
+
+        def f(x):
+            nonlocal scale
+            scale += 1
+            Held.factor += 1
+            return x * by_class(10) + by_cell(10)
+
+        return f, types.SimpleNamespace(by_class=by_class, by_cell=by_cell)
+
+    def forget(w):
+        w.by_class.cache_clear()
+        w.by_cell.cache_clear()
+
+    twin(make, (X,), forget, (X,), forget, (Y,), breaks=None)
+
+
+_SCALE = 1
+
+
+@functools.cache
+def _scaled_by_a_global(k):
+    return _SCALE * k
+
+
+def test_lru_cache_reads_a_changed_global_for_real():
+    def f(x):
+        global _SCALE
+        _SCALE += 1
+        return x * _scaled_by_a_global(10)
+
+    wanted, got = [], []
+    for results, function in ((wanted, f), (got, tracer_core.compile(f, backend="eager"))):
+        globals()["_SCALE"] = 1
+        for x in (X, X, Y, X):
+            _scaled_by_a_global.cache_clear()
+            results.append(function(x))
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_bisect_reads_what_it_compares():
     """Guards name the items that a search of a long list compared, which decide about its result."""
     places = list(range(0, 2000, 2))

@@ -34,6 +34,7 @@ from tracer_core.natives.effects import (
     special,
     special_rows,
 )
+from tracer_core.natives.outside_reads import outside_reads
 from tracer_core.natives.queries import applied, query
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
@@ -297,11 +298,14 @@ def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
 
 def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
-    for real. Exempt are typing's functions, which read only their arguments (torch's profiler looks
-    up an `Optional["..."]` in an optimizer's first step)."""
+    for real. Exempt are functions that read nothing of what has changed: typing's (torch's profiler
+    looks up an `Optional["..."]` in an optimizer's first step), and those whose code says so
+    (einops parses each pattern once)."""
     if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
         typing
     ):
+        return
+    if _reads_no_change(tracer, cached.__wrapped__, [*args, *kwargs.values()]):
         return
     key: Any = tuple(args)
     if len(args) == 1 and type(args[0]) in (int, str):
@@ -312,6 +316,16 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
             "native_python",
             f"the cached function {cached.__qualname__} runs after a change of state",
         )
+
+
+def _reads_no_change(tracer: Tracer, function: Any, values: list[Any]) -> bool:
+    """Returns whether a function's result hangs on constants and on nothing that the program has
+    changed."""
+    if type(function) is not types.FunctionType or not all(map(is_constant, values)):
+        return False
+    read = outside_reads(function)
+    changed = {id(change.obj) for change in tracer.effects.changes.values()}
+    return read is not None and changed.isdisjoint(map(id, read))
 
 
 def _arguments(tracer: Tracer, getter: Any) -> tuple[Any, ...]:
