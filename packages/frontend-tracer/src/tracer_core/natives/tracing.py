@@ -189,6 +189,9 @@ class TracedEntries(Protocol):
     classes: dict[int, Any]
     methods_of: dict[type, frozenset[str]]
 
+    def guard_lineage(self, cls: type) -> None:
+        """Guards the classes that a class inherits from."""
+
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns (defining class, raw value) along the MRO, guarded for classes that can change."""
 

@@ -82,14 +82,16 @@ def without_class(value: torch.Tensor) -> torch.Tensor:
 def as_class(value: torch.Tensor, kind: Any) -> torch.Tensor:
     """Returns the data of a plain tensor as one of a subclass; gradients flow through it."""
     with functions_off():
-        return value.as_subclass(kind)
+        found: torch.Tensor = value.as_subclass(kind)
+        return found
 
 
 def detached_without_class(value: torch.Tensor) -> torch.Tensor:
     """Returns the data of a tensor of a subclass as a plain leaf that requires grad as it does."""
     with functions_off(), torch.no_grad():
-        plain = value.detach().as_subclass(torch.Tensor)
-        return plain.requires_grad_(value.requires_grad)
+        plain: torch.Tensor = value.detach().as_subclass(torch.Tensor)
+        plain.requires_grad_(value.requires_grad)
+        return plain
 
 
 def with_class(kind: Any, like: torch.Tensor) -> Any:

@@ -22,6 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.storage.released import ReleasedParameter
+from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.component import Component
 from tracer_core.trace.side_effect_tracking import LateCall
@@ -37,6 +38,8 @@ class TensorSubclasses(Component):
         self.seen = False
         self.off: tuple[tuple[Any, int], ...] = ()
         self.modes: tuple[tuple[Any, int], ...] = ()
+        #: Results of operators without tensors inside dispatch modes.
+        self._new: list[Any] = []
         #: id of a tensor that holds data -> it, and the plain tensor in its place (or its fake).
         self._plain: dict[int, tuple[Any, torch.Tensor]] = {}
         #: id of such a plain tensor -> the tensor of the subclass.
@@ -194,13 +197,20 @@ class TensorSubclasses(Component):
         given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
         kinds = torch_private.overloads(given, torch_private.has_dispatch)
         with self._recording(False):
-            if self.modes:
+            if self.modes and not self._is_copy_of_new(function, args):
                 result = self._asked_mode(function, kinds, args, kwargs)
             elif kinds:
                 result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
             else:
                 result = self.recorder.call(function, tuple(args), kwargs)
+            if isinstance(result, torch.Tensor) and not pytree.tree_any(_is_tensor, args):
+                self._new.append(result)
         return mapped(self._as_fake, mapped(self.plain, result))
+
+    def _is_copy_of_new(self, function: Any, args: Any) -> bool:
+        """Returns whether an operator is the copy that torch makes of a new tensor that the trace
+        holds too, which it does not make in eager mode."""
+        return function is _DETACH and any(args[0] is one for one in self._new)
 
     def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Interprets the handler of the innermost dispatch mode of the program, outside that
@@ -257,6 +267,13 @@ class TensorSubclasses(Component):
             if result is not NotImplemented:
                 return result
         raise Break("operator_failed", f"{name_of(function)}: no class implements it")
+
+
+_DETACH = operators("aten").detach.default
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:

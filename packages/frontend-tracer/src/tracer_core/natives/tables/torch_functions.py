@@ -46,6 +46,9 @@ declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
     " _is_autocast_available", of="_C"))  # fmt: skip
+#: What an operator says of itself.
+declare(SHALLOW, names("OpOverload.__str__ OpOverload.__repr__ OpOverload.name OpOverload.namespace"
+    " OpOverloadPacket.__str__ OpOverloadPacket.__repr__", of="_ops"))  # fmt: skip
 declare(PURE, names("_C._are_functorch_transforms_active"))
 #: Queries of what the processor has.
 declare(PURE, names("_is_avx2_supported _is_avx512_supported _is_avx512_bf16_supported _is_vnni_supported"
