@@ -15,43 +15,6 @@ from tests.distributed.training import EXACT, told
 from tracer_core.testing import CaptureCounter, compare
 
 
-def reduced(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    dist.all_reduce(y)
-    return y + 1
-
-
-def reduced_argument(x: torch.Tensor) -> torch.Tensor:
-    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-    return x.sin()
-
-
-def waited(x: torch.Tensor) -> torch.Tensor:
-    y = x + 1
-    work = dist.all_reduce(y, async_op=True)
-    z = x.cos()
-    work.wait()
-    return y * z
-
-
-def gathered(x: torch.Tensor) -> torch.Tensor:
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x.exp())
-    return torch.cat(parts) * 2
-
-
-def gathered_into(x: torch.Tensor) -> torch.Tensor:
-    out = torch.empty(dist.get_world_size() * x.shape[0], *x.shape[1:])
-    dist.all_gather_into_tensor(out, x.exp())
-    return out.sum(0)
-
-
-def broadcast(x: torch.Tensor) -> torch.Tensor:
-    y = x + dist.get_rank()
-    dist.broadcast(y, src=1)
-    return y * 3
-
-
 def of_objects(x: torch.Tensor) -> torch.Tensor:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, {"rank": dist.get_rank()})
@@ -64,28 +27,52 @@ def barrier(x: torch.Tensor) -> torch.Tensor:
     return y * 2
 
 
-def functional_sum(x: torch.Tensor) -> torch.Tensor:
-    return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+def escaping(x: torch.Tensor) -> torch.Tensor:
+    """The handle lives on where the graph ends."""
+    y = x + 1
+    work = dist.all_reduce(y, async_op=True)
+    HANDLES.append(work)
+    return x.cos()
 
 
-def functional_gather(x: torch.Tensor) -> torch.Tensor:
-    return functional.all_gather_tensor(x + 1, 0, dist.group.WORLD).relu()
+def awaited_later(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    work = dist.all_reduce(y, async_op=True)
+    tracer_core.graph_break()
+    work.wait()
+    return y.cos()
 
 
-def functional_scatter(x: torch.Tensor) -> torch.Tensor:
-    return functional.reduce_scatter_tensor(x + 1, "sum", 0, dist.group.WORLD).relu()
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """What the process group does to memory with gaps is its own affair."""
+    y = x * 2
+    dist.all_reduce(y[:, 0])
+    return y + 1
+
+
+def of_ranks(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x * 2, "sum", [0, 1]) + 1
+
+
+def in_place_with_gradient(x: torch.Tensor) -> torch.Tensor:
+    """Eager warns, and gives the gradient that there would be without the collective."""
+    y = x * 2
+    dist.all_reduce(y)
+    return y.sin()
 
 
 def with_gradients(x: torch.Tensor) -> torch.Tensor:
     return differentiable.all_reduce(x * x).sin()
 
 
+#: What `escaping` has put away; waited for by `called`.
+HANDLES: list[Any] = []
+GRADIENTS = ("with_gradients", "in_place_with_gradient")
 PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     one.__name__: one
     for one in (
-        reduced, reduced_argument, waited, gathered, gathered_into, broadcast, of_objects, barrier,
-        functional_sum,
-        functional_gather, functional_scatter, with_gradients,
+        of_objects, barrier, escaping, awaited_later, strided, of_ranks, in_place_with_gradient,
+        with_gradients,
     )
 }  # fmt: skip
 
@@ -99,8 +86,10 @@ def called(name: str, backend: str = "eager") -> dict[str, Any]:
             results = []
             for one in (function, fast):
                 x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
-                x.requires_grad_(name == "with_gradients")
+                x.requires_grad_(name in GRADIENTS)
                 result = one(x)
+                while HANDLES:
+                    HANDLES.pop().wait()
                 if result.requires_grad:
                     result.sum().backward()
                 results.append([result + 0, x.detach(), x.grad])

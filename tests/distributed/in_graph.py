@@ -168,6 +168,9 @@ PROGRAMS: dict[str, Program] = {
         broadcast_in_place, exchanged_into, waited, of_group,
     )
 }  # fmt: skip
+#: Those that tell most of an engine that makes kernels of its own.
+FEW = ("gathered_columns", "scattered_into", "two_in_a_row", "operand_written_later", "unread",
+       "reduced_argument", "waited")  # fmt: skip
 #: Rows of the argument, where they are not four.
 ROWS = {"exchanged_parts": 6}
 
@@ -192,6 +195,99 @@ def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[
                     rows = ROWS.get(name, 4)
                     x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
                     results.append([_plain(one(x)), x])
+                compare(*results, EXACT if backend.endswith("eager") else CLOSE)
+        seen[name] = told(counter)
+    return seen
+
+
+# -- gradients --
+
+
+class Copied(torch.autograd.Function):
+    """Each rank computes with the whole of x: the gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Reduced(torch.autograd.Function):
+    """The sum of what each rank has computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
+def through_sum(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce(x * x, "sum", dist.group.WORLD).sin()
+
+
+def through_gather(x: torch.Tensor) -> torch.Tensor:
+    weights = torch.arange(dist.get_world_size() * x.numel()).view(-1, x.shape[1])
+    return gather(x * x, 0, dist.group.WORLD).sin() * weights
+
+
+def through_gathered_columns(x: torch.Tensor) -> torch.Tensor:
+    return gather(x * x, 1, dist.group.WORLD).sin() * (dist.get_rank() + 1)
+
+
+def through_scatter(x: torch.Tensor) -> torch.Tensor:
+    return scatter(x * x, "sum", 1, dist.group.WORLD).sin()
+
+
+def through_exchange(x: torch.Tensor) -> torch.Tensor:
+    mixed = functional.all_to_all_single_autograd(x * x, None, None, dist.group.WORLD)
+    return mixed.sin() * (dist.get_rank() + 1)
+
+
+def through_functions(x: torch.Tensor) -> torch.Tensor:
+    """As Megatron writes tensor parallelism."""
+    inside = Copied.apply(x * 2) * (dist.get_rank() + 1)
+    return Reduced.apply(inside.sin()).exp()
+
+
+def past_a_reduced_copy(x: torch.Tensor) -> torch.Tensor:
+    total = (x * 2).detach().clone()
+    dist.all_reduce(total)
+    return x * total
+
+
+DIFFERENTIABLE: dict[str, Program] = {
+    one.__name__: one
+    for one in (
+        through_sum, through_gather, through_gathered_columns, through_scatter, through_exchange,
+        through_functions, past_a_reduced_copy,
+    )
+}  # fmt: skip
+
+
+def trained(names: list[str], backend: str) -> dict[str, Any]:
+    """Values and gradients of three calls of each program."""
+    seen = {}
+    for name in names:
+        function = DIFFERENTIABLE[name]
+        with CaptureCounter() as counter:
+            fast = tracer_core.compile(function, backend=backend)
+            for number in range(3):
+                results = []
+                for one in (function, fast):
+                    x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
+                    value = one(x.requires_grad_())
+                    value.backward(torch.cos(value.detach()))
+                    results.append([_plain(value), x.grad])
                 compare(*results, EXACT if backend.endswith("eager") else CLOSE)
         seen[name] = told(counter)
     return seen

@@ -1,5 +1,5 @@
-"""Communication inside a compiled function: an explained break, in eager's order, between captured
-graphs.
+"""Communication that no graph holds: an explained break, in eager's order, between captured graphs.
+What a graph holds is in test_in_graph.py.
 """
 
 from __future__ import annotations
@@ -8,20 +8,15 @@ import pytest
 
 pytestmark = pytest.mark.sweep(keep=4)
 
-#: program -> (graphs, breaks). Functional collectives return a tensor subclass, which waits when it
-#: is used.
+#: program -> (graphs, breaks).
 PROGRAMS = {
-    "reduced": (2, ["processes"]),
-    "reduced_argument": (1, ["processes"]),
-    "waited": (3, ["processes", "processes"]),
-    "gathered": (2, ["processes"]),
-    "gathered_into": (2, ["processes"]),
-    "broadcast": (2, ["processes"]),
     "of_objects": (1, ["processes"]),
     "barrier": (2, ["processes"]),
-    "functional_sum": (1, ["processes", "processes", "tensor_subclass"]),
-    "functional_gather": (1, ["processes", "processes", "tensor_subclass", "tensor_subclass"]),
-    "functional_scatter": (1, ["processes", "processes", "tensor_subclass", "tensor_subclass"]),
+    "escaping": (2, ["processes"]),
+    "awaited_later": (3, ["processes", "requested", "processes"]),
+    "strided": (2, ["processes"]),
+    "of_ranks": (1, ["processes", "processes", "tensor_subclass"]),
+    "in_place_with_gradient": (2, ["processes"]),
     "with_gradients": (2, ["processes"]),
 }
 

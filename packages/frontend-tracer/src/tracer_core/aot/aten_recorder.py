@@ -39,6 +39,9 @@ SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh
 #: Namespaces whose operators query a FakeTensor.
 QUERIES = frozenset({"prim"})
 
+#: Namespaces of operators whose effects no schema tells: what a process group runs.
+UNTOLD = frozenset({"c10d"})
+
 #: Operators that update running statistics although their schema declares no mutation: position of
 #: ``running_mean`` and of ``training``.
 SILENT_WRITES = {
@@ -188,6 +191,9 @@ class AtenRecorder(TorchDispatchMode):
             return self._called(func, args, kwargs)
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
+        if func.namespace in UNTOLD:
+            # In code of the program's own, an autograd.Function.
+            raise LoweringUnsupported(f"{func} communicates in place", self.frame)
         table = self._table.get(func)
         if table is not None:
             with self:
@@ -221,7 +227,7 @@ class AtenRecorder(TorchDispatchMode):
         """Whether calls of the operator are recorded unchanged, whatever their arguments."""
         special = (SAME_VALUE, SILENT_WRITES, ONE_FOR_ALL, CORRECTIONS, CHECKS, self._table)
         return (
-            func.namespace not in QUERIES
+            func.namespace not in QUERIES | UNTOLD
             and not any(func in table for table in special)
             and func is not RANDOM_FROM
             and torch.Tag.nondeterministic_seeded not in func.tags

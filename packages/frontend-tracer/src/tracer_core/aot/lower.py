@@ -28,6 +28,7 @@ from tracer_core.aot.dead_code import remove_dead_nodes
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
+from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
@@ -190,6 +191,7 @@ class Lowering(Interpretation):
         recorder = self.recorder
         recorder.graph.output(tuple(ending.planner.nodes))
         remove_dead_nodes(recorder.graph)
+        wait_late(recorder.graph)
         graph = Deferred(torch.nn.Module(), recorder.graph, class_name="Lowered")
         outputs = output_specs(ending.planner.values, recorder.inputs)
         inputs = specs + self.extra_specs()

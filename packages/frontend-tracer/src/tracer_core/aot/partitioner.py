@@ -32,6 +32,7 @@ from tracer_core.aot.attention_seeds import without_seeds
 from tracer_core.aot.dead_code import is_size, remove_dead_nodes, runs_once
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.joint_graph import Joint
+from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.min_cut import FlowGraph
 from tracer_core.aot.norm_recomputation import Formula, formulas
@@ -379,6 +380,7 @@ class Partitioner:
             made[node] = forward.node_copy(node, made.__getitem__)
         forward.output(tuple(returned))
         remove_dead_nodes(forward)
+        wait_late(forward)
         shown = [node for _, node in kept_inputs]
         shown += [outputs[index] if view else node for index, node, view in kept_outputs]
         self.kept = _Kept(forward, kept_inputs, kept_outputs, self._sizes(shown))
@@ -446,6 +448,7 @@ class Partitioner:
         gradients, results = self._results(emit, made)
         graph.output(tuple(results))
         remove_dead_nodes(graph)
+        wait_late(graph)
         return Split(
             kept.forward,
             graph,

@@ -516,6 +516,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     weakref.ReferenceType: Rebuilder._weakref,
     types.TracebackType: Rebuilder._traceback,
     polyfills.GroupBy: Rebuilder._refused,
+    polyfills.FinishedWork: Rebuilder._refused,
     type(iter(collections.deque())): Rebuilder._deque_iterator,
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_CALLS, lambda r, obj: r._call(obj, *_CALLS[type(obj)](obj))),
