@@ -22,8 +22,19 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.scalar_program import Ref, ScalarProgram, evaluate, parsed
+from tracer_core.aot.scalar_program import (
+    LOAD,
+    SIZE,
+    Ref,
+    ScalarProgram,
+    evaluate,
+    function_of,
+    parsed,
+)
 from tracer_core.torch_private.names import operators
+
+__all__ = ["BACKWARD", "FORWARD", "LOAD", "SIZE", "WHOLE", "Flex", "Ref", "ScalarProgram",
+           "decomposed", "decomposed_backward", "flex_of", "function_of"]  # fmt: skip
 
 aten = operators("aten")
 
@@ -209,9 +220,7 @@ def dense_blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     width = indices.shape[-1]
     place = torch.arange(width, device=indices.device)
     listed = torch.where(place < counts.unsqueeze(-1), indices.to(torch.int64), width)
-    empty = torch.zeros(
-        (*indices.shape[:-1], width + 1), dtype=torch.bool, device=indices.device
-    )
+    empty = torch.zeros((*indices.shape[:-1], width + 1), dtype=torch.bool, device=indices.device)
     return empty.scatter(-1, listed, True)[..., :width]
 
 
@@ -312,7 +321,8 @@ def _through_score(
     device: torch.device,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Returns the gradients of the scaled products and of the tensors that score_mod read."""
-    assert flex.gradient is not None
+    if flex.gradient is None:  # the scores of no position depend on a tensor with a gradient
+        return torch.zeros_like(incoming), []
     values = evaluate(flex.gradient, {**scores.given, "grad": incoming}, device)
 
     def masked(value: torch.Tensor) -> torch.Tensor:
@@ -424,7 +434,18 @@ class _Attention(torch.autograd.Function):
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         found = BACKWARD(
-            query, key, value, out, lse, grad_out, grad_lse, blocks, buffers, numbers, scale, program
+            query,
+            key,
+            value,
+            out,
+            lse,
+            grad_out,
+            grad_lse,
+            blocks,
+            buffers,
+            numbers,
+            scale,
+            program,
         )
         of_buffers: list[Any] = [None] * len(buffers)
         for k, gradient in zip(flex_of(program).differentiated, found[3:], strict=True):
