@@ -100,6 +100,7 @@ __all__ = [
     "debug_folder",
     "demand_room",
     "env",
+    "flex_attention",
     "get_backend",
     "hookimpl",
     "enabled",
@@ -194,6 +195,15 @@ def checks_indices(node: torch.fx.Node) -> bool:
     from tracer_core.engine_support.value_checks import checkable  # heavy: torch
 
     return checkable(node)
+
+
+def flex_attention() -> Any:
+    """For backends with kernels for flex_attention: its two operators (`FORWARD`, `BACKWARD`), their
+    argument `program` (`flex_of`, `ScalarProgram`), and what else they are made of. See
+    `tracer_core.aot.flex_attention`."""
+    from tracer_core.aot import flex_attention as implementation  # heavy: torch
+
+    return implementation
 
 
 def promote(graph: torch.fx.Graph) -> None:

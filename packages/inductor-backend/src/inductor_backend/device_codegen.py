@@ -152,7 +152,7 @@ class TritonCodegen(DeviceCodegen):
     def wrapper(self, c: Compilation) -> Wrapper:
         assert isinstance(c.module, TritonModule)
         return TritonWrapper(
-            c.program, c.memory, c.spec.sizes, c.choices, c.module, c.target.device
+            c.program, c.memory, c.spec.sizes, c.choices, c.module, c.target.device, c.sizes
         )
 
 

@@ -22,6 +22,13 @@ def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
     return MappingProxyType(dict(core_aten_decompositions()))
 
 
+def fake_tensor_mode() -> Any:
+    """A new FakeTensorMode."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
 def cuda_raw_stream(device: int) -> int:
     """The handle of the current stream of a CUDA device, without making a Stream object."""
     import torch

@@ -22,8 +22,19 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.scalar_program import Ref, ScalarProgram, evaluate, parsed
+from tracer_core.aot.scalar_program import (
+    LOAD,
+    SIZE,
+    Ref,
+    ScalarProgram,
+    evaluate,
+    function_of,
+    parsed,
+)
 from tracer_core.torch_private.names import operators
+
+__all__ = ["BACKWARD", "FORWARD", "LOAD", "SIZE", "WHOLE", "Flex", "Ref", "ScalarProgram",
+           "decomposed", "decomposed_backward", "flex_of", "function_of"]  # fmt: skip
 
 aten = operators("aten")
 
@@ -310,7 +321,8 @@ def _through_score(
     device: torch.device,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Returns the gradients of the scaled products and of the tensors that score_mod read."""
-    assert flex.gradient is not None
+    if flex.gradient is None:  # the scores of no position depend on a tensor with a gradient
+        return torch.zeros_like(incoming), []
     values = evaluate(flex.gradient, {**scores.given, "grad": incoming}, device)
 
     def masked(value: torch.Tensor) -> torch.Tensor:

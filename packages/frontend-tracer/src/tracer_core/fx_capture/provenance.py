@@ -426,6 +426,10 @@ class Provenance:
             return self._stand_in(value)
         return self._read_object(value, source)
 
+    def note_read(self, value: Any, source: Source) -> None:
+        """Lets the program read a value that is guarded otherwise."""
+        self._read[source] = value
+
     def _read_object(self, value: Any, source: Source) -> Any:
         known = self._read.get(source, self)
         if known is value and source not in self.symbols:

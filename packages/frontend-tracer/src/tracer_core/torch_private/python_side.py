@@ -74,10 +74,12 @@ def scripted_source(function: Any) -> Any:
 
 def before_tagging(function: Any) -> Any:
     """Returns the original of a function that torch.compile, once used in the process, wraps:
-    ``nn.Module.__init__`` and parts of optimizers. None for any other function. The wrappers serve
-    only torch's own tracer."""
+    ``nn.Module.__init__`` and parts of optimizers; of a function that torch compiled, if eager has
+    no fast form of it (flex_attention). None for any other function. The wrappers serve only torch's
+    own tracer."""
     hidden = getattr(function, "_torchdynamo_orig_callable", None)
-    if (getattr(hidden, "__module__", None) or "").startswith("torch.optim."):
+    module = getattr(hidden, "__module__", None) or ""
+    if module.startswith("torch.optim.") or module == "torch.nn.attention.flex_attention":
         return hidden
     if function.__qualname__ != "install_generation_tagging_init.<locals>.patched_init":
         return None

@@ -76,21 +76,22 @@ class Region:
         return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
 
     def _of_operands(self) -> list[torch.fx.Node]:
-        """Returns the nodes of the part that operands reach, and those of numbers alone."""
+        """Returns the nodes of the part that operands reach, and tensors made of constants."""
         nodes = self._nodes()
-        reached, read = set(self.operands), set()
+        inside, reached, outside = set(nodes), set(self.operands), set()
         for node in nodes:
             sources = node.all_input_nodes
             if not reached.isdisjoint(sources) or node.meta.get("writes"):
                 reached.add(node)
-            elif node not in reached and any(
-                source in read or (source not in nodes and _is_tensor(source)) for source in sources
+            elif node not in reached and (
+                not isinstance(node.meta.get("val"), torch.Tensor)
+                or any(source in outside or source not in inside for source in sources)
             ):
-                read.add(node)
+                outside.add(node)
         for node in reversed(nodes):
-            if node in read:
-                read.update(source for source in node.all_input_nodes if source in nodes)
-        return [node for node in nodes if node in reached or node not in read]
+            if node in outside:
+                outside.update(source for source in node.all_input_nodes if source in inside)
+        return [node for node in nodes if node in reached or node not in outside]
 
     def drop(self) -> tuple[Any, ...]:
         """Removes the part from the graph; returns the call targets of its nodes."""
@@ -120,10 +121,6 @@ class Region:
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)
         self.recorder.op_count, self.recorder.state_nodes = self._counts
-
-
-def _is_tensor(node: torch.fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _contents(change: Change) -> Any:

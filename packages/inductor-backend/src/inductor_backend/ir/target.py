@@ -57,8 +57,11 @@ def main_device(graph: torch.fx.Graph) -> torch.device:
 
 def target_of(graph: torch.fx.Graph) -> Target:
     device = main_device(graph)
-    if device.type == "cuda":
-        return Target(device, True)
+    return Target(device, True) if device.type == "cuda" else target_of_cpu()
+
+
+def target_of_cpu() -> Target:
+    """Returns the target of graphs on CPU tensors."""
     return INTERPRETER if getattr(_local, "interpreted", False) else CPU
 
 

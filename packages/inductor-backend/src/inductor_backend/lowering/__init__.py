@@ -9,6 +9,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     convolution,
     creation,
     dropout,
+    flex_attention,
     foreach,
     indexing,
     losses,

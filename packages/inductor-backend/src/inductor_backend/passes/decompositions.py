@@ -13,12 +13,16 @@ from typing import Any
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.kernels.flex_attention import why_not
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
+from tracer_core.plugin_api import flex_attention
 
 aten = torch.ops.aten
+_FLEX = flex_attention()
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -56,6 +60,30 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
 }
+
+
+def _flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    """flex_attention in ATen operators, where no kernel computes it."""
+    _, buffers, _, _, program = rest
+    flex = _FLEX.flex_of(program)
+    if not (query.device.type == "cuda" or target_of_cpu().triton):
+        return _FLEX.decomposed(query, key, value, *rest)
+    known = all(map(_is_lowered, (flex.score, flex.mask)))
+    if not known or why_not(query, key, value, buffers, flex) is not None:
+        return _FLEX.decomposed(query, key, value, *rest)
+    return NotImplemented
+
+
+def _is_lowered(program: Any) -> bool:
+    """Returns whether every operator of a function of scores has a lowering."""
+    if program is None:
+        return True
+    functions = [_FLEX.function_of(name) for name, _, _ in program.steps
+                 if name not in (_FLEX.LOAD, _FLEX.SIZE)]  # fmt: skip
+    return all(one in LOWERINGS for one in functions if isinstance(one, OpOverload))
+
+
+_OWN[_FLEX.FORWARD] = _flex_attention
 
 
 @functools.cache

@@ -6,6 +6,7 @@ torch's own Python around the operator (argument checks, BlockMask, kernel_optio
 from __future__ import annotations
 
 import json
+import types
 from typing import Any
 
 import torch
@@ -17,16 +18,54 @@ from tracer_core.aot.scalar_program import ScalarProgram
 from tracer_core.aot.scalar_recording import record
 from tracer_core.fx_capture.higher_order_calls import FlexAttentionCall, MaskCall
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import CALLED_TYPES, special
-from tracer_core.torch_private.names import name, names
+from tracer_core.natives.effects import CALLED_TYPES, special, special_each
+from tracer_core.torch_private.names import classes, name, names
 from tracer_core.trace.higher_order import Region
 from tracer_core.trace.tracer import Tracer
 
 _FLEX = "nn.attention.flex_attention"
 #: Functions that leave scores, or positions, as they are.
 _IDENTITY, _NO_MASK = name(f"{_FLEX}._identity"), name(f"{_FLEX}.noop_mask")
+_BLOCK_MASKS = classes("BlockMask", of=_FLEX)
+_MEANT_FOR_COMPILERS = frozenset(names("flex_attention create_block_mask", of=_FLEX))
+#: The position of create_block_mask's argument `_compile`.
+_COMPILE = 7
 #: Options of the call that say what its results are used for.
 _NOT_OPTIONS = frozenset({"OUTPUT_LOGSUMEXP", "OUTPUT_MAX", "WRITE_DQ"})
+
+
+@special_each(*names(f"{_FLEX}.flex_attention"))
+def flex_attention(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Interprets the call. A mask_mod in a BlockMask from outside is only called: its code and what
+    it reads are guarded, not its identity, which may be another in each call."""
+    block_mask = kwargs.get("block_mask", args[4] if len(args) > 4 else None)
+    source = tracer.provenance.source_of(block_mask)
+    mask_mod = getattr(block_mask, "__dict__", {}).get("mask_mod")
+    if type(block_mask) in _BLOCK_MASKS and source is not None:
+        at = tracer.provenance.sources.attribute(source, "mask_mod")
+        if type(mask_mod) is types.FunctionType and tracer.calls.read_by_code(mask_mod, at):
+            tracer.provenance.note_read(mask_mod, at)
+    return tracer.calls.frame_of(function, [*args], kwargs)
+
+
+@special_each(*names(f"{_FLEX}.create_block_mask"))
+def create_block_mask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Interprets the call, without its own use of torch.compile."""
+    given = [*args]
+    if len(given) > _COMPILE:
+        given[_COMPILE] = False
+    return tracer.calls.frame_of(
+        function, given, {k: v for k, v in kwargs.items() if k != "_compile"}
+    )
+
+
+@special_each(*names("compile"))
+def compile_by_torch(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures functions that are only fast if compiled; others run as torch compiles them."""
+    model = args[0] if args else kwargs.get("model")
+    if type(model) is types.FunctionType and model in _MEANT_FOR_COMPILERS:
+        return model
+    return tracer.calls.frame_of(function, [*args], kwargs)
 
 
 class _Function:
@@ -63,6 +102,7 @@ class _Function:
         if result.dim():
             tracer.break_graph("higher_order", f"{what} returns more than one element")
         self.graph, outer = region.take([result], of_operands=True)
+        outer = self._with_tensors(tracer, outer, like)
         roles = [self._role(tracer, what, value, like) for value in outer]
         roles += (["score"] if score is not None else []) + ["b", "h", "q", "kv"]
         try:
@@ -70,6 +110,19 @@ class _Function:
         except LoweringUnsupported as error:
             tracer.break_graph("higher_order", f"{what}: {error}")
         return result
+
+    def _with_tensors(self, tracer: Tracer, outer: list[Any], like: Any) -> list[Any]:
+        """Replaces floats that change from call to call by 0-d tensors, which the operator takes."""
+        assert self.graph is not None
+        dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
+        found = []
+        for value, node in zip(outer, self.graph.graph.find_nodes(op="placeholder"), strict=False):
+            if isinstance(value, torch.SymFloat):
+                options = {"dtype": dtype, "device": like.device}
+                value = tracer.recorder.call(torch.scalar_tensor, (value,), options)
+                node.meta["val"] = value
+            found.append(value)
+        return found
 
     def _role(self, tracer: Tracer, what: str, value: Any, like: Any) -> str:
         """Returns the name in the program of an outer value that the function reads."""

@@ -7,7 +7,7 @@ its kernels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from inductor_backend.codegen.common.module import NAME, KernelModule, Run
@@ -47,7 +47,7 @@ class TritonModule(KernelModule):
     def write_call(self, run: Run, kernel: TritonKernel, name: str) -> None:
         parameters = [self._pointer(run, storage) for storage in kernel.pointers]
         parameters += [f"({run.slot(size_expression(size, 'python'))}, 0)" for size in kernel.sizes]
-        launch = f"{name}, {self._grid(run, kernel)}, [{', '.join(parameters)}]"
+        launch = f"{name}, {self.grid(run, kernel.grid, kernel.most)}, [{', '.join(parameters)}]"
         if kernel.matrices:
             launch += f", [{', '.join(self._matrix(run, matrix) for matrix in kernel.matrices)}]"
         run.lines.append(f"({launch})")
@@ -77,17 +77,19 @@ class TritonModule(KernelModule):
         return f"({run.slot('arena_address + ' + size_expression(offset, 'python'))}, 0)"
 
     @staticmethod
-    def _grid(run: Run, kernel: TritonKernel) -> str:
+    def grid(run: Run, axes: Sequence[tuple[Expr, int]], most: int = 0) -> str:
+        """Returns the number of programs. axes: (numel, block) of each. most: limit of a persistent
+        kernel."""
         static, dynamic = 1, []
-        for numel, block in kernel.grid:
+        for numel, block in axes:
             if isinstance(numel, int):
                 static *= -(-numel // block)
             else:
                 dynamic.append(f"(-(-{size_expression(simplify(numel), 'python')} // {block}))")
         if not dynamic:
-            return str(min(static, kernel.most) if kernel.most else static)
+            return str(min(static, most) if most else static)
         text = " * ".join([*dynamic, *([str(static)] if static != 1 else [])])
-        return f"slot({run.slot(f'min({kernel.most}, {text})' if kernel.most else text)})"
+        return f"slot({run.slot(f'min({most}, {text})' if most else text)})"
 
     def sources(self) -> list[str]:
         """Returns the text of each kernel, its user's lines in comments."""

@@ -8,20 +8,24 @@ first other one after them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.common.module import NAME, Run
+from inductor_backend.codegen.common.writer import CodeWriter, literal
+from inductor_backend.codegen.triton.flex_attention import FlexKernel, call_of, forward_kernel
 from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
 from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import SizeSpec
+from tracer_core.plugin_api import SizeSpec, flex_attention
 
 
 class TritonWrapper(Wrapper):
@@ -35,9 +39,10 @@ class TritonWrapper(Wrapper):
         choices: dict[str, Choice],
         triton: TritonModule,
         device: torch.device,
+        variables: SizeVars,
     ) -> None:
         super().__init__(program, plan, sizes, choices)
-        self.triton, self.device = triton, device
+        self.triton, self.device, self.variables = triton, device, variables
         self._results = self._with_results()
         self._of_result = False  # whether what is allocated next is announced as a result's
         self._announces = False
@@ -86,6 +91,47 @@ class TritonWrapper(Wrapper):
         dropped = self.plan.drop_after.get(number, [])
         if dropped:
             self.body.line(f"del {', '.join(sorted(dropped))}")
+
+    def extern(self, node: ExternNode) -> None:
+        if node.target is flex_attention().FORWARD:
+            self._flex_attention(node)
+        else:
+            super().extern(node)
+
+    def _flex_attention(self, node: ExternNode) -> None:
+        """Writes a launch of a kernel for this call: allocations, then the run."""
+        call = call_of(self.program, node)
+        kernel = forward_kernel(call, self.variables)
+        for name in node.writes:
+            buffer = self.program.buffers[name]
+            self.body.line(
+                f"{name} = empty({tuple_text(buffer.layout.sizes)},"
+                f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
+            )
+        run = Run(f"run_flex_{sum(line.startswith('run_flex_') for line in self.definitions)}")
+        parameters = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
+        parameters += [run.slot(size_text(size)) for size in kernel.sizes]
+        places = ", ".join(f"({place}, 0)" for place in parameters)
+        grid = TritonModule.grid(run, kernel.grid)
+        loaded = self._loaded(kernel)
+        self.definitions[
+            f"{run.name}, launches_{run.name} = launches({len(run.arguments)},"
+            f" [({loaded}, {grid}, [{places}])])"
+        ] = None
+        arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
+        self.body.line(f"{run.name}({arguments})")
+
+    def _loaded(self, kernel: FlexKernel) -> str:
+        """Returns the name of a kernel, which the module loads."""
+        key = hashlib.sha256(repr((kernel.text, kernel.types, kernel.constants, kernel.warps,
+                                   kernel.stages)).encode()).hexdigest()[:6]  # fmt: skip
+        name = f"flex_attention_{key}"
+        self.definitions[
+            f"{name}, = load_kernels([Kernel({name!r}, {literal(kernel.text.replace(NAME, name))},"
+            f" {list(kernel.types)}, {len(kernel.sizes)}, {dict(kernel.constants)}, {kernel.warps},"
+            f" {kernel.stages}, []{', asserts=True' if kernel.asserts else ''})], device)"
+        ] = None
+        return name
 
     def _same_memory(self, name: str) -> str:
         other = self.plan.over[name]

@@ -1,0 +1,20 @@
+"""Lowers flex_attention's operators to calls of kernels, where `kernels.flex_attention` has some; its
+decompositions into ATen operators come first for all others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_backend.lowering.fallback import argument
+from inductor_backend.lowering.registry import Lowering, lower
+from tracer_core.plugin_api import flex_attention
+
+_FLEX = flex_attention()
+
+
+@lower(_FLEX.FORWARD)
+def forward(ctx: Lowering, *args: Any) -> Any:
+    nodes = ctx.node.args
+    made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=True)]
+    return ctx.externs(_FLEX.FORWARD, made)
