@@ -7,7 +7,8 @@ import collections
 import enum
 import math
 import types
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,9 +41,15 @@ def _addresses(members: Any) -> frozenset[int]:
     return frozenset(map(id, members))
 
 
-#: Types that C code makes of others: ``list[int]``, ``int | str``.
-ALIASES = (types.GenericAlias, types.UnionType)
-_ALIAS_PARTS = ("__args__", "__origin__", "__unpacked__")
+#: Aliases of types: ``list[int]``, ``int | str``, typing's own -> the attributes that they are made
+#: of.
+ALIASES: dict[Any, Callable[[Any], Iterable[str]]] = {
+    types.GenericAlias: lambda alias: ("__origin__", "__args__", "__unpacked__"),
+    types.UnionType: lambda union: ("__args__",),
+    typing._GenericAlias: lambda alias: (  # type: ignore[attr-defined]
+        vars(alias).keys() & {"__origin__", "__args__", "__metadata__"}
+    ),
+}
 
 
 class GuardedReads(Component):
@@ -73,9 +80,9 @@ class GuardedReads(Component):
             children = list(obj.values()) if isinstance(obj, dict) else list(obj)
         elif isinstance(obj, (list, tuple, collections.deque)):
             children = self.items(obj)
-        elif isinstance(obj, ALIASES):
-            parts = _ALIAS_PARTS if isinstance(obj, types.GenericAlias) else _ALIAS_PARTS[:1]
-            children = [self.tracer.attributes.getattr(obj, part) for part in parts]
+        elif isinstance(obj, tuple(ALIASES)):
+            kind = next(kind for kind in ALIASES if isinstance(obj, kind))
+            children = [self.tracer.attributes.getattr(obj, part) for part in ALIASES[kind](obj)]
         elif isinstance(obj, dict):
             self._check_size(obj)
             keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys

@@ -66,9 +66,9 @@ class Operations(Component):
     def native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
-            if isinstance(value, CONTAINERS):
+            if isinstance(value, (*CONTAINERS, types.GenericAlias, types.UnionType)):
                 self.tracer.reads.expand(value)
-            elif not (is_constant(value) or is_tensor_like(value)):
+            if not (isinstance(value, CONTAINERS) or is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
