@@ -364,7 +364,7 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "remainder": _remainder,
     "fmod": _remainder,
     **dict.fromkeys(
-        "eq ne lt le gt ge logical_and logical_or logical_not exp log sqrt rsqrt tanh sigmoid".split(),
+        ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid"],
         _no_integer,
     ),
 }
