@@ -416,7 +416,7 @@ def test_checkpoint(name):
 
 
 def test_checkpoint_without_a_function():
-    """Gives a decorator since torch 2.15, and an error before."""
+    """Gives a decorator since torch 2.14, and an error before."""
 
     def f(x):
         try:
@@ -424,10 +424,10 @@ def test_checkpoint_without_a_function():
         except TypeError as error:
             return x, str(error)
 
-    same(f, (X,), breaks=0 if RELEASE >= (2, 15) else 1)
+    same(f, (X,), breaks=0 if RELEASE >= (2, 14) else 1)
 
 
-@pytest.mark.skipif(RELEASE < (2, 15), reason="checkpoint is no decorator before torch 2.15")
+@pytest.mark.skipif(RELEASE < (2, 14), reason="checkpoint is no decorator before torch 2.14")
 def test_checkpoint_as_a_decorator():
     @checkpoint(use_reentrant=False)
     def outside(t, scale=1):
