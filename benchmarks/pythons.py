@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = harness.options("pythons", __doc__, limit=600.0)
     parser.add_argument("--round", type=int, default=0, help="which round the rows belong to")
     parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser.add_argument("--only", default="", help="rows that begin so: 'call resnet18'")
     chosen = parser.parse_args(arguments)
     failed = False
     if not chosen.table:
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         release = ".".join(map(str, sys.version_info[:2]))
         store = harness.Store("pythons", again=chosen.again, path=RESULTS / f"{release}.json")
         for kind, key, ask in _asked(chosen.round, chosen.limit):
+            if not key.startswith(chosen.only):
+                continue
             row, _ = store.row(key, ask)
             failed |= "failed" in row
             print(f"{key}: {row.get('failed') or f'{_figure(kind, row):.4g}'}", flush=True)
