@@ -265,3 +265,35 @@ def test_the_functions_of_the_root_logger(caplog: Any) -> None:
         return fn
 
     twin(make, (X,), (X,), graphs=1, breaks=0)
+
+
+# -- classes that look at their instances --
+
+
+class OfShape(type):
+    """jaxtyping: isinstance() looks at the shape and dtype of a tensor."""
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return isinstance(obj, torch.Tensor) and obj.dim() == cls.dims and obj.is_floating_point()
+
+
+class Matrix(metaclass=OfShape):
+    dims = 2
+
+
+class Vector(metaclass=OfShape):
+    dims = 1
+
+
+def test_isinstance_looks_at_a_tensor_of_the_graph() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            y = x * 2
+            told = isinstance(y, Matrix), isinstance(y, Vector), isinstance(y, (Vector, Matrix))
+            row = y.sum(0)
+            return y, told, isinstance(row, Vector), isinstance(row > 0, (Vector, int))
+
+        return fn
+
+    seen = twin(make, (X,), (X,), graphs=1, breaks=0)
+    assert seen.results[0][1:] == ((True, False, True), True, False)
