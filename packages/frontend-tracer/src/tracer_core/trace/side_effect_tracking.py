@@ -45,12 +45,12 @@ class HeldLock(NamedTuple):
 
 class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
-    included. late: calls in their order."""
+    included; shared: those of objects from before the trace. late: calls in their order."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
         self.effects = Effects(self.realize)
-        self.mutations = 0
+        self.mutations = self.shared = 0
         #: Hooks that the program puts on tensors from before the trace, in order.
         self.hooks: list[Any] = []
         #: Autograd nodes that a backward has passed without ``retain_graph``.
@@ -77,6 +77,7 @@ class SideEffects:
         self.tracer.reads.note_change(target)
         if self.provenance.source_of(target) is None:
             return
+        self.shared += 1
         known = self.effects.peek(target)
         if known is None or not known.whole:
             self.tracer.reads.expand(target)
@@ -107,12 +108,14 @@ class SideEffects:
         """Saves a cell before its contents are set."""
         self.mutations += 1
         if self.provenance.source_of(cell) is not None:
+            self.shared += 1
             self._saved(cell)
 
     def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
         source = self.provenance.source_of(target if owner is None else owner)
         if source is None:
             return None
+        self.shared += 1
         if owner is not None and self.provenance.source_of(target) is None:
             self.provenance.register(target, self.provenance.sources.make(source, "dict"))
         return self._begin(target)
@@ -148,6 +151,7 @@ class SideEffects:
         self.mutations += 1
         self.tracer.reads.note_change(target, values)
         if self.provenance.source_of(target) is not None:
+            self.shared += 1
             change = self._begin(target)
             change.moved = True
             if not change.whole:
@@ -161,6 +165,7 @@ class SideEffects:
             self.provenance.constant(obj)
         elif self.provenance.source_of(obj) is None:
             return None
+        self.shared += 1
         known = self.effects.attribute(obj, where)
         change = known or self.effects.begin_attribute(obj, where)
         if known is None:

@@ -199,6 +199,11 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
+def _title(cached: Any) -> str:
+    """Returns the name of a cached function; that of a partial has none."""
+    return str(getattr(cached, "__qualname__", type(cached.__wrapped__).__name__))
+
+
 def _is_key(tracer: Tracer, value: Any) -> bool:
     """Returns whether a cache finds a value under the same key in every call: no class or function
     that is made in each."""
@@ -215,7 +220,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     code = getattr(cached.__wrapped__, "__code__", None)
     if code is not None and _changes_state(code):
         tracer.break_graph(
-            "native_python", f"the cached function {cached.__qualname__} changes what is outside it"
+            "native_python", f"the cached function {_title(cached)} changes what is outside it"
         )
     values = [*args, *kwargs.values()]
     odd = [value for value in values if not _is_key(tracer, value)]
@@ -236,7 +241,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
     tracer.break_graph(
-        "native_python", f"the cached function {cached.__qualname__} is called with objects as keys"
+        "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
 
 
@@ -283,9 +288,13 @@ def _question(
     kind: Any = functools.partial,
 ) -> Any:
     """Returns the call as an object, one per distinct call, so that it is guarded once."""
-    values = (*args, *kwargs.values())
-    handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
+    handle = _handle(cached, args, kwargs, kind)
     return tracer.native_calls.questions.setdefault(handle, kind(cached, *args, **kwargs))
+
+
+def _handle(cached: Any, args: list[Any], kwargs: Any, kind: Any = functools.partial) -> Any:
+    values = (*args, *kwargs.values())
+    return kind, id(cached), len(args), values, repr(values), tuple(kwargs)
 
 
 def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
@@ -297,8 +306,9 @@ def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
 
 def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
-    for real. Exempt are typing's functions, which read only their arguments (torch's profiler looks
-    up an `Optional["..."]` in an optimizer's first step)."""
+    for real, unless it changes nothing itself: it is interpreted once to see that. Exempt are
+    typing's functions, which read only their arguments (torch's profiler looks up an
+    `Optional["..."]` in an optimizer's first step)."""
     if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
         typing
     ):
@@ -307,11 +317,29 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
     if len(args) == 1 and type(args[0]) in (int, str):
         key = args[0]
     held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
-    if kwargs or cached.cache_parameters()["typed"] or not any(key in table for table in held):
+    hit = any(key in table for table in held)
+    if hit and not (kwargs or cached.cache_parameters()["typed"]):
+        return
+    asked = tracer.native_calls.questions.get(_handle(cached, args, kwargs))
+    if asked is not None:
+        return
+    if _changes_what_was(tracer, cached.__wrapped__, args, kwargs):
         tracer.break_graph(
             "native_python",
-            f"the cached function {cached.__qualname__} runs after a change of state",
+            f"the cached function {_title(cached)} runs after a change of state",
         )
+
+
+def _changes_what_was(tracer: Tracer, function: Any, args: list[Any], kwargs: Any) -> bool:
+    """Interprets a function; returns whether it does more than to make and read objects."""
+
+    def state() -> Any:
+        seen = tracer.side_effects
+        return seen.shared, len(seen.late), len(seen.locks), tracer.recorder.op_count
+
+    before = state()
+    tracer.calls.call_value(function, [*args], dict(kwargs))
+    return state() != before
 
 
 def _arguments(tracer: Tracer, getter: Any) -> tuple[Any, ...]:
