@@ -4,6 +4,7 @@ messages of objects."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import logging
@@ -265,3 +266,106 @@ def test_the_functions_of_the_root_logger(caplog: Any) -> None:
         return fn
 
     twin(make, (X,), (X,), graphs=1, breaks=0)
+
+
+# -- classes that look at their instances --
+
+
+class OfShape(type):
+    """jaxtyping: isinstance() looks at the shape and dtype of a tensor."""
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return isinstance(obj, torch.Tensor) and obj.dim() == cls.dims and obj.is_floating_point()
+
+
+class Matrix(metaclass=OfShape):
+    dims = 2
+
+
+class Vector(metaclass=OfShape):
+    dims = 1
+
+
+def test_isinstance_looks_at_a_tensor_of_the_graph() -> None:
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            y = x * 2
+            told = isinstance(y, Matrix), isinstance(y, Vector), isinstance(y, (Vector, Matrix))
+            row = y.sum(0)
+            return y, told, isinstance(row, Vector), isinstance(row > 0, (Vector, int))
+
+        return fn
+
+    seen = twin(make, (X,), (X,), graphs=1, breaks=0)
+    assert seen.results[0][1:] == ((True, False, True), True, False)
+
+
+# -- cached functions after a change of state --
+
+
+def test_a_cached_function_asked_after_a_change() -> None:
+    def make() -> Any:
+        @functools.lru_cache(256)
+        def recipe(pattern: str, names: tuple[str, ...] = (), ndim: int = 0) -> Any:
+            parts = {name: [i, len(pattern)] for i, name in enumerate(names)}
+            parts["all"] = sorted(pattern.split())
+            return tuple(parts), parts["all"][0], ndim * 2
+
+        world = types.SimpleNamespace(calls=0)
+
+        def fn(x: torch.Tensor) -> Any:
+            world.calls += 1
+            made = recipe("b c a", names=("b", "c"), ndim=x.dim())
+            return x * made[2] + world.calls, made, recipe("b c a", ("b", "c"), ndim=2)
+
+        return fn, world
+
+    twin(make, (X,), (X,), (X,), breaks=0)
+
+
+def test_a_cached_function_that_changes_something_after_a_change() -> None:
+    def make() -> Any:
+        world = types.SimpleNamespace(calls=0, made=0)
+
+        def note() -> None:
+            world.made += 1
+
+        @functools.lru_cache(None)
+        def recipe(size: int) -> int:
+            note()
+            return size * 2 + world.calls
+
+        def fn(x: torch.Tensor) -> Any:
+            world.calls += 1
+            return x * recipe(3), world.made
+
+        return fn, world
+
+    twin(make, (X,), (X,), (X,))
+
+
+def test_a_cached_partial_has_no_name() -> None:
+    def scaled(scale: Any, size: Any) -> Any:
+        return scale, size
+
+    def make() -> Any:
+        recipe = functools.lru_cache(None)(functools.partial(scaled, 2))
+
+        def fn(x: torch.Tensor, key: Any) -> Any:
+            return x * recipe(key)[0]
+
+        return fn
+
+    seen = twin(make, (X, 3), (X, 3), (X, [3].__class__))
+    assert len(seen.counter.graphs) >= 1
+
+    def of_objects() -> Any:
+        recipe = functools.lru_cache(None)(functools.partial(scaled, 2))
+
+        def fn(x: torch.Tensor) -> Any:
+            return x * recipe(object())[0]
+
+        return fn
+
+    seen = twin(of_objects, (X,), (X,))
+    assert len(seen.counter.graphs) >= 1

@@ -51,7 +51,8 @@ breaks("native_python", "the caller's variables are read", [globals])
 @special(isinstance)
 def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
-        return _is_plain_tensor_instance(obj, classes)
+        hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
+        return _is_plain_tensor_instance(obj, classes) if hooked is None else hooked
     if type(obj) is TracedArray:
         tracer.native_calls.native_reads(classes)
         return issubclass(obj.kind, classes)
@@ -150,9 +151,12 @@ def _asked_hook(tracer: Tracer, classes: Any, name: str, obj: Any) -> bool | Non
     hooks = [_hook(tracer, cls, name) for cls in flat]
     if not any(hooks):
         return None
-    plain = isinstance if name == "__instancecheck__" else issubclass
+    plain: Any = isinstance if name == "__instancecheck__" else issubclass
+    kind = type(obj)
+    if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
+        plain, kind = _is_plain_tensor_instance, torch.Tensor
     for cls, hook in zip(flat, hooks, strict=True):
-        if plain is isinstance and type(obj) is cls:
+        if plain is not issubclass and kind is cls:
             return True
         if (
             tracer.operators.truth(tracer.calls.call_value(hook, [cls, obj], {}))

@@ -200,6 +200,11 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
+def _title(cached: Any) -> str:
+    """Returns the name of a cached function; that of a partial has none."""
+    return str(getattr(cached, "__qualname__", type(cached.__wrapped__).__name__))
+
+
 def _is_key(tracer: Tracer, value: Any) -> bool:
     """Returns whether a cache finds a value under the same key in every call: no class or function
     that is made in each."""
@@ -216,7 +221,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     code = getattr(cached.__wrapped__, "__code__", None)
     if code is not None and _changes_state(code):
         tracer.break_graph(
-            "native_python", f"the cached function {cached.__qualname__} changes what is outside it"
+            "native_python", f"the cached function {_title(cached)} changes what is outside it"
         )
     values = [*args, *kwargs.values()]
     odd = [value for value in values if not _is_key(tracer, value)]
@@ -237,7 +242,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
     tracer.break_graph(
-        "native_python", f"the cached function {cached.__qualname__} is called with objects as keys"
+        "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
 
 
@@ -284,9 +289,13 @@ def _question(
     kind: Any = functools.partial,
 ) -> Any:
     """Returns the call as an object, one per distinct call, so that it is guarded once."""
-    values = (*args, *kwargs.values())
-    handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
+    handle = _handle(cached, args, kwargs, kind)
     return tracer.native_calls.questions.setdefault(handle, kind(cached, *args, **kwargs))
+
+
+def _handle(cached: Any, args: list[Any], kwargs: Any, kind: Any = functools.partial) -> Any:
+    values = (*args, *kwargs.values())
+    return kind, id(cached), len(args), values, repr(values), tuple(kwargs)
 
 
 def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
@@ -311,10 +320,13 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
     if len(args) == 1 and type(args[0]) in (int, str):
         key = args[0]
     held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
-    if kwargs or cached.cache_parameters()["typed"] or not any(key in table for table in held):
+    hit = any(key in table for table in held)
+    if hit and not (kwargs or cached.cache_parameters()["typed"]):
+        return
+    if tracer.native_calls.questions.get(_handle(cached, args, kwargs)) is None:
         tracer.break_graph(
             "native_python",
-            f"the cached function {cached.__qualname__} runs after a change of state",
+            f"the cached function {_title(cached)} runs after a change of state",
         )
 
 
