@@ -23,7 +23,8 @@ COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 #: Modules and functions in these packages that are Python like any other.
 PLAIN_MODULES = frozenset({"torch._functorch.apis", "torch._functorch.functional_call"})
 PLAIN_FUNCTIONS = (
-    "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg"
+    "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg",
+    "torch._higher_order_ops.invoke_subgraph.mark_compile_region.<locals>.wrap.<locals>.inner",
 )  # fmt: skip
 
 #: The module of `fully_shard`'s per-module state.
