@@ -108,7 +108,7 @@ def associative_scan_with_a_closure() -> Form:
 @form
 def map_with_a_closure() -> Form:
     def program(xs, y):
-        return torch_map(lambda x, z: (x * y.sum() + z).sin(), xs, y)
+        return torch_map(lambda x, z: (x * y.sum() + z).sin(), xs, y * 2)
 
     return program, (leaf(4, 3), leaf(3)), (leaf(6, 3), leaf(3))
 

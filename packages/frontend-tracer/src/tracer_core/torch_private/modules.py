@@ -24,8 +24,10 @@ COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 PLAIN_MODULES = frozenset({"torch._functorch.apis", "torch._functorch.functional_call"})
 PLAIN_FUNCTIONS = (
     "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg",
-    "torch._higher_order_ops.invoke_subgraph.mark_compile_region.<locals>.wrap.<locals>.inner",
 )  # fmt: skip
+
+#: The attribute of a torch.compiler.nested_compile_region with the function itself.
+MARKED_REGION = "__marked_compile_region_fn__"
 
 #: The module of `fully_shard`'s per-module state.
 FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"

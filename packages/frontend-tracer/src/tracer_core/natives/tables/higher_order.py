@@ -41,7 +41,8 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.queries import identity
-from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.modules import MARKED_REGION
+from tracer_core.torch_private.names import code_inside, name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.gradients import HookHandle
@@ -499,11 +500,13 @@ def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> An
     return _rebuilt(results, structure, recorder.call(target, (*outer, *body_outer, *fakes), {}))
 
 
-@special(*names("_higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder"))
-def nested_region(tracer: Tracer, func: Any, *args: Any, **kwargs: Any) -> Any:
+def _nested_region(tracer: Tracer, region: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Inlines a `torch.compiler.nested_compile_region`: equal parts of a graph are compiled once."""
-    return tracer.calls.prepare(func, list(args), kwargs)
+    function = tracer.attributes.getattr(region, MARKED_REGION)
+    return tracer.calls.prepare(function, args, kwargs)
 
+
+CALLED_CODES |= dict.fromkeys(code_inside("compiler.nested_compile_region"), _nested_region)
 
 breaks("higher_order", "it runs eagerly, with its own functions", [
     *names("flex_attention create_block_mask create_mask", of="nn.attention.flex_attention"),

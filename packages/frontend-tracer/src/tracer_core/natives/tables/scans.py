@@ -50,10 +50,10 @@ def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
     """Interprets the polyfill of a map, which is a loop over many slices."""
     leaves = pytree.tree_leaves(xs)
     tensors = all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves)
-    sizes = {tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves} if tensors else set()
     if not tensors or not leaves:
         tracer.break_graph("higher_order", "map() over what are no slices of tensors")
-    few = len(sizes) == 1 and all(type(n) is int and 0 < n <= _MAPPED for n in sizes)
+    sizes = [tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves]  # symbols have no hash
+    few = all(type(n) is int and 0 < n <= _MAPPED and n == sizes[0] for n in sizes)
     polyfill = polyfills.map_rows if few else polyfills.map_many_rows
     return tracer.calls.prepare(polyfill, [f, xs, *args], {})
 
