@@ -124,6 +124,6 @@ def uses_rng(node: torch.fx.Node) -> bool:
 
 
 #: Parts of the names of operators that use random numbers.
-_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
-"cauchy", "geometric",
-           "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
+_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform",
+           "exponential", "cauchy", "geometric", "poisson", "rrelu", "attention", "lstm", "gru", "rnn",
+           "gumbel", "fractional", "lowrank")  # fmt: skip

@@ -94,7 +94,7 @@ class SelectiveContexts:
         self.policy, self.allows_mutation = policy, allows_mutation
 
     def __call__(self) -> Any:
-        make = torch.utils.checkpoint.create_selective_checkpoint_contexts
+        make: Any = torch.utils.checkpoint.create_selective_checkpoint_contexts
         return make(self.policy, self.allows_mutation)
 
 
