@@ -201,7 +201,7 @@ kind(
 )
 kind("tensor_metadata_mutation", resized)
 kind("autograd_in_graph", writes_counted)
-kind("higher_order", lambda x: torch.func.vjp(torch.sin, x)[0] * 2, counted)
+kind("higher_order", lambda x: torch.func.functionalize(torch.sin)(x) * 2, counted)
 
 #: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it
 #: has no program.

@@ -36,6 +36,7 @@ from tracer_core.execution.generated_namespace import memory, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
+from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
@@ -232,18 +233,18 @@ class Generator:
             return [f"y = {self._graph_call(inputs)}"]  # other ranks would not run it again
         mutated = self._mutated_inputs()
         tensors = ", ".join(self.entry.use(one.source) for one in mutated)
-        uses_rng = any(_uses_rng(node) for node in self.tracer.recorder.graph.nodes)
+        draws = any(uses_rng(node) for node in self.tracer.recorder.graph.nodes)
         given = self.tracer.recorder.inputs
         generators = [one.source for one in given if isinstance(one.value, torch.Generator)]
         before = []
         if mutated:
             snapshot = self.entry.constants.text(self._snapshot(mutated, runner))
             before += [f"kept = {snapshot}.keep(({tensors},))"]
-        before += ["rng = rng_state()"] if uses_rng else []
+        before += ["rng = rng_state()"] if draws else []
         before += [
             f"rngs = generator_states([{', '.join(map(self.entry.use, generators))}])"
         ] * bool(generators)
-        restored = ["set_rng_state(rng)"] * uses_rng
+        restored = ["set_rng_state(rng)"] * draws
         restored += ["set_generator_states(rngs)"] * bool(generators)
         asserted = []
         if self.tracer.recorder.asserted is not None:
@@ -334,7 +335,7 @@ class Generator:
             return []
         for node in unread_risks(recorder.graph, self.outputs):
             value = node.meta.get("val")
-            if not isinstance(value, torch.Tensor) or _uses_rng(node):
+            if not isinstance(value, torch.Tensor) or uses_rng(node):
                 continue
             if any(map(is_data_size, value.shape)):
                 continue  # an output shows its sizes
@@ -502,12 +503,6 @@ def _held_weakly(guard: Guard) -> Guard:
     return guard if expected is guard.expected else replace(guard, expected=expected)
 
 
-def _uses_rng(node: torch.fx.Node) -> bool:
-    """Returns whether a node of a graph may use random numbers."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return any(stem in name for stem in _RANDOM)
-
-
 def _input_spec(given: GraphInput) -> InputSpec:
     source, tensor, node = given.source, given.value, given.node
     if isinstance(tensor, torch.Generator):
@@ -523,8 +518,4 @@ def _input_spec(given: GraphInput) -> InputSpec:
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
-#: Parts of the names of operators that use random numbers.
-_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
-"cauchy", "geometric",
-           "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
 _UNUSED_GONE = frozenset({getattr, operator.getitem})

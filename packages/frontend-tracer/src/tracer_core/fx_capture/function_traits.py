@@ -115,3 +115,15 @@ def recordable(
     if func in _PLAIN and all(one.dtype is torch.bool for one in args):
         func = _PLAIN[func]
     return func, args, kwargs
+
+
+def uses_rng(node: torch.fx.Node) -> bool:
+    """Returns whether a node of a graph may use random numbers."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return any(stem in name for stem in _RANDOM)
+
+
+#: Parts of the names of operators that use random numbers.
+_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform",
+           "exponential", "cauchy", "geometric", "poisson", "rrelu", "attention", "lstm", "gru", "rnn",
+           "gumbel", "fractional", "lowrank")  # fmt: skip

@@ -16,6 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import flex_attention
 from tracer_core.aot.rng import REGIONS
+from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.torch_private.needed import pytree
 
 
@@ -62,7 +63,10 @@ class CheckpointCall(Target):
     def __call__(self, *inputs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.graph(*inputs)  # no backward, so no recomputation
-        values = list(inputs)
+        values, options = list(inputs), self.options
+        if any(map(_is_lowered, inputs)):
+            # What is kept changes no result; a graph that is lowered decides that later.
+            options = {name: one for name, one in options.items() if name != "context_fn"}
         region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
 
         def run(*explicit: Any) -> Any:
@@ -78,9 +82,21 @@ class CheckpointCall(Target):
 
         given = [inputs[position] for position in self.explicit]
         if region is None:
-            return torch_private.plain_checkpoint()(run, *given, **self.options)
-        options = {**self.options, "preserve_rng_state": False}
+            return torch_private.plain_checkpoint()(run, *given, **options)
+        options = {**options, "preserve_rng_state": False}
         return torch_private.plain_checkpoint()(region(run), *given, **options)
+
+
+class SelectiveContexts:
+    """Makes the contexts of a selective checkpoint: see
+    torch.utils.checkpoint.create_selective_checkpoint_contexts."""
+
+    def __init__(self, policy: Any, allows_mutation: Any) -> None:
+        self.policy, self.allows_mutation = policy, allows_mutation
+
+    def __call__(self) -> Any:
+        make: Any = torch.utils.checkpoint.create_selective_checkpoint_contexts
+        return make(self.policy, self.allows_mutation)
 
 
 @dataclass(eq=False)
@@ -191,6 +207,76 @@ class WhileCall(Target):
         while bool(self.condition(*outer_condition, *carried)[0]):
             carried = tuple(self.body(*outer_body, *carried))
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
+
+
+#: Steps of the longest loop over slices that is unrolled where the graph is lowered.
+_UNROLLED = 256
+
+
+@dataclass(eq=False)
+class ScanCall(Target):
+    """Runs a loop over the slices of tensors: step(outer..., carried..., slices...) -> (carried...,
+    parts...), whose parts are stacked. Takes (outer..., carried..., tensors...)."""
+
+    step: torch.fx.GraphModule
+    n_outer: int
+    n_carried: int
+    title = "scan"
+
+    def __call__(self, *inputs: Any) -> Any:
+        outer, given = inputs[: self.n_outer], inputs[self.n_outer :]
+        carried, tensors = given[: self.n_carried], given[self.n_carried :]
+        length = tensors[0].shape[0]
+        if any(torch_private.is_fake(value) for value in given):
+            return self._on_fakes(outer, carried, tensors, length)
+        if any(map(_is_lowered, given)):
+            if not isinstance(length, int) or length > _UNROLLED:
+                raise RuntimeError(f"a scan over {length} slices is not unrolled")
+        parts: list[Any] = []
+        for row in zip(*[tensor.unbind(0) for tensor in tensors], strict=True):
+            results = self.step(*outer, *carried, *row)
+            carried = results[: self.n_carried]
+            parts.append(results[self.n_carried :])
+        stacked = [torch.stack(rows) for rows in zip(*parts, strict=True)]
+        started = given[: self.n_carried]
+        return [*_without_aliases(carried, started), *stacked]
+
+    def _on_fakes(self, outer: Any, carried: Any, tensors: Any, length: Any) -> Any:
+        row = [tensor.select(0, 0) for tensor in tensors]
+        results = self.step(*outer, *carried, *row)
+        if not isinstance(length, int) or length > 1:  # the first step may need no gradients
+            results = self.step(*outer, *results[: self.n_carried], *row)
+        parts = [
+            part.unsqueeze(0).expand(length, *part.shape).clone(
+                memory_format=torch.contiguous_format)
+            for part in results[self.n_carried :]
+        ]  # fmt: skip
+        after = _without_aliases(results[: self.n_carried], carried)
+        return [*after, *parts]
+
+
+def _is_lowered(value: Any) -> bool:
+    """Returns whether a value stands for one of a graph that is captured or lowered now."""
+    return torch_private.is_fake(value) or torch_private.is_functional(value)
+
+
+def _without_aliases(values: Any, given: Any) -> list[Any]:
+    """Copies the values that are inputs of the graph."""
+    return [v.clone() if any(v is one for one in given) else v for v in values]
+
+
+def may_draw(graph: torch.fx.GraphModule) -> bool:
+    """Returns whether a graph, or one that its nodes call, may use random numbers."""
+    for node in graph.graph.nodes:
+        if node.op in ("call_function", "call_method") and uses_rng(node):
+            return True
+        if isinstance(node.target, FunctionCall):  # its forward is the program's
+            return True
+        if isinstance(node.target, Target):
+            parts = vars(node.target).values()
+            if any(isinstance(one, torch.fx.GraphModule) and may_draw(one) for one in parts):
+                return True
+    return False
 
 
 @dataclass(eq=False)

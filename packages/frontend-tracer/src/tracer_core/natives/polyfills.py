@@ -145,6 +145,43 @@ def dense_to_ordered(dense: Any) -> Any:
     )
 
 
+def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool) -> Any:
+    """torch._higher_order_ops.scan: a carried value goes through the slices along `dim`."""
+    given = pytree.tree_map(lambda leaf: torch.movedim(leaf, dim, 0), xs)
+    if reverse:
+        given = pytree.tree_map(lambda leaf: leaf.flip([0]), given)
+    carried, parts = scan_rows(combine_fn, init, given)
+    if reverse:
+        parts = pytree.tree_map(lambda leaf: leaf.flip([0]), parts)
+    return carried, pytree.tree_map(
+        lambda leaf: torch.movedim(leaf, 0, dim) if dim < leaf.ndim else leaf, parts
+    )
+
+
+def scan_rows(step: Callable[[Any, Any], Any], carried: Any, xs: Any) -> Any:
+    """Returns the last carried value and the stacked parts of a loop over slices. The tracer has a
+    node for it."""
+    leaves, structure = pytree.tree_flatten(xs)
+    rows = []
+    for row in zip(*[leaf.unbind(0) for leaf in leaves], strict=True):
+        carried, part = step(carried, pytree.tree_unflatten(list(row), structure))
+        rows.append(pytree.tree_flatten(part))
+    stacked = [torch.stack(parts) for parts in zip(*[flat for flat, _ in rows], strict=True)]
+    return carried, pytree.tree_unflatten(stacked, rows[0][1])
+
+
+def map_many_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
+    """torch._higher_order_ops.map as a scan that carries nothing."""
+    return scan_rows(lambda carried, row: (carried, f(row, *args)), [], xs)[1]
+
+
+def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Any) -> Any:
+    """torch.while_loop whose condition Python decides."""
+    while condition(*carried):
+        carried = body(*carried)
+    return carried
+
+
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool
 ) -> Any:

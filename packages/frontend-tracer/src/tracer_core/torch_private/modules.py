@@ -26,11 +26,14 @@ PLAIN_MODULES = frozenset(
      "torch.distributed._functional_collectives"}
 )  # fmt: skip
 PLAIN_FUNCTIONS = (
-    "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg"
+    "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg",
 )  # fmt: skip
 
 #: Functions of torch's own compilers that tell these what the tracer decides by itself.
 MARKS_ONLY = frozenset({"torch._dynamo.decorators.mark_static"})
+
+#: The attribute of a torch.compiler.nested_compile_region with the function itself.
+MARKED_REGION = "__marked_compile_region_fn__"
 
 #: The module of `fully_shard`'s per-module state.
 FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"

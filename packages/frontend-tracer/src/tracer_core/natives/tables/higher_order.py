@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from tracer_core.fx_capture.higher_order_calls import (
     FunctionCall,
     HookCall,
     ScriptedCall,
+    SelectiveContexts,
     TransformCall,
     WhileCall,
+    may_draw,
 )
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
@@ -38,7 +41,8 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.queries import identity
-from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.modules import MARKED_REGION
+from tracer_core.torch_private.names import code_inside, name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.gradients import HookHandle
@@ -46,7 +50,7 @@ from tracer_core.trace.higher_order import Region
 from tracer_core.trace.tracer import Tracer
 
 
-def _region(tracer: Tracer, what: str) -> Region:
+def region_of(tracer: Tracer, what: str) -> Region:
     return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
 
 
@@ -58,7 +62,7 @@ def _unchanged(tracer: Tracer, region: Region) -> None:
         )
 
 
-def _traced(
+def traced(
     tracer: Tracer, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Traces a function into its own graph: (graph, outer values, flat result, pytree spec)."""
@@ -109,9 +113,7 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
     what = f"{cls.__name__}.apply"
-    if torch_private.transforms_active():
-        tracer.break_graph("higher_order", f"{what} under a transform of torch.func")
-    region = _region(tracer, what)
+    region = region_of(tracer, what)
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
     grad = torch.is_grad_enabled()
@@ -157,14 +159,14 @@ def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> Any:
     frame = tracer.frames[-1]
     if frame.code.names[frame.ip] != "POP_TOP":
         tracer.break_graph("autograd_in_graph", "the handle of a hook on a tensor is kept")
-    region = _region(tracer, "a hook of a tensor")
+    region = region_of(tracer, "a hook of a tensor")
     grad = torch.is_grad_enabled()
     set_grad_mode(False)  # as in a backward without create_graph
     try:
         with tracer.recorder.fakes.mode:
             gradient = torch.empty_like(tensor)
         region.operand(gradient)
-        graph, outer, flat, _ = _traced(tracer, region, hook, [gradient], {})
+        graph, outer, flat, _ = traced(tracer, region, hook, [gradient], {})
     finally:
         set_grad_mode(grad)
     if any(node.meta.get("writes") for node in graph.graph.nodes):
@@ -202,6 +204,8 @@ def remove_hook(tracer: Tracer, handle: HookHandle) -> None:
 
 # -- checkpoint --
 
+#: Whether the context_fn= of a checkpoint is being called.
+_MAKES_CONTEXTS: ContextVar[bool] = ContextVar("_MAKES_CONTEXTS", default=False)
 _NO_CONTEXTS = name("utils.checkpoint.noop_context_fn")
 
 
@@ -221,28 +225,58 @@ def _checkpoint(
     """What `checkpoint` and, since torch 2.15, the functions that it decorated call."""
     if not isinstance(options.get("use_reentrant"), bool):
         tracer.break_graph("higher_order", "checkpoint() without use_reentrant= warns")
-    plain = options.get("context_fn", _NO_CONTEXTS) is _NO_CONTEXTS
-    if not plain or options.get("debug") or (kwargs and options["use_reentrant"]):
+    contexts = options.get("context_fn", _NO_CONTEXTS)
+    if contexts is not _NO_CONTEXTS:
+        token = _MAKES_CONTEXTS.set(True)
+        try:
+            made = tracer.calls.call_value(contexts, [], {})
+        finally:
+            _MAKES_CONTEXTS.reset(token)
+        if type(made) is not SelectiveContexts or options["use_reentrant"]:
+            tracer.break_graph("higher_order", "checkpoint() with contexts of the program's own")
+        options["context_fn"] = made
+    if options.get("debug") or (kwargs and options["use_reentrant"]):
         tracer.break_graph(
-            "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
+            "higher_order", "checkpoint() with debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
         return tracer.calls.prepare(function, [*args], kwargs)  # no backward, so no recomputation
-    region = _region(tracer, "checkpoint()")
-    graph, outer, flat, structure = _traced(tracer, region, function, [*args], kwargs)
+    region = region_of(tracer, "checkpoint()")
+    graph, outer, flat, structure = traced(tracer, region, function, [*args], kwargs)
     given = {id(tracer.recorder.as_fake(a)) for a in args if isinstance(a, torch.Tensor)}
     explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
     results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
     return _rebuilt(flat, structure, results)
 
 
+@special(*names("utils.checkpoint.create_selective_checkpoint_contexts"))
+def selective_contexts(
+    tracer: Tracer, policy_fn_or_list: Any, allow_cache_entry_mutation: Any = False
+) -> SelectiveContexts:
+    """Returns what makes the contexts when the graph runs; `checkpoint` calls it in each forward."""
+    if not _MAKES_CONTEXTS.get():
+        tracer.break_graph("higher_order", "contexts of a checkpoint are made outside of one")
+    if tracer.provenance.source_of(policy_fn_or_list) is not None:
+        identity(tracer, policy_fn_or_list)
+    return SelectiveContexts(policy_fn_or_list, allow_cache_entry_mutation)
+
+
 # -- torch.func --
 
 
-def _transform(
-    tracer: Tracer, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
+def transform(
+    tracer: Tracer,
+    title: str,
+    apply: Callable[..., Any],
+    function: Any,
+    args: Any,
+    kwargs: Any,
+    draws: bool = True,
+    closes: bool = True,
 ) -> Any:
-    """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform."""
+    """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform.
+    draws: whether the function may use random numbers. closes: whether it may close over tensors
+    that require gradients."""
     recorder = tracer.recorder
     tracer.native_calls.native_reads(*args, *kwargs.values())
     leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
@@ -252,25 +286,29 @@ def _transform(
                 "higher_order", f"{title}() of a function with a {type(leaf).__name__} as argument"
             )
     fakes = [recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    region = _region(tracer, f"{title}()")
-    traced: list[Any] = []
+    region = region_of(tracer, f"{title}()")
+    found: list[Any] = []
 
     def run(*parts: Any, **named: Any) -> Any:
-        if traced:
+        if found:
             tracer.break_graph("higher_order", f"{title}() calls its function more than once")
         for leaf in pytree.tree_leaves((parts, named)):
             if isinstance(leaf, torch.Tensor):
                 region.operand(leaf)
-        traced.extend(_traced(tracer, region, function, list(parts), named))
-        _, _, flat, result = traced
+        found.extend(traced(tracer, region, function, list(parts), named))
+        _, _, flat, result = found
         return pytree.tree_unflatten(flat, result)
 
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, structure)
     with recorder.fakes.mode:
         whole = apply(run, *fake_args, **fake_kwargs)
-    if not traced:
+    if not found:
         tracer.break_graph("higher_order", f"{title}() does not call its function")
-    graph, outer, flat, result = traced
+    graph, outer, flat, result = found
+    if not draws and may_draw(graph):
+        tracer.break_graph("higher_order", f"{title}() of a function that uses random numbers")
+    if not closes and any(isinstance(v, torch.Tensor) and v.requires_grad for v in outer):
+        tracer.break_graph("higher_order", f"{title}() of a function with gradients of its own")
     constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
     given = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     target = TransformCall(title, apply, graph, len(outer), result, constants, structure, given)
@@ -297,13 +335,16 @@ def vmap(
     *rest: Any,
     **kwargs: Any,
 ) -> Any:
-    if randomness != "error" or chunk_size is not None:
-        tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
+    if chunk_size is not None and (randomness != "error" or type(chunk_size) is not int):
+        tracer.break_graph("higher_order", "vmap() with randomness= and chunk_size=")
+    if chunk_size is not None and chunk_size < 1:
+        tracer.break_graph("higher_order", f"vmap() with chunk_size={chunk_size}")
 
+    # chunks bound the memory of the call; the result is the same
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
-        return name(_VMAP)(run, in_dims, out_dims, randomness, chunk_size, *parts, **named)
+        return name(_VMAP)(run, in_dims, out_dims, randomness, None, *parts, **named)
 
-    return _transform(tracer, "vmap", apply, function, rest, kwargs)
+    return transform(tracer, "vmap", apply, function, rest, kwargs)
 
 
 @special_rows(
@@ -328,7 +369,7 @@ def grad(
         return implementation(run, argnums, has_aux, parts, named)
 
     args, kwargs = tracer.containers.spread(args), tracer.containers.mapping(kwargs)
-    return _transform(tracer, title, apply, function, args, kwargs)
+    return transform(tracer, title, apply, function, args, kwargs)
 
 
 class Transform:
@@ -349,17 +390,17 @@ def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 @special_each(*names("jacrev jacfwd hessian", of="func"))
-def make_transform(tracer: Tracer, maker: Any, func: Any, *args: Any, **kwargs: Any) -> Transform:
+def maketransform(tracer: Tracer, maker: Any, func: Any, *args: Any, **kwargs: Any) -> Transform:
     tracer.native_calls.native_reads(*args, *kwargs.values())
     return Transform(maker, func, args, kwargs)
 
 
 @special(Transform.__call__, whole=True)
-def call_transform(tracer: Tracer, made: Transform, /, *args: Any, **kwargs: Any) -> Any:
+def calltransform(tracer: Tracer, made: Transform, /, *args: Any, **kwargs: Any) -> Any:
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
         return _make(made.maker, run, made.args, made.kwargs)(*parts, **named)
 
-    return _transform(tracer, made.maker.__name__, apply, made.function, args, kwargs)
+    return transform(tracer, made.maker.__name__, apply, made.function, args, kwargs)
 
 
 @special(*names("func.jvp"), whole=True)
@@ -367,7 +408,7 @@ def jvp(tracer: Tracer, func: Any, primals: Any, tangents: Any, **options: Any) 
     def apply(run: Any, primals: Any, tangents: Any) -> Any:
         return torch.func.jvp(run, primals, tangents, **options)
 
-    return _transform(tracer, "jvp", apply, func, [primals, tangents], {})
+    return transform(tracer, "jvp", apply, func, [primals, tangents], {})
 
 
 # -- functions that torch made --
@@ -412,11 +453,14 @@ for _recompile in names("fx.GraphModule.recompile"):
 
 @special(*names("cond"), whole=True)
 def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ABSENT) -> Any:
-    if not isinstance(pred, torch.Tensor):
-        tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
     given = [] if operands is ABSENT else tracer.containers.spread(operands)
+    if not isinstance(pred, torch.Tensor):
+        if not isinstance(pred, (bool, int, float, torch.SymBool, torch.SymInt)):
+            tracer.break_graph("higher_order", f"torch.cond() of a {type(pred).__name__}")
+        chosen = true_fn if tracer.operators.truth(pred) else false_fn
+        return tracer.calls.prepare(chosen, list(given), {})
     sides = [
-        _traced(tracer, _region(tracer, "torch.cond()"), function, list(given), {})
+        traced(tracer, region_of(tracer, "torch.cond()"), function, list(given), {})
         for function in (true_fn, false_fn)
     ]
     (graph_true, outer_true, flat, structure), (graph_false, outer_false, flat_false, other) = sides
@@ -435,61 +479,20 @@ def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any =
     return _rebuilt(flat, structure, results)
 
 
-@special(*names("_higher_order_ops.associative_scan"))
-def associative_scan(
-    tracer: Tracer,
-    combine_fn: Any,
-    xs: Any,
-    dim: Any,
-    reverse: Any = False,
-    combine_mode: Any = "pointwise",
-) -> Any:
-    """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
-    leaves = pytree.tree_leaves(xs)
-    if not (
-        type(dim) is int
-        and type(reverse) is bool
-        and combine_mode in ("pointwise", "generic")
-        and leaves
-        and all(
-            isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim]
-            for leaf in leaves
-        )
-    ):
-        tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
-    scanned = [combine_fn, xs, dim % leaves[0].ndim, reverse]
-    return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
-
-
-#: Slices of the longest input of `map` that is unrolled.
-_MAPPED = 64
-
-
-@special(*names("_higher_order_ops.map"))
-def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
-    """Interprets the polyfill of a map over a few slices."""
-    leaves = pytree.tree_leaves(xs)
-    tensors = all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves)
-    sizes = {tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves} if tensors else set()
-    if len(sizes) != 1 or not all(type(n) is int and 0 < n <= _MAPPED for n in sizes):
-        tracer.break_graph("higher_order", "map() over other than a few slices of tensors")
-    return tracer.calls.prepare(polyfills.map_rows, [f, xs, *args], {})
-
-
 @special(*names("while_loop"), whole=True)
 def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> Any:
     recorder, carried = tracer.recorder, tracer.containers.spread(carried)
     if not all(isinstance(value, torch.Tensor) for value in carried):
-        tracer.break_graph("higher_order", "torch.while_loop() carries what is no tensor")
+        return tracer.calls.prepare(polyfills.while_loop, [condition, body, tuple(carried)], {})
     fakes = [recorder.as_fake(value) for value in carried]
     sides = []
     for function in (condition, body):
-        region = _region(tracer, "torch.while_loop()")
+        region = region_of(tracer, "torch.while_loop()")
         with recorder.fakes.mode:
             inside = [fake.clone() for fake in fakes]
         for value in inside:
             region.operand(value)
-        sides.append(_traced(tracer, region, function, inside, {}))
+        sides.append(traced(tracer, region, function, inside, {}))
     (graph, outer, flat, _), (body_graph, body_outer, results, structure) = sides
     if len(flat) != 1 or not all(isinstance(leaf, torch.Tensor) for leaf in (*flat, *results)):
         tracer.break_graph("higher_order", "torch.while_loop() over what is no tensor")
@@ -497,6 +500,14 @@ def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> An
     return _rebuilt(results, structure, recorder.call(target, (*outer, *body_outer, *fakes), {}))
 
 
+def _nested_region(tracer: Tracer, region: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Inlines a `torch.compiler.nested_compile_region`: equal parts of a graph are compiled once."""
+    function = tracer.attributes.getattr(region, MARKED_REGION)
+    return tracer.calls.prepare(function, args, kwargs)
+
+
+CALLED_CODES |= dict.fromkeys(code_inside("compiler.nested_compile_region"), _nested_region)
+
 breaks("higher_order", "it runs eagerly, with its own functions", [
-    *names("vjp linearize functionalize", of="func"),
+    *names("func.functionalize"),
 ])  # fmt: skip

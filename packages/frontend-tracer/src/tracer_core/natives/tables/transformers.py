@@ -30,7 +30,8 @@ def encode(
                 return tracer.calls.prepare(polyfills.encode_nested, [*given, is_causal], {})
             return tracer.calls.prepare(polyfills.encode_packed, [*given, is_causal], {})
     given = [encoder, src, mask, src_key_padding_mask, is_causal]
-    return tracer.calls.frame_of(torch.nn.TransformerEncoder.forward, given, {})
+    forward: Any = torch.nn.TransformerEncoder.forward
+    return tracer.calls.frame_of(forward, given, {})
 
 
 breaks("tensor_subclass", "it makes a nested tensor", [polyfills.encode_eagerly])

@@ -1,0 +1,122 @@
+"""torch's scan, associative_scan and map: loops over the slices of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.higher_order_calls import ScanCall
+from tracer_core.natives import polyfills
+from tracer_core.natives.effects import special
+from tracer_core.natives.tables.higher_order import region_of, traced
+from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import pytree
+from tracer_core.trace.tracer import Tracer
+
+
+@special(*names("_higher_order_ops.associative_scan"))
+def associative_scan(
+    tracer: Tracer,
+    combine_fn: Any,
+    xs: Any,
+    dim: Any,
+    reverse: Any = False,
+    combine_mode: Any = "pointwise",
+) -> Any:
+    """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
+    leaves = pytree.tree_leaves(xs)
+    if not (
+        type(dim) is int
+        and type(reverse) is bool
+        and combine_mode in ("pointwise", "generic")
+        and leaves
+        and all(
+            isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim]
+            for leaf in leaves
+        )
+    ):
+        tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
+    scanned = [combine_fn, xs, dim % leaves[0].ndim, reverse]
+    return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
+
+
+#: Slices of the longest input of `map` that is unrolled.
+_MAPPED = 64
+
+
+@special(*names("_higher_order_ops.map"))
+def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
+    """Interprets the polyfill of a map, which is a loop over many slices."""
+    leaves = pytree.tree_leaves(xs)
+    tensors = all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves)
+    if not tensors or not leaves:
+        tracer.break_graph("higher_order", "map() over what are no slices of tensors")
+    sizes = [tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves]  # symbols have no hash
+    few = all(type(n) is int and 0 < n <= _MAPPED and n == sizes[0] for n in sizes)
+    polyfill = polyfills.map_rows if few else polyfills.map_many_rows
+    return tracer.calls.prepare(polyfill, [f, xs, *args], {})
+
+
+@special(*names("_higher_order_ops.scan"))
+def scan(
+    tracer: Tracer, combine_fn: Any, init: Any, xs: Any, *, dim: Any = 0, reverse: Any = False
+) -> Any:
+    """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
+    leaves, carried = pytree.tree_leaves(xs), pytree.tree_leaves(init)
+    if not (
+        type(dim) is int
+        and type(reverse) is bool
+        and leaves
+        and carried
+        and all(isinstance(leaf, torch.Tensor) for leaf in (*leaves, *carried))
+        and all(0 <= dim < leaf.ndim for leaf in leaves)
+    ):
+        tracer.break_graph("higher_order", "scan() of arguments that torch may refuse")
+    return tracer.calls.prepare(polyfills.scan, [combine_fn, init, xs, dim, reverse], {})
+
+
+@special(polyfills.scan_rows, whole=True)
+def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
+    """Puts a loop over slices into the graph as one node, whose body is traced once."""
+    recorder = tracer.recorder
+    carried, structure = pytree.tree_flatten(init)
+    leaves, shape = pytree.tree_flatten(xs)
+    fakes = [recorder.as_fake(leaf) for leaf in (*carried, *leaves)]
+    lengths = [fake.shape[0] for fake in fakes[len(carried) :]]
+    if not all(length == lengths[0] for length in lengths) or lengths[0] == 0:
+        tracer.break_graph("higher_order", "a scan over no slices, or over different numbers")
+    region = region_of(tracer, "a scan")
+    with recorder.fakes.mode:
+        inside = [fake.detach().clone().requires_grad_(fake.requires_grad) if k < len(carried)
+                  else fake[0].detach().clone().requires_grad_(fake.requires_grad)
+                  for k, fake in enumerate(fakes)]  # fmt: skip
+    for value in inside:
+        region.operand(value)
+    given = [
+        pytree.tree_unflatten(inside[: len(carried)], structure),
+        pytree.tree_unflatten(inside[len(carried) :], shape),
+    ]
+    graph, outer, flat, made = traced(tracer, region, step, given, {})
+    whole = pytree.tree_unflatten(flat, made)
+    if not (isinstance(whole, tuple) and len(whole) == 2):
+        tracer.break_graph("higher_order", "a scan whose function returns no pair")
+    after, parts = pytree.tree_flatten(whole[0])
+    if parts != structure or not all(map(_alike, inside, after)):
+        tracer.break_graph("higher_order", "a scan that carries something else than it was given")
+    if not all(isinstance(leaf, torch.Tensor) for leaf in flat):
+        tracer.break_graph("higher_order", "a scan whose function returns what is no tensor")
+    if any(node.meta.get("writes") for node in graph.graph.nodes):
+        tracer.break_graph("higher_order", "a scan whose function writes to a tensor")
+    target = ScanCall(graph, len(outer), len(carried))
+    results = recorder.call(target, (*outer, *carried, *leaves), {})
+    return pytree.tree_unflatten(list(results), made)
+
+
+def _alike(before: Any, after: Any) -> bool:
+    return (
+        isinstance(after, torch.Tensor)
+        and before.shape == after.shape
+        and before.dtype is after.dtype
+        and before.device == after.device
+    )
