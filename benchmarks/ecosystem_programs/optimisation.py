@@ -38,7 +38,7 @@ def _step(net: Any, optimizer: Any, after: Callable[[], Any] = lambda: None) -> 
 def adamw_with_one_cycle() -> Any:
     net = _net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.1)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=1000)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=1_000_000)
     return _step(net, optimizer, scheduler.step), _data, (net, optimizer)
 
 
@@ -85,7 +85,7 @@ def rmsprop_adagrad_and_adadelta_together() -> Any:
     return lambda x, y: [step(x, y) for step in steps], _data, (*nets, *optimizers)
 
 
-@FAMILY.step("torch.optim", rtol=1e-2)
+@FAMILY.step("torch.optim", atol=2e-3)  # Muon computes in bfloat16
 def muon_and_gradient_accumulation() -> Any:
     net = torch.nn.Sequential(
         torch.nn.Linear(16, 32, bias=False), torch.nn.GELU(), torch.nn.Linear(32, 4, bias=False)
@@ -116,8 +116,8 @@ def weight_averaging_after_each_step() -> Any:
     return step, _data, (net, average)
 
 
-@FAMILY.step("torch.optim")
-def mixed_precision_with_a_scaler() -> Any:
+@FAMILY.step("torch.optim", atol=2e-3)  # a step of Adam is as long whatever the gradient
+def mixed_precision() -> Any:
     net = _net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 

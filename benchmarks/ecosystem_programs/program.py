@@ -36,7 +36,7 @@ class Made:
 class Program:
     """name: ``library: what it does``. gradients: none (runs under no_grad), of a loss that the
     caller makes of the results, or the program's own affair (a whole step). rtol, atol: how far a
-    compiled result may be from eager's. chaotic: why they may be large."""
+    compiled result may be from eager's."""
 
     name: str
     library: str
@@ -44,7 +44,6 @@ class Program:
     gradients: Literal["none", "caller", "own"]
     rtol: float = 1e-3
     atol: float = 1e-4
-    chaotic: str = ""
 
     def make(self) -> Made:
         """The program anew, with the same random state each time."""

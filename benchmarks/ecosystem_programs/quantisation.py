@@ -70,31 +70,13 @@ def affine_quantisation_primitives() -> Any:
 
 @FAMILY.training("torchao", rtol=1e-2, atol=1e-2)
 def fake_quantisation_while_training() -> Any:
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import quantize_
     from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
 
     net = _net().train()
     weight = IntxFakeQuantizeConfig(torch.int4, group_size=32)
     quantize_(net, QATConfig(weight_config=weight, step="prepare"))
-    del Int8WeightOnlyConfig
     return net, _inputs()
-
-
-@FAMILY.step("torchao", rtol=2e-2, atol=1e-2)
-def optimizer_with_states_of_eight_bits() -> Any:
-    from torchao.optim import AdamW8bit
-
-    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
-    optimizer = AdamW8bit(net.parameters(), lr=1e-3)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = net(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step, _inputs(), (net,)
 
 
 @FAMILY.inference("torchao", rtol=1e-2, atol=1e-2)

@@ -457,6 +457,65 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
     same(list(model.buffers()), list(twin.buffers()))
 
 
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.second(F.dropout(self.first(x).tanh(), 0.4))
+
+
+def row_by_row(outputs, inputs):
+    """The Jacobian of each input, a backward a row."""
+    flat = outputs.sum(0)
+    rows = [torch.autograd.grad(one, inputs, retain_graph=True) for one in flat]
+    return [torch.stack(parts) for parts in zip(*rows, strict=True)]
+
+
+def as_a_batch(outputs, inputs):
+    """The same by one backward under torch.autograd's vmap."""
+    flat = outputs.sum(0)
+    eye = torch.eye(len(flat), dtype=flat.dtype)
+    return torch.autograd.grad(flat, inputs, eye, is_grads_batched=True)
+
+
+def as_a_transform(outputs, inputs):
+    """The same under torch.func's vmap."""
+    flat = outputs.sum(0)
+    eye = torch.eye(len(flat), dtype=flat.dtype)
+    return torch.func.vmap(lambda row: torch.autograd.grad(flat, inputs, row, retain_graph=True))(
+        eye
+    )
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("jacobian", [as_a_batch, as_a_transform])
+def test_a_batch_of_gradients(backend, jacobian):
+    """vmap's tangents have no memory that a kernel could read; the random numbers of the forward
+    are those of its own call, and the generator goes on as if nothing was drawn again."""
+    torch.manual_seed(0)
+    net = Noisy()
+    plain = copy.deepcopy(net).double()
+    fast = tracer_core.compile(net, backend=backend)
+    for x in (torch.randn(3, 4), torch.randn(5, 4)):
+        ours, truth = [
+            (x.to(dtype).requires_grad_(), [*module.parameters()])
+            for dtype, module in ((torch.float32, net), (torch.float64, plain))
+        ]
+        torch.manual_seed(3)
+        out = fast(ours[0])
+        state = torch.get_rng_state()
+        found = jacobian(out, [ours[0], *ours[1]])
+        assert torch.equal(state, torch.get_rng_state())
+        torch.manual_seed(3)
+        kept = F.dropout(torch.ones(len(x), 6), 0.4).double()
+        hidden = plain.first(truth[0]).tanh() * kept
+        wanted = row_by_row(plain.second(hidden), [truth[0], *truth[1]])
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other.float())
+
+
 def test_a_gradient_of_a_gradient_after_an_input_changed_is_an_error():
     def function(x, w):
         return (x + w).sin().sum()

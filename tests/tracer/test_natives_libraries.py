@@ -526,15 +526,17 @@ def test_lru_cache_of_what_only_its_arguments_decide_needs_no_break_after_a_chan
     twin(make, (X,), (X,), lambda w: _recipe.cache_clear(), (X,), (Y,), breaks=0)
 
 
-def test_lru_cache_reads_a_changed_global_class_attribute_or_cell_for_real():
+def test_lru_cache_reads_a_changed_class_attribute_or_cell_for_real():
+    """A cache that is asked before the change is made would keep the answer of before."""
+
     def make():
-        scale = 1
+        mode = "one"
 
         class Held:
-            factor = 2
+            mode = "one"
 
             def times(self, k):
-                return self.factor * k
+                return k if self.mode == "one" else 2 * k
 
         @functools.cache
         def by_class(k):
@@ -542,12 +544,12 @@ def test_lru_cache_reads_a_changed_global_class_attribute_or_cell_for_real():
 
         @functools.cache
         def by_cell(k):
-            return scale * k
+            return k if mode == "one" else 2 * k
 
         def f(x):
-            nonlocal scale
-            scale += 1
-            Held.factor += 1
+            nonlocal mode
+            mode = "two" if mode == "one" else "one"
+            Held.mode = mode
             return x * by_class(10) + by_cell(10)
 
         return f, types.SimpleNamespace(by_class=by_class, by_cell=by_cell)
@@ -556,28 +558,28 @@ def test_lru_cache_reads_a_changed_global_class_attribute_or_cell_for_real():
         w.by_class.cache_clear()
         w.by_cell.cache_clear()
 
-    twin(make, (X,), forget, (X,), forget, (Y,), breaks=None)
+    twin(make, (X,), forget, (X,), forget, (Y,), forget, (X,), (Y,), breaks=None)
 
 
-_SCALE = 1
+_MODE = "one"
 
 
 @functools.cache
-def _scaled_by_a_global(k):
-    return _SCALE * k
+def _by_a_global(k):
+    return k if _MODE == "one" else 2 * k
 
 
 def test_lru_cache_reads_a_changed_global_for_real():
     def f(x):
-        global _SCALE
-        _SCALE += 1
-        return x * _scaled_by_a_global(10)
+        global _MODE
+        _MODE = "two" if _MODE == "one" else "one"
+        return x * _by_a_global(10)
 
     wanted, got = [], []
     for results, function in ((wanted, f), (got, tracer_core.compile(f, backend="eager"))):
-        globals()["_SCALE"] = 1
+        globals()["_MODE"] = "one"
         for x in (X, X, Y, X):
-            _scaled_by_a_global.cache_clear()
+            _by_a_global.cache_clear()
             results.append(function(x))
     for a, b in zip(wanted, got, strict=True):
         torch.testing.assert_close(a, b)

@@ -333,6 +333,10 @@ def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFun
     return in_grad_mode
 
 
+#: What a backward without a graph of its own is asked for.
+_OF_SOME = "the gradient of some outputs alone"
+
+
 def _step(
     captured: CapturedGraph,
     graphs: TrainingGraphs,
@@ -368,9 +372,11 @@ def _step(
             return Run(None, (), [], again.gradients(ctx, tangents))
         if all(one is None for one in tangents):  # an autograd node of the program gave none
             return Run(None, (), [], [None] * len(joint.differentiable))
+        if any(one is not None and torch_private.is_batched(one) for one in tangents):
+            return Run(None, (), [], again.gradients_alone(ctx, tangents, "a batch of gradients"))
         backward = backwards.of(tangents)
         if backward is None:
-            return Run(None, (), [], again.gradients_alone(ctx, tangents))
+            return Run(None, (), [], again.gradients_alone(ctx, tangents, _OF_SOME))
         fitted = [fits[index](tangents[index]) for index in backward.tangents]
         values = [*ctx.saved_tensors, *ctx.sizes, *fitted]
         torch_private.let_go_of_saved_tensors(ctx)

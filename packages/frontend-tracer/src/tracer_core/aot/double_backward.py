@@ -91,10 +91,11 @@ class Differentiated:
         ctx: Any,
         tangents: Sequence[torch.Tensor | None],
         what: str = "a gradient of a gradient",
+        differentiable: bool = True,
     ) -> Sequence[torch.Tensor | None]:
-        """Returns the gradient of each differentiable input, itself differentiable.
+        """Returns the gradient of each differentiable input.
 
-        what: is asked for, in the words of an error.
+        what: is asked for, in the words of an error. differentiable: so are the gradients.
         """
         if self.obstacle:
             raise RuntimeError(f"{self.name}: {what} was asked for, but {self.obstacle}")
@@ -112,7 +113,8 @@ class Differentiated:
             settings.restore({**before, **self.settings, "grad": True})
             if ctx.rng is not None:
                 torch.set_rng_state(ctx.rng)
-            outputs = self.forward(*args[: self.inputs])
+            with torch_private.outside_vmap():  # of the gradients: the inputs know of none
+                outputs = self.forward(*args[: self.inputs])
         finally:
             settings.restore(before)
             if stream is not None:
@@ -126,17 +128,16 @@ class Differentiated:
             [root for root, _ in roots],
             [given[index] for index in self.differentiable],
             [tangent for _, tangent in roots],
-            create_graph=True,
+            create_graph=differentiable,
             allow_unused=True,
         )
 
     def gradients_alone(
-        self, ctx: Any, tangents: Sequence[torch.Tensor | None]
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None], what: str
     ) -> Sequence[torch.Tensor | None]:
-        """Returns what `gradients` does, detached."""
+        """Returns the gradient of each differentiable input, without a history."""
         with torch.enable_grad():
-            found = self.gradients(ctx, tangents, "the gradient of some outputs alone")
-        return [None if one is None else one.detach() for one in found]
+            return self.gradients(ctx, tangents, what, differentiable=False)
 
 
 def _ignored(user: torch.fx.Node, value: torch.fx.Node) -> bool:

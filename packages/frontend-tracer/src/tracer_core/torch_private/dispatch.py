@@ -112,6 +112,26 @@ def outside_transforms() -> Any:
     return temporarily_clear_interpreter_stack()
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Returns whether vmap hides a dimension of a dense tensor (torch.func's, or that of
+    ``torch.autograd.grad(..., is_grads_batched=True)``), whose memory kernels cannot read."""
+    return tensor.layout is torch.strided and not torch._C._has_storage(tensor)
+
+
+@contextlib.contextmanager
+def outside_vmap() -> Iterator[None]:
+    """Context without torch.func transforms and without the vmap of `is_grads_batched`."""
+    depth = torch._C._vmapmode_increment_nesting() - 1
+    for _ in range(depth + 1):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        with outside_transforms():
+            yield
+    finally:
+        for _ in range(depth):
+            torch._C._vmapmode_increment_nesting()
+
+
 def inside_transforms(value: torch.Tensor) -> torch.Tensor:
     """Unwraps torch.func's wrappers; the result has the dimensions that vmap hides."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
