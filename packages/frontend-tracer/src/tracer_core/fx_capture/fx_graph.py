@@ -78,6 +78,9 @@ class WrittenGraph:
     def as_fake(self, tensor: torch.Tensor) -> Any:
         if torch_private.is_fake(tensor) or id(tensor) in self._nodes:
             return tensor
+        if torch_private.is_subclass(tensor):
+            reason = f"a {type(tensor).__name__} where the graph needs a plain tensor"
+            raise Break("tensor_subclass", reason)
         return self.fake(tensor)
 
     def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:

@@ -73,7 +73,12 @@ BREAKS: dict[str, BreakDoc] = {
         " made again",
         "make the class outside the compiled function",
     ),
-    "tensor_subclass": BreakDoc("tensor subclasses are not captured yet", "use plain tensors"),
+    "tensor_subclass": BreakDoc(
+        "a tensor is sparse, nested, quantized or distributed, or a tensor of a subclass with"
+        " __torch_dispatch__ requires grad, is used under autocast or torch.func, or is made without"
+        " Python code",
+        "use plain tensors, or run operators of such a tensor under torch.no_grad()",
+    ),
     "tensor_metadata_mutation": BreakDoc(
         "the metadata of an input tensor is changed in place (resize_, .data=, .grad=,"
         " requires_grad_)",
@@ -99,8 +104,8 @@ BREAKS: dict[str, BreakDoc] = {
         " around the compiled model has no break",
     ),
     "torch_mode": BreakDoc(
-        "a mode of torch that sees every operator (TorchDispatchMode, set_default_device) is entered"
-        " or left, or the graph breaks inside a TorchFunctionMode",
+        "a mode of torch that sees every operator (set_default_device) is entered or left, or the"
+        " graph breaks inside a TorchFunctionMode or a TorchDispatchMode",
         "enter it around the compiled function",
     ),
     "real_tensor_in_trace": BreakDoc(

@@ -332,6 +332,9 @@ class TracedSubclasses(Protocol):
     def plain(self, value: Any) -> Any:
         """Returns the plain tensor in place of one that holds data; any other value unchanged."""
 
+    def original(self, value: Any) -> Any:
+        """Returns the program's object for a fake, or for the plain tensor in its place."""
+
 
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.

@@ -278,6 +278,8 @@ def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
             continue
         real = recorder.fakes.real_of(fake)
         leaf = fake if real is None else real
+        if tracer.subclasses.original(fake) is not (fake if real is None else real):
+            raise Break("tensor_subclass", "backward() to a tensor of a subclass")
         if not leaf.is_leaf or (real is None and recorder.node_of(fake) is None):
             raise Break(_KIND, "backward() reaches into a graph that was made before this segment")
         leaves.append(leaf)

@@ -23,7 +23,7 @@ from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
-from tracer_core.torch_private.needed import pytree
+from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
 from tracer_core.trace.side_effect_tracking import LateCall
 
@@ -38,6 +38,8 @@ class TensorSubclasses(Component):
         self.seen = False
         self.off: tuple[tuple[Any, int], ...] = ()
         self.modes: tuple[tuple[Any, int], ...] = ()
+        #: How many handlers of operators are being interpreted.
+        self._below = 0
         #: Results of operators without tensors inside dispatch modes.
         self._new: list[Any] = []
         #: id of a tensor that holds data -> it, and the plain tensor in its place (or its fake).
@@ -115,8 +117,16 @@ class TensorSubclasses(Component):
         return self._with_class.get(id(value), value)
 
     def hook(self, args: Any, kwargs: Any) -> bool:
-        """Returns whether a call of a torch function may call Python code of the program."""
-        return self.seen and (bool(self.modes) or bool(self._among(args, kwargs)))
+        """Returns whether a call of a torch function may call Python code of the program. Breaks for
+        an operator in a handler of operators whose gradients eager mode does not follow."""
+        if not self.seen:
+            return False
+        if self._below and torch.is_grad_enabled():
+            leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+            if any(map(torch_private.requires_grad_now, leaves)):
+                reason = "an operator inside __torch_dispatch__ on a tensor that requires grad"
+                raise Break("tensor_subclass", reason)
+        return bool(self.modes) or bool(self._among(args, kwargs))
 
     def _among(self, args: Any, kwargs: Any) -> list[Any]:
         """Returns the tensors of subclasses among arguments."""
@@ -147,6 +157,8 @@ class TensorSubclasses(Component):
         refused = self.recorder.refused(function, args, kwargs)
         if refused is not None:
             raise Break(*refused)
+        if is_autocast_on() or torch_private.transforms_active():
+            raise Break("tensor_subclass", f"{name_of(function)} under autocast or torch.func")
         fakes = self.recorder.fakes
         args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
         leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
@@ -154,6 +166,7 @@ class TensorSubclasses(Component):
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
         with fakes.mode, off, self._recording(True):
             result = function(*args, **kwargs)
+        self._new.clear()
         for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
             if old is not None and old != new:
                 self._note_write(value, old)
@@ -196,8 +209,10 @@ class TensorSubclasses(Component):
             args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
         given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
         kinds = torch_private.overloads(given, torch_private.has_dispatch)
-        with self._recording(False):
-            if self.modes and not self._is_copy_of_new(function, args):
+        with self._recording(False), self._inside_handler():
+            if self._is_copy_of_new(function, args):
+                result = self.recorder.run(function, tuple(args), kwargs)
+            elif self.modes:
                 result = self._asked_mode(function, kinds, args, kwargs)
             elif kinds:
                 result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
@@ -245,6 +260,15 @@ class TensorSubclasses(Component):
         """Returns what the program is in at the end of a trace: dispatch modes, and contexts without
         ``__torch_function__``."""
         return (*self.modes, *self.off)
+
+    @contextlib.contextmanager
+    def _inside_handler(self) -> Iterator[None]:
+        """Context in which operators run below autograd."""
+        self._below += 1
+        try:
+            yield
+        finally:
+            self._below -= 1
 
     @contextlib.contextmanager
     def _recording(self, now: bool) -> Iterator[None]:
