@@ -200,6 +200,22 @@ def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[
     return seen
 
 
+#: Those whose collectives have the same form in and out of a graph.
+MIXED = ("reduced", "gathered_list", "gathered_into", "scattered_into", "broadcast_in_place",
+         "exchanged_into", "waited")  # fmt: skip
+
+
+def one_compiles() -> None:
+    """The first rank has the collective in a graph, the other runs it eagerly."""
+    for name in MIXED:
+        function = PROGRAMS[name]
+        fast = tracer_core.compile(function, backend="aten_eager")
+        for number in range(2):
+            x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
+            want = function(x.clone())
+            compare(want, (function if dist.get_rank() else fast)(x), EXACT)
+
+
 # -- gradients --
 
 
