@@ -26,8 +26,9 @@ from tracer_core.trace.tracer import Tracer
 
 
 def _found(paths: str) -> tuple[Any, ...]:
-    """Returns functions below torch, none in a build without torch.distributed."""
-    return names(paths) if dist.is_available() else ()
+    """Returns functions below torch; some are in some releases only, none in a build without
+    torch.distributed."""
+    return names(paths, in_every_build=False) if dist.is_available() else ()
 
 
 _ops = operators("_c10d_functional")
@@ -249,14 +250,11 @@ def _in_place(
 
 
 def _register() -> None:
-    in_some_releases = {"all_gather_single", "reduce_scatter_single"}
     for name, (record, wanted) in _IN_PLACE.items():
-        every = name not in in_some_releases
-        for function in names(f"distributed.{name}", in_every_build=every):
+        for function in _found(f"distributed.{name}"):
             signature = inspect.signature(function)
             if {*wanted, "group", "async_op"} <= signature.parameters.keys():
                 special(function)(_in_place(record, wanted, signature))
 
 
-if dist.is_available():
-    _register()
+_register()
