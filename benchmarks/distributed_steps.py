@@ -39,6 +39,8 @@ RANKS = 2
 COMPARED, WARM_UP, ROUND, ROUNDS = 8, 5, 10, 5
 #: How far a loss may be from eager's: TF32 rounds products to 10 bits.
 ALLOWED = {"cuda": 5e-3, "cpu": 1e-4}
+#: Environment variable that carries the options to the ranks; its name is none that they drop.
+_OPTIONS = "STEPS_OPTIONS"
 FORMS = ("ddp", "ddp_inside", "fsdp2", "fsdp2_layers", "tp", "tp_functional")
 
 
@@ -99,7 +101,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--compilers", nargs="+", default=list(compilers.DEFAULT), metavar="NAME")
     parser.add_argument("--device", choices=("cuda", "cpu"), default=None)
     parser.add_argument("--json", type=Path, default=None, help="write all rows there, too")
+    parser.add_argument(
+        "--options", default="", help='options of ours, JSON: {"recordings": false}'
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.options:
+        os.environ[_OPTIONS] = chosen.options
     device = chosen.device or _device()
     under_torchrun = "RANK" in os.environ
     store = harness.Store(
@@ -114,6 +121,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, form in product(chosen.models, chosen.forms):
         for compiler in chosen.compilers if form in MODELS[name].forms else ():
             key = f"{name} {form} {compiler}"
+            if chosen.options and compiler.startswith("ours"):
+                key += f" {chosen.options.replace(' ', '')}"
             if under_torchrun:
                 row = _steps(name, form, compiler, device)
             else:
@@ -158,7 +167,7 @@ def _is_first_rank() -> bool:
 def _differs(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> str:
     """What is wrong with the losses, or "". Those of tensor parallelism are compared with eager's of
     the same form; a form without an eager row, with nothing."""
-    eager = rows.get(f"{key.rpartition(' ')[0]} eager")
+    eager = rows.get(" ".join([*key.split()[:2], "eager"]))
     if eager is None or "failed" in eager or "failed" in row:
         return ""
     pairs = zip(eager["losses"], row["losses"], strict=True)
@@ -167,7 +176,7 @@ def _differs(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -
 
 
 def _cells(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> list[str]:
-    name, form, compiler = key.split()
+    name, form, compiler, *_ = key.split()
     begin = [MODELS[name].title, form, compilers.title(compiler)]
     if "failed" in row:
         return [*begin, "failed", (row["failed"].splitlines() or [""])[-1][:60], *[""] * 5]
@@ -233,7 +242,7 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
     module = _built(model, device)
     counter, fallbacks = _counting(compiler)
     with counter as counted:
-        compiled = _ARRANGED[form](module, model, compilers.compiler(compiler), device)
+        compiled = _ARRANGED[form](module, model, _compiler(compiler), device)
         batches = _batches(model, form, device)
         fused = {"fused": True} if device == "cuda" and not form.startswith("tp") else {}
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, **fused)
@@ -272,8 +281,30 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
             "breaks": len(counted.breaks),
             "kinds": sorted({kind for kind, _, _ in counted.breaks}),
             "fallbacks": fallbacks,
+            "cuda_graphs": _cuda_graphs(),
         }
     return row
+
+
+def _compiler(name: str) -> Any:
+    """The compiler of that name, ours with the options that were asked for."""
+    options = os.environ.get(_OPTIONS)
+    if not (options and name.startswith("ours")):
+        return compilers.compiler(name)
+    import tracer_core
+
+    backend = name.partition(":")[2] or "inductor"
+    return lambda module: tracer_core.compile(module, backend=backend, options=json.loads(options))
+
+
+def _cuda_graphs() -> list[str]:
+    """What became of the graphs that CUDA graphs were considered for."""
+    runners = sys.modules.get("cudagraphs_backend.runner")
+    return (
+        []
+        if runners is None
+        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
+    )
 
 
 def _timed(step: Callable[[int], Any], device: str) -> float:

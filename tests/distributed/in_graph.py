@@ -24,6 +24,15 @@ gather, scatter = (
 )
 
 
+#: Those with a gradient, before torch 2.13 other functions.
+_WITH_GRADIENT = ("all_gather_single_autograd", "all_gather_tensor_autograd"), (
+    "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd",
+)  # fmt: skip
+gather_autograd, scatter_autograd = (
+    getattr(functional, new, getattr(functional, old, None)) for new, old in _WITH_GRADIENT
+)
+
+
 # -- functional --
 
 
@@ -200,6 +209,22 @@ def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[
     return seen
 
 
+#: Those whose collectives have the same form in and out of a graph.
+MIXED = ("reduced", "gathered_list", "gathered_into", "scattered_into", "broadcast_in_place",
+         "exchanged_into", "waited")  # fmt: skip
+
+
+def one_compiles() -> None:
+    """The first rank has the collective in a graph, the other runs it eagerly."""
+    for name in MIXED:
+        function = PROGRAMS[name]
+        fast = tracer_core.compile(function, backend="aten_eager")
+        for number in range(2):
+            x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
+            want = function(x.clone())
+            compare(want, (function if dist.get_rank() else fast)(x), EXACT)
+
+
 # -- gradients --
 
 
@@ -237,15 +262,15 @@ def through_sum(x: torch.Tensor) -> torch.Tensor:
 
 def through_gather(x: torch.Tensor) -> torch.Tensor:
     weights = torch.arange(dist.get_world_size() * x.numel()).view(-1, x.shape[1])
-    return gather(x * x, 0, dist.group.WORLD).sin() * weights
+    return gather_autograd(x * x, 0, dist.group.WORLD).sin() * weights
 
 
 def through_gathered_columns(x: torch.Tensor) -> torch.Tensor:
-    return gather(x * x, 1, dist.group.WORLD).sin() * (dist.get_rank() + 1)
+    return gather_autograd(x * x, 1, dist.group.WORLD).sin() * (dist.get_rank() + 1)
 
 
 def through_scatter(x: torch.Tensor) -> torch.Tensor:
-    return scatter(x * x, "sum", 1, dist.group.WORLD).sin()
+    return scatter_autograd(x * x, "sum", 1, dist.group.WORLD).sin()
 
 
 def through_exchange(x: torch.Tensor) -> torch.Tensor:
@@ -271,6 +296,7 @@ DIFFERENTIABLE: dict[str, Program] = {
         through_sum, through_gather, through_gathered_columns, through_scatter, through_exchange,
         through_functions, past_a_reduced_copy,
     )
+    if one is not through_sum or hasattr(functional, "all_reduce_backward")
 }  # fmt: skip
 
 

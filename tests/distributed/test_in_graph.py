@@ -18,6 +18,10 @@ def test_one_graph(pair, backend):
         assert seen == dict.fromkeys(names, ONE_GRAPH)
 
 
+def test_ranks_that_differ(pair):
+    pair.run("in_graph:one_compiles", limit=LIMIT)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_gradients(pair, backend):
     names = list(DIFFERENTIABLE)

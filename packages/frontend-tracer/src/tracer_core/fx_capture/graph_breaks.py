@@ -98,10 +98,11 @@ BREAKS: dict[str, BreakDoc] = {
         "let it depend on tensors only and return what it makes",
     ),
     "processes": BreakDoc(
-        "processes talk to each other here: torch.distributed is called, or DistributedDataParallel"
-        " or fully_shard does what it does before and after a module's forward",
-        "nothing, if it has to happen here: what lies between is captured; DistributedDataParallel"
-        " around the compiled model has no break",
+        "processes talk to each other here in a way that no graph holds: objects, barriers, handles"
+        " that live on, tensors that require a gradient in place; or DistributedDataParallel or"
+        " fully_shard does what it does before and after a module's forward",
+        "functional collectives, and wait() in the compiled function; DistributedDataParallel around"
+        " the compiled model has no break",
     ),
     "torch_mode": BreakDoc(
         "a mode of torch that sees every operator (set_default_device) is entered or left, or the"

@@ -15,10 +15,13 @@ from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, lower
 from tracer_core.plugin_api import BackendError, operators
 
-_ops = operators("_c10d_functional")
+_ops, _of_autograd = operators("_c10d_functional"), operators("_c10d_functional_autograd")
 
 
 @lower(
+    _of_autograd.all_gather_into_tensor.default,
+    _of_autograd.reduce_scatter_tensor.default,
+    _of_autograd.all_to_all_single.default,
     _ops.all_reduce.default,
     _ops.all_gather_into_tensor.default,
     _ops.reduce_scatter_tensor.default,

@@ -25,9 +25,10 @@ from tracer_core.torch_private.names import names, operators
 from tracer_core.trace.tracer import Tracer
 
 
-def _found(paths: str, in_every_release: bool = True) -> tuple[Any, ...]:
-    """Returns functions below torch, none in a build without torch.distributed."""
-    return names(paths, in_every_build=in_every_release) if dist.is_available() else ()
+def _found(paths: str) -> tuple[Any, ...]:
+    """Returns functions below torch; some are in some releases only, none in a build without
+    torch.distributed."""
+    return names(paths, in_every_build=False) if dist.is_available() else ()
 
 
 _ops = operators("_c10d_functional")
@@ -37,17 +38,14 @@ _FUNCTIONAL = "distributed._functional_collectives"
 # -- groups --
 
 
-@special(
-    *_found(f"{_FUNCTIONAL}._resolve_group_name"),
-    *_found(f"{_FUNCTIONAL}._resolve_group", in_every_release=False),  # not in 2.11
-)
+@special(*_found(f"{_FUNCTIONAL}._resolve_group {_FUNCTIONAL}._resolve_group_name"))
 def resolve_group(tracer: Tracer, group: Any, tag: Any = "") -> str:
     if isinstance(group, list):
         refuse("a group is given by its ranks")
     return name_of(tracer, group)
 
 
-@special(*_found(f"{_FUNCTIONAL}._group_or_group_name", in_every_release=False))
+@special(*_found(f"{_FUNCTIONAL}._group_or_group_name"))
 def group_or_group_name(tracer: Tracer, group: Any) -> str:
     return name_of(tracer, group)
 
@@ -252,14 +250,11 @@ def _in_place(
 
 
 def _register() -> None:
-    in_some_releases = {"all_gather_single", "reduce_scatter_single"}
     for name, (record, wanted) in _IN_PLACE.items():
-        every = name not in in_some_releases
-        for function in names(f"distributed.{name}", in_every_build=every):
+        for function in _found(f"distributed.{name}"):
             signature = inspect.signature(function)
             if {*wanted, "group", "async_op"} <= signature.parameters.keys():
                 special(function)(_in_place(record, wanted, signature))
 
 
-if dist.is_available():
-    _register()
+_register()
