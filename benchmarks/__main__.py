@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "engine_loads": ("engines:loads", "onnxrt and tvm: batch sizes, large inputs, threads"),
     "tvm_tuning": ("engines:tuning", "the search of tvm's MetaSchedule for one model"),
     "bandwidth": ("bandwidth:main", "memory-bound kernels beside the best copy of this machine"),
+    "flex_attention": ("flex_attention:main", "flex_attention by mask and length, beside torch.compile"),
     "gpu": ("gpu:main", "on a GPU: inference and training, eager and torch.compile beside ours"),
     "cudagraphs": ("gpu:cudagraphs", "on a GPU: the cudagraphs backend beside eager"),
     "gpu_kernels": ("gpu:kernels", "on a GPU: the kernels of one row of `gpu` by device time"),

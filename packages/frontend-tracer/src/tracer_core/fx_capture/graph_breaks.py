@@ -89,7 +89,7 @@ BREAKS: dict[str, BreakDoc] = {
     "higher_order": BreakDoc(
         "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
         " graph, or changes something that existed before; or it is one that cannot be a node (vjp,"
-        " flex_attention)",
+        " a function of scores that computes more than one number)",
         "let it depend on tensors only and return what it makes",
     ),
     "processes": BreakDoc(

@@ -78,7 +78,7 @@ def forward_tiles(
 
 def _given(options: Mapping[str, Any], name: str, default: int) -> int:
     value = options.get(f"fwd_{name}", options.get(name))
-    return value if type(value) is int and value > 0 and value & (value - 1) == 0 or (
+    return value if (type(value) is int and value > 0 and value & (value - 1) == 0) or (
         name == _STAGES and type(value) is int and value > 0
     ) else default  # fmt: skip
 
