@@ -35,6 +35,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "distributed_steps:main",
         "on two GPUs: steps of DDP, FSDP2 and tensor parallelism",
     ),
+    "flex_attention": (
+        "flex_attention:main",
+        "flex_attention by mask and length, beside torch.compile",
+    ),
     "gpu": ("gpu:main", "on a GPU: inference and training, eager and torch.compile beside ours"),
     "cudagraphs": ("gpu:cudagraphs", "on a GPU: the cudagraphs backend beside eager"),
     "gpu_kernels": ("gpu:kernels", "on a GPU: the kernels of one row of `gpu` by device time"),

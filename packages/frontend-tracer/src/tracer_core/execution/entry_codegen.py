@@ -59,7 +59,18 @@ types.CellType, *_LITERALS,
 
 #: Steps of sources that the fast-path guard cannot cover.
 _CHANGING = frozenset(
-    ["grad", "plain", "drawn", "number", "suspended", "suspended_value", "peeked", "count", "left", "counted"]
+    [
+        "grad",
+        "plain",
+        "drawn",
+        "number",
+        "suspended",
+        "suspended_value",
+        "peeked",
+        "count",
+        "left",
+        "counted",
+    ]
 )
 
 

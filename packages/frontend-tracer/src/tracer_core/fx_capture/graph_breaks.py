@@ -94,7 +94,7 @@ BREAKS: dict[str, BreakDoc] = {
     "higher_order": BreakDoc(
         "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
         " graph, or changes something that existed before; or it is one that cannot be a node"
-        " (functionalize, flex_attention)",
+        " (functionalize, a function of scores that computes more than one number)",
         "let it depend on tensors only and return what it makes",
     ),
     "processes": BreakDoc(

@@ -20,7 +20,7 @@ import torch
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.scalar_functions import FunctionWriter
+from inductor_backend.codegen.triton.scalar_functions import FunctionWriter, Started
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
@@ -107,6 +107,7 @@ class _Writer:
         masks = {} if self.exact_rows else {"q": "row_ok[:, None]"}
         masks |= {} if self.exact_columns else {"kv": "column_ok[None, :]"}
         self.functions.masks = masks
+        self.started: dict[str, Started] = {}
 
     @staticmethod
     def _is_multiple(size: Expr, block: int) -> bool:
@@ -153,12 +154,26 @@ class _Writer:
             precision = f', input_precision="{kind}"'
         return f"tl.dot({left}, {right}{f', {also}' if also else ''}{precision})"
 
-    def scored(self, texts: Mapping[str, str]) -> str:
-        """Writes score_mod; returns the scores over ln 2. texts: of positions and "score", which is
-        scaled (over ln 2 already where there is no score_mod)."""
+    def begin(self) -> None:
+        """Writes what score_mod and mask_mod compute once a row."""
+        texts = {
+            "score": "score",
+            "b": "b",
+            "h": "h",
+            "q": "rows[:, None]",
+            "kv": "columns[None, :]",
+        }
+        self.started = {
+            name: self.functions.begin(program, texts, torch.float32)
+            for name, program in (("score", self.flex.score), ("mask", self.flex.mask))
+            if program is not None
+        }
+
+    def scored(self) -> str:
+        """Writes score_mod; returns the scores over ln 2."""
         if self.flex.score is None:
-            return texts["score"]
-        (found,) = self.functions.write(self.flex.score, texts, torch.float32)
+            return "score"
+        (found,) = self.functions.finish(self.started["score"])
         return f"({found}) * {LOG2_E!r}"
 
     @property
@@ -166,9 +181,9 @@ class _Writer:
         """What products are multiplied by."""
         return float(self.call.scale * (LOG2_E if self.flex.score is None else 1.0))
 
-    def masked(self, texts: Mapping[str, str]) -> str:
+    def masked(self) -> str:
         """Writes mask_mod and returns its result."""
-        (found,) = self.functions.write(self.flex.mask, texts, torch.float32)
+        (found,) = self.functions.finish(self.started["mask"])
         return found
 
     def text(self, constants: Sequence[tuple[str, int]]) -> str:
@@ -202,6 +217,7 @@ class _Forward(_Writer):
         with self.out.indented():
             self._position()
             self._query()
+            self.begin()
             self.line("most = tl.full([ROWS], float('-inf'), tl.float32)")
             self.line("total = tl.zeros([ROWS], tl.float32)")
             self.line(f"sums = tl.zeros([ROWS, {padded(self.value_width)}], tl.float32)")

@@ -8,6 +8,7 @@ program computed from them may need more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,8 @@ from tracer_core.plugin_api import flex_attention
 
 #: The names of positions in programs.
 POSITIONS = ("b", "h", "q", "kv")
+#: Inputs that differ from key to key.
+INNER = frozenset({"score", "kv", "grad"})
 #: Larger positions may need 64 bits.
 LONGEST = 2**30
 
@@ -116,6 +119,20 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any,
     values.append(made.meta["val"])
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program of which a part is written. narrow: positions are 32-bit integers. kinds, registers:
+    dtype and text of what is in registers. names: of values. inner: buffers that change within a
+    row."""
+
+    program: Program
+    narrow: bool
+    kinds: dict[str, torch.dtype]
+    registers: dict[str, str]
+    names: dict[Value, str]
+    inner: set[str]
+
+
 class FunctionWriter(ValueWriter):
     """Writes scalar programs into a kernel's text. Mutable: adds pointers and sizes on first use.
 
@@ -142,52 +159,69 @@ class FunctionWriter(ValueWriter):
         self.out, self.operands, self.numbers = out, operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.masks: dict[str, str] = {}
+        self.narrow, self.inner = False, set(INNER)
         self.asserts = False
 
-    def write(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> list[str]:
-        """Writes a program's statements and returns the texts of its outputs. texts: of positions
-        (32-bit integers), scores and gradients. dtype: of scores."""
-        kinds = {name: dtype for name, (dtype, _) in self.operands.items()}
+    def begin(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> Started:
+        """Writes what a program computes from none of the inputs that change within a row
+        (`INNER`). texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
+        kinds = {name: kind for name, (kind, _) in self.operands.items()}
         narrow = is_narrow(program, self.limits, kinds)
         whole = torch.int32 if narrow else torch.int64
-        dtypes = {name: whole if name in POSITIONS else dtype for name in program.inputs}
-        dtypes |= {name: dtype for name, (dtype, _) in self.operands.items()}
+        dtypes = {name: whole if name in POSITIONS else dtype for name in program.inputs} | kinds
         ranks = {name: len(layout.sizes) for name, (_, layout) in self.operands.items()}
         gm = graph_of(program, dtypes, ranks, self.numbers)
         layouts = {name: Layout((), ()) for name in program.inputs}
         layouts |= {name: layout for name, (_, layout) in self.operands.items()}
-        self.program = _Function(gm, self.sizes, layouts).run()
-        self.narrow = narrow
-        self.body.registers.clear()
-        self.registers.clear()
-        for name, text in texts.items():
-            self.body.registers[name] = dtypes.get(name, dtype)
-            self.registers[name] = (
-                text if narrow or name not in POSITIONS else f"{text}.to(tl.int64)"
-            )
-        names: dict[Value, str] = {}
-        for node in self.program.nodes:
+        registers = {
+            name: text if narrow or name not in POSITIONS else f"{text}.to(tl.int64)"
+            for name, text in texts.items()
+        }
+        made = _Function(gm, self.sizes, layouts).run()
+        kinds = {name: dtypes.get(name, dtype) for name in texts}
+        started = Started(made, narrow, kinds, registers, {}, set(INNER))
+        self._walk(started, 0)
+        return started
+
+    def finish(self, started: Started) -> list[str]:
+        """Writes the rest of a program and returns the texts of its outputs."""
+        own = replace(
+            started,
+            kinds=dict(started.kinds),
+            registers=dict(started.registers),
+            names=dict(started.names),
+        )
+        self._walk(own, 1)
+        return [
+            own.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
+            for one in own.program.outputs
+        ]
+
+    def _walk(self, at: Started, level: int) -> None:
+        """Writes the statements of a program up to a level."""
+        self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
+        self.body.registers, self.registers = at.kinds, at.registers
+        for node in at.program.nodes:
             if not isinstance(node, LoopNode) or node.sizes:
                 raise unsupported("codegen", f"{node.origin.op} in a function of scores")
             for store in node.stores:
-                self.emit(topological([store.value]), 0, names)
+                self.emit(topological([store.value]), level, at.names)
                 (name,) = store.buffers
-                kept = self.program.buffers[name].dtype
-                self.body.registers[name] = kept
-                text = names[store.value]
+                if self.level(store.value) > level:
+                    at.inner.add(name)
+                    at.kinds[name] = self.program.buffers[name].dtype
+                    continue
+                kept = at.kinds[name] = self.program.buffers[name].dtype
+                text = at.names[store.value]
                 if kept in (torch.bfloat16, torch.float16):
                     text = f"{text}.to({str(kept).replace('torch', 'tl')}).to(tl.float32)"
-                self.registers[name] = text
-        return [self._result(one, names) for one in self.program.outputs]
-
-    def _result(self, output: Any, names: dict[Value, str]) -> str:
-        name = output if isinstance(output, str) else output.buffer
-        return self.registers[name]
+                at.registers[name] = text
 
     # what ValueWriter asks for -------------------------------------------------------------------
 
     def level(self, value: Value) -> int:
-        return 0
+        loads = (one.buffer for one in topological([value]) if one.name == "load")
+        return int(not self.inner.isdisjoint(loads))
 
     def constant(self, value: Value) -> str:
         return constant_text(*value.attr)
@@ -364,7 +398,23 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "remainder": _remainder,
     "fmod": _remainder,
     **dict.fromkeys(
-        ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid"],
+        [
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "exp",
+            "log",
+            "sqrt",
+            "rsqrt",
+            "tanh",
+            "sigmoid",
+        ],
         _no_integer,
     ),
 }

@@ -1,0 +1,110 @@
+"""flex_attention's Triton kernel, run by Triton's interpreter: values and logarithms of sums beside
+the whole matrix of scores in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+
+import tracer_core
+from inductor_backend.codegen.triton import wrapper
+from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.ir.target import interpreted
+from tests.tracer.test_torch_flex_attention import dense, positions
+
+HEADS = 2
+DOCUMENTS = torch.arange(300) // 70
+BIAS = torch.randn(HEADS, 300, 300)
+SLOPES = torch.rand(HEADS)
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def document(b, h, q, kv):
+    return (DOCUMENTS[q] == DOCUMENTS[kv]) & (q >= kv)
+
+
+def nothing(b, h, q, kv):
+    return (q + kv < 40) & (q > 5)
+
+
+def softcap(score, b, h, q, kv):
+    return 5 * torch.tanh(score / 5)
+
+
+def alibi(score, b, h, q, kv):
+    return score + SLOPES[h] * (kv - q)
+
+
+def relative(score, b, h, q, kv):
+    return score + BIAS[h, q, kv]
+
+
+def backwards(score, b, h, q, kv):
+    return score + DOCUMENTS[q - kv] * 0.1 + torch.where(q * 70000 * 70000 > kv, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "mask_mod", "rows", "columns", "width", "options"),
+    [
+        (None, None, 128, 128, 32, {}),
+        (relative, None, 70, 130, 24, {}),
+        (softcap, document, 200, 200, 32, {}),
+        (alibi, nothing, 130, 130, 16, {"BLOCK_SIZE": (64, 32)}),
+        (None, document, 1, 256, 32, {}),
+        (backwards, causal, 160, 160, 40, {"BLOCK_SIZE": 80}),
+    ],
+)
+def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options):
+    def attend(q, k, v):
+        out, aux = flex_attention(
+            q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=True,
+            return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
+        return out, aux.lse
+
+    mask = mask_mod and create_block_mask(
+        mask_mod, None, None, rows, columns, device="cpu", **options
+    )
+    q = torch.randn(2, HEADS, rows, width)
+    k, v = (torch.randn(2, 1, columns, width) for _ in range(2))
+    written = []
+    monkeypatch.setattr(
+        wrapper,
+        "forward_kernel",
+        lambda *given: written.append(forward_kernel(*given)) or written[-1],
+    )
+    with interpreted():
+        out, lse = tracer_core.compile(attend, backend="inductor", fullgraph=True)(q, k, v)
+    assert len(written) == 1
+    shape = (2, HEADS, rows, columns)
+    allowed = mask_mod and mask_mod(*positions(shape)).expand(shape)
+    wanted, sums = dense(q, k, v, score_mod, allowed)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+def test_positions_beyond_32_bits_are_computed_in_64():
+    from inductor_backend.codegen.triton.scalar_functions import is_narrow
+    from tracer_core.plugin_api import flex_attention as operators
+
+    flex = operators()
+
+    def program(factor: int) -> object:
+        inputs = ("b", "h", "q", "kv")
+        step = ("aten.mul.Tensor", (flex.Ref(2), factor), ())
+        return flex.ScalarProgram(inputs, (step,), flex.Ref(4))
+
+    limits = dict.fromkeys(("b", "h", "q", "kv"), 4096)
+    assert is_narrow(program(1000), limits, {})
+    assert not is_narrow(program(1_000_000), limits, {})
+    assert math.log2(4096 * 1_000_000) > 31
