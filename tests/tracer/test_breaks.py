@@ -468,3 +468,27 @@ def test_location_inside_a_generator_and_a_callback():
     kind, reason, location = seen.counter.breaks[0]
     assert kind == "side_effect_native" and "print" in reason
     assert location == f"{__file__}:{line} in numbers"
+
+
+def test_a_break_at_the_callee_of_a_call_with_keywords():
+    """A class whose metaclass hashes in Python breaks before its call, which has its keywords."""
+
+    class Meta(type):
+        def __eq__(cls, other):
+            return cls is other
+
+        def __hash__(cls):
+            return 5
+
+    class Named(metaclass=Meta):
+        def __new__(cls, first, second=2, *, name="none", scale=1):
+            return first * scale, second, name
+
+    def fn(x):
+        given = Named(x, scale=3, name="a"), Named(first=x, second=4)
+        try:
+            Named(x, wrong=1)
+        except TypeError:
+            return given, Named(x), Named(x, name="b")
+
+    same(fn, (X,), (Y,), graphs=None, breaks=None)

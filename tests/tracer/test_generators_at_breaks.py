@@ -942,3 +942,30 @@ def test_a_generator_is_running_while_its_inner_one_is():
         return x + 1, seen, list(told)
 
     same(f, (X,), (X,), breaks=None)
+
+
+ITERATORS = {
+    "repeat": lambda x: itertools.repeat(x, 5),
+    "endless repeat": lambda x: itertools.repeat(x),
+    "count": lambda x: itertools.count(3),
+    "chain.from_iterable": lambda x: itertools.chain.from_iterable([[x, 1], [2, 3]]),
+    "product": lambda x: itertools.product([1, 2], [x, 3]),
+    "combinations": lambda x: itertools.combinations([x, 1, 2], 2),
+    "permutations": lambda x: itertools.permutations([x, 1]),
+    "with replacement": lambda x: itertools.combinations_with_replacement([x, 1], 2),
+    "in a lazy one": lambda x: itertools.compress(itertools.repeat(x, 4), itertools.repeat(1)),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_iterators_of_itertools_at_a_break(name, monkeypatch):
+    """Since 3.14 nothing describes them: they are made behind the break that moves there."""
+    monkeypatch.setenv("TRACER_STRICT", "1")
+
+    def fn(x):
+        made = ITERATORS[name](x)
+        first = next(made)
+        tracer_core.graph_break()
+        return first, list(itertools.islice(made, 3)), x + 1
+
+    same(fn, (torch.ones(2),), (torch.zeros(2),), graphs=None, breaks=None)

@@ -1472,3 +1472,41 @@ def a_module_class_that_notes_what_it_is_asked(x):
 @program.cases()
 def test_class(name):
     program.run(name)
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, BaseException])
+def test_a_set_name_that_raises_anything(kind):
+    def fn(x):
+        class Raising:
+            def __set_name__(self, owner, name):
+                raise kind("no")
+
+        raising = Raising()
+        try:
+
+            class Holder:
+                attribute = raising
+        except BaseException as error:
+            return x, type(error), getattr(error, "__notes__", None), str(error)
+
+    same(fn, (1,), (2,))
+
+
+def test_an_enumeration_of_members_and_others():
+    """enum.nonmember() is unwrapped while the body runs (3.13); auto() gets its number there."""
+
+    def fn(x):
+        class Mode(enum.Flag):
+            READ = enum.auto()
+            WRITE = enum.auto()
+            BOTH = enum.nonmember(3)
+
+        class Pair(enum.Enum):
+            FIRST = (enum.auto(), "a")
+            SECOND = 5
+
+        made = [Mode.BOTH, type(Mode.BOTH).__name__, len(Mode), Mode.WRITE.value]
+        tracer_core.graph_break()
+        return x, made, Mode.BOTH, list(Mode.__members__), Pair.FIRST.value, len(Pair)
+
+    same(fn, (X,), (Y,), graphs=None, breaks=None)

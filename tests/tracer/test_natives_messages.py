@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
+import re
 import sys
 import warnings
 
@@ -371,3 +373,34 @@ def test_a_warning_for_the_caller_of_the_compiled_function():
 
     for program in (f, with_break):
         assert calls(tracer_core.compile(program, backend="eager")) == calls(program)
+
+
+def _deprecated_call(text):
+    if sys.version_info >= (3, 13):
+        return re.sub("a", "b", text, 1)
+    return re.template(text).pattern
+
+
+def _partial_as_a_method(text):
+    class Holder:
+        method = functools.partial(str.upper, text)
+
+    held = Holder()
+    return held.method() if sys.version_info < (3, 14) else text
+
+
+@pytest.mark.parametrize("function", [_deprecated_call, _partial_as_a_method])
+def test_libraries_and_C_code_warn_at_every_call(function):
+    """They run natively otherwise, where a warning would be shown once, from the tracer's lines."""
+
+    def fn(text):
+        return function(text), text
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert compiled("abc") == fn("abc")
+    for text in ("abc", "abd", "abc"):
+        calls = [(text,)]
+        assert warned(compiled, *calls) == warned(fn, *calls)
+        assert compiled(text) == fn(text)

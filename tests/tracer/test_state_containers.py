@@ -92,6 +92,24 @@ def test_default_dictionary_makes_entries():
     held(lambda: collections.defaultdict(list), change, dict)
 
 
+@pytest.mark.parametrize("base", [collections.defaultdict, "with __setitem__"])
+def test_a_factory_that_stores_under_the_key(base):
+    """Late releases of 3.14 keep what it has stored, past the class's own __setitem__."""
+
+    def fn(x):
+        class Stored(collections.defaultdict):
+            def __setitem__(self, key, value):
+                seen.append(key)
+                super().__setitem__(key, value)
+
+        seen = []
+        kind = collections.defaultdict if base is collections.defaultdict else Stored
+        made = kind(lambda: made.setdefault(0, 1) + 1)
+        return x, made[0], dict(made), made[1], seen
+
+    same(fn, (torch.ones(2),), (torch.zeros(2),))
+
+
 def test_counter():
     def change(x, c):
         c["a"] += 1

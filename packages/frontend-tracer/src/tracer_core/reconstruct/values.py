@@ -326,7 +326,8 @@ class Rebuilder(ObjectRebuilder):
             return self._instance(obj, object)
         defaults = {"default": obj.__default__} if has_default(obj) else {}
         plain = obj.__module__ == "typing" and is_plain_name(obj.__name__)
-        if plain and not defaults:  # made by def f[T]
+        bracketed = getattr(obj, "__infer_variance__", True)  # typing itself calls TypeVar()
+        if plain and bracketed and not defaults:  # made by def f[T]
             return self._call(obj, type_parameter, _STARS[type(obj)], obj.__name__)
         constraints, options = (), defaults
         if type(obj) is not typing.TypeVarTuple:
