@@ -155,6 +155,18 @@ def test_calls_that_compute_long_are_not_tried_in_eager_mode(costs: Costs) -> No
     assert costs.eagers == 0
 
 
+def test_one_long_compiled_call_is_chance(costs: Costs) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for n in range(2 * ENOUGH):
+        costs.graph = 0.2 if n == SETTLED + 1 else 5e-6  # the first one that is measured
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+
+
 @pytest.mark.parametrize("off", ["fullgraph", "options", "strict", "variable", "eager", "cuda"])
 def test_where_it_does_not_compare(costs: Costs, off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the user chose to have compiled, or looks into, is compiled; so is what a clock on the

@@ -116,13 +116,13 @@ class TimedRegion:
     comparison."""
 
     __slots__ = ("_host", "_key", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
-    "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used",
+    "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used", "_is_long",
                  "__weakref__")  # fmt: skip
 
     def __init__(self, host: Host, key: Any, region: Region, wait: int) -> None:
         self._host, self._key, self._region, self._wait = host, key, region, wait
         self._eager, self._whole = host.eager(key), host.whole(key, region)
-        self._used = 0.0
+        self._used, self._is_long = 0.0, 0
         self._captures = host.n_captures
         self._begin_anew()
 
@@ -193,14 +193,17 @@ class TimedRegion:
             self._seconds[native].append(seconds)
             self._last = start, native
         self._backward = self._backward or _has_history(result)
-        self._judge(seconds, native)
+        self._judge(seconds)
         return result
 
-    def _judge(self, last: float, native: bool) -> None:
+    def _judge(self, last: float) -> None:
         compiled, eager = self._seconds
         few = min(len(compiled), len(eager))
-        if not native and last > MOST_SECONDS:
-            self._end(Verdict(last, 0.0, False), tell=False)
+        if self._n == 1 and last > MOST_SECONDS:  # the first one, which is compiled
+            self._is_long += 1
+            self._begin_anew()
+            if self._is_long > 1:  # not by chance
+                self._end(Verdict(last, 0.0, False), tell=False)
         elif few == EARLY and statistics.median(compiled) < LEAD * statistics.median(eager):
             self._end(Verdict(statistics.median(compiled), statistics.median(eager), False))
         elif few >= SAMPLES:
