@@ -58,7 +58,8 @@ def resized(how, modes):
 
 
 PROGRAMS = {
-    "pads": (pads, R(2, 3, 5), R(2, 3, 5, 6), last(R(2, 3, 5, 6)), R(2, 2, 4, 5, 6)),
+    "pads": (pads, R(2, 3, 5), R(2, 3, 5, 6), last(R(2, 3, 5, 6)), R(2, 2, 4, 5, 6),
+             R(2, 4, 5, 6, 2).permute(0, 4, 1, 2, 3)),
     "pads that cut": (
         lambda x: (F.pad(x, (-1, 2, 1, -2), mode="replicate"), F.pad(x, (2, 0, 1, 1),
         mode="circular")),

@@ -171,6 +171,17 @@ def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
     return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
+def _padded(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, or channels last like the input (fakes of torch 2.11 and 2.12, and of images with
+    depth, say contiguous)."""
+    value, padding = args[:2]
+    sizes = list(value.shape)
+    for dim, both in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
+        sizes[-dim] += sum(both)
+    made = torch.empty(sizes, device="meta")
+    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
+
+
 def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
     """One value per target, contiguous for any layout of the target."""
     return torch.empty(args[1].shape, device="meta") if args[3] == 0 else None
@@ -350,6 +361,10 @@ LAYOUTS: dict[Any, _Layout] = {
         _rolled: (aten.roll.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
+        _padded: (
+            aten.reflection_pad2d.default, aten.reflection_pad3d.default,
+            aten.replication_pad2d.default, aten.replication_pad3d.default,
+        ),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _as_first: (
             aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
