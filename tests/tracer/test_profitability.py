@@ -285,6 +285,23 @@ def test_a_program_that_became_slow_in_eager_mode_is_compared_again(costs: Costs
     assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
 
 
+def test_a_program_that_moves_to_a_gpu_is_compiled_again(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for _ in range(WATCHED):
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
+    assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
+
+
 def test_one_slow_call_changes_nothing(costs: Costs) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         costs.call()
