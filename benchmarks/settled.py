@@ -195,7 +195,7 @@ def marks_inside() -> Made:
 
     def function(x: Any) -> Any:
         with torch.profiler.record_function("part"), torch._dynamo.config.patch(cache_size_limit=9):
-            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_static(x, 0)
             y = x * 2
         return torch.relu(y) + x
 

@@ -285,6 +285,23 @@ def test_a_program_that_became_slow_in_eager_mode_is_compared_again(costs: Costs
     assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
 
 
+def test_a_program_that_moves_to_a_gpu_is_compiled_again(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(ENOUGH):
+        fast(torch.ones(4))
+    assert verdicts(fast) == [True]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for _ in range(WATCHED):
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
+    assert ran(costs, lambda: fast(torch.ones(4))) == "compiled"
+
+
 def test_one_slow_call_changes_nothing(costs: Costs) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         costs.call()
@@ -297,8 +314,8 @@ def test_one_slow_call_changes_nothing(costs: Costs) -> None:
     assert verdicts(fast) == [True]
 
 
-@pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_calls_that_repeat_in_turns_are_judged_alike(costs: Costs, kinds: int) -> None:
+@pytest.mark.parametrize(("kinds", "at"), [(2, 0), (2, 1), (3, 0), (4, 0), (4, 1)])
+def test_calls_that_repeat_in_turns_are_judged_alike(costs: Costs, kinds: int, at: int) -> None:
     """Every second, third or fourth call is ten times as long, in both ways: that is no difference
     between the ways."""
 
@@ -308,7 +325,7 @@ def test_calls_that_repeat_in_turns_are_judged_alike(costs: Costs, kinds: int) -
 
     fast = tracer_core.compile(program, backend=counting(costs))
     for n in range(2 * ENOUGH):
-        costs.graph = costs.eager = 1e-5 if n % kinds == 0 else 1e-6
+        costs.graph = costs.eager = 1e-5 if n % kinds == at else 1e-6
         fast(torch.ones(4))
     assert verdicts(fast) == [False]
 

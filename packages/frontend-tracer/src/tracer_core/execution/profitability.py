@@ -282,6 +282,9 @@ class EagerRegion:
         self._left -= 1
         if self._left > 0:
             return self._eager(state)
+        if not self._host.may_measure():  # the program has moved to a GPU
+            self._host.put(self._key, self, self._region)
+            return self._region.run(state)
         self._left = WATCHED
         start = clock()
         result = self._eager(state)
