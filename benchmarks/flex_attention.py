@@ -130,11 +130,11 @@ def _row(case: str, length: int, options: argparse.Namespace) -> dict[str, Any]:
         out = call(*given)
         gradient = torch.randn_like(out)
         if options.backward:
-            work = lambda out=out, gradient=gradient: torch.autograd.grad(  # noqa: E731
+            work = lambda out=out, gradient=gradient: torch.autograd.grad(
                 out, given, gradient, retain_graph=True
             )
         else:
-            work = lambda call=call: call(*given)  # noqa: E731
+            work = lambda call=call: call(*given)
         results[name] = work()
         _wait(device)
         row[f"{name}_first_s"] = round(time.perf_counter() - began, 2)
