@@ -301,16 +301,9 @@ class _Forward(_Writer):
         )  # fmt: skip
         line(f"key = {loaded}")
         line(f"score = {self.dot('query', 'key')} * {self.scale!r}")
-        texts = {
-            "score": "score",
-            "b": "b",
-            "h": "h",
-            "q": "rows[:, None]",
-            "kv": "columns[None, :]",
-        }
-        line(f"scores = {self.scored(texts)}")
+        line(f"scores = {self.scored()}")
         if masked:
-            line(f'scores = tl.where({self.masked(texts)}, scores, float("-inf"))')
+            line(f'scores = tl.where({self.masked()}, scores, float("-inf"))')
         if not self.exact_columns:
             line('scores = tl.where(column_ok[None, :], scores, float("-inf"))')
         line("scores = tl.broadcast_to(scores, [ROWS, COLUMNS])")
