@@ -339,7 +339,7 @@ def _changes_what_was(tracer: Tracer, function: Any, args: list[Any], kwargs: An
 
     before = state()
     tracer.calls.call_value(function, [*args], dict(kwargs))
-    return state() != before
+    return bool(state() != before)
 
 
 def _arguments(tracer: Tracer, getter: Any) -> tuple[Any, ...]:
