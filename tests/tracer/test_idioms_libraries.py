@@ -369,3 +369,38 @@ def test_a_cached_partial_has_no_name() -> None:
 
     seen = twin(of_objects, (X,), (X,))
     assert len(seen.counter.graphs) >= 1
+
+
+# -- torch's own idioms --
+
+
+def test_marks_that_torch_compile_reads() -> None:
+    import torch._dynamo
+
+    def make() -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+            torch._dynamo.mark_static_address(x)
+            return x + 1
+
+        return fn
+
+    fn, x = make(), X.clone()
+    seen = tracer_core.explain(fn)(x)
+    assert torch.equal(seen.result, X + 1) and seen.graph_break_count == 0
+    assert x._dynamo_weak_dynamic_indices == {0} and x._dynamo_static_input_type == "unguarded"
+
+
+def test_the_module_of_an_exported_program() -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    module = torch.export.export(layer, (X,)).module()
+
+    def fn(x: torch.Tensor) -> Any:
+        return module(x * 2) + 1
+
+    seen = tracer_core.explain(fn)(X)
+    assert torch.equal(seen.result, fn(X))
+    assert {one.kind for one in seen.breaks} <= {"native_python", "live_iterator"}
+    assert seen.graph_count == 2 and seen.graph_break_count <= 2
+    with pytest.raises(AssertionError, match="Guard failed"):
+        tracer_core.compile(fn, backend="eager")(torch.ones(5, 3))

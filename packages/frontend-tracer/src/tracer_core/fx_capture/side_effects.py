@@ -335,7 +335,7 @@ class Effects:
 
     def begin_attribute(self, obj: Any, where: Any) -> Change:
         """Does `attribute`, and saves the value at the first call."""
-        named = ClassAttribute if isinstance(obj, type) else ThreadAttribute
+        named: type = ClassAttribute if isinstance(obj, type) else ThreadAttribute
         if type(obj) is contextvars.ContextVar:
             named = ContextValue
         kind, key = (named, where) if isinstance(where, str) else (Slot, id(where))

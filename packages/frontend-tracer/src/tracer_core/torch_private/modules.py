@@ -22,11 +22,27 @@ HIGHER_ORDER_PACKAGES = ("torch._functorch", "torch._higher_order_ops")
 COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 #: Modules and functions in these packages that are Python like any other.
 PLAIN_MODULES = frozenset(
-    {"torch._functorch.apis", "torch._functorch.functional_call",
-     "torch.distributed._functional_collectives"}
-)  # fmt: skip
+    {
+        "torch._functorch.apis",
+        "torch._functorch.functional_call",
+        "torch.fx._pytree",
+        "torch.export._tree_utils",
+        "torch.distributed._functional_collectives",
+    }
+)
 PLAIN_FUNCTIONS = (
     "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg",
+    # calls of the module of an exported program
+    "torch.export._unlift._create_stateful_graph_module.<locals>.<lambda>",
+    "torch.export._unlift._check_input_constraints_pre_hook",
+    *(f"torch.export._unlift.{name}" for name in (
+        "_check_inputs_match", "_check_input_constraints_for_graph", "_get_codegen",
+        "_check_inputs_match.<locals>.<lambda>", "eq_spec", "eq_spec.<locals>.<lambda>",
+        "eq_spec.<locals>._normalize_type",
+        "eq_spec.<locals>._match_normalized_structure",
+        "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
+    # marks on tensors, which are attributes of theirs
+    *(f"torch._dynamo.decorators.{name}" for name in ("maybe_mark_dynamic", "mark_static_address")),
 )  # fmt: skip
 
 #: Functions of torch's own compilers that tell these what the tracer decides by itself.

@@ -31,7 +31,8 @@ def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = 8) -> b
         return True
     if type(value) in _SHARED:
         handle = type(value), value
-        known, _ = handle in shared, shared.add(handle)
+        known = handle in shared
+        shared.add(handle)
         return not known or type(value) is torch.dtype
     if type(value) not in _CONTAINERS or id(value) in held or depth == 0:
         return False

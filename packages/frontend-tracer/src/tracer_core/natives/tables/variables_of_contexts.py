@@ -7,7 +7,7 @@ call, and set there again by each call.
 from __future__ import annotations
 
 import contextvars
-from typing import Any
+from typing import Any, NoReturn
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.torch_contexts import VariableToken
@@ -81,9 +81,8 @@ def reset(tracer: Tracer, variable: Any, token: Any) -> None:
         token.is_open = False
         return
     change = tracer.effects.attribute(variable, _VALUE)
-    if type(token) is not contextvars.Token or change is None or token.var is not variable:
-        _refuse(tracer)
-    if not tracer.provenance.is_fresh(token):
+    known = type(token) is contextvars.Token and token.var is variable
+    if change is None or not known or not tracer.provenance.is_fresh(token):
         _refuse(tracer)
     tracer.side_effects.mutations += 1
     variable.reset(token)
@@ -91,7 +90,7 @@ def reset(tracer: Tracer, variable: Any, token: Any) -> None:
         change.added.remove(token)
 
 
-def _refuse(tracer: Tracer) -> None:
+def _refuse(tracer: Tracer) -> NoReturn:
     tracer.break_graph(
         "side_effect_native", "a context variable is reset to what it was before this segment"
     )
