@@ -24,7 +24,7 @@ def python_dispatcher() -> Any:
 def without_symbols() -> tuple[str, ...]:
     """Returns the names of functions whose C++ kernels take symbolic sizes in later releases only:
     torch 2.11's matmul of a stack asks for the number of its elements."""
-    return ("matmul", "linalg_matmul", "linear") if is_before("2.12") else ()
+    return ("matmul", "linalg_matmul", "linear") if is_before("2.13") else ()
 
 
 def no_python_dispatch() -> Any:
