@@ -14,14 +14,20 @@ import torch
 
 from tracer_core.torch_private.dispatch import no_python_dispatch
 from tracer_core.torch_private.fakes import fake_class, has_symbols
+from tracer_core.torch_private.names import Missing
 
 #: The classes that a graph takes as they are.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
-#: Context in which no ``__torch_function__`` of a tensor subclass is called.
-functions_off: Callable[[], Any] = torch._C.DisableTorchFunctionSubclass
-#: Whether a ``__torch_function__`` of a tensor subclass would be called here.
-functions_are_on: Callable[[], bool] = torch._C._is_torch_function_enabled
+
+def functions_off() -> Any:
+    """Returns a context in which no ``__torch_function__`` of a tensor subclass is called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def functions_are_on() -> bool:
+    """Returns whether a ``__torch_function__`` of a tensor subclass would be called here."""
+    return bool(torch._C._is_torch_function_enabled())
 
 
 def is_subclass(value: Any) -> bool:
@@ -152,10 +158,14 @@ def is_infrastructure(mode: Any) -> bool:
     return getattr(mode, "_mode_key", None) is not None
 
 
+def _of_tensors(name: str) -> Any:
+    return getattr(torch.Tensor, name, Missing(f"Tensor.{name}"))
+
+
 #: Make tensors of subclasses: of sizes alone, of data; ``__torch_function__`` of plain tensors.
-MAKE_WRAPPER = torch.Tensor._make_wrapper_subclass
-MAKE_SUBCLASS = torch.Tensor._make_subclass
-DEFAULT_FUNCTION: Any = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+MAKE_WRAPPER: Any = _of_tensors("_make_wrapper_subclass")
+MAKE_SUBCLASS: Any = _of_tensors("_make_subclass")
+DEFAULT_FUNCTION: Any = getattr(torch.Tensor.__torch_function__, "__func__", Missing("Tensor"))
 
 
 def versions_of(values: Iterable[torch.Tensor]) -> list[int | None]:
