@@ -13,7 +13,7 @@ PROGRAMS = {
     "of_objects": (1, ["processes"]),
     "barrier": (2, ["processes"]),
     "escaping": (2, ["unsupported_value"]),
-    "awaited_later": (2, ["unsupported_value", "requested", "processes"]),
+    "awaited_later": (2, ["requested", "requested", "processes"]),
     "strided": (2, ["processes"]),
     "of_ranks": (1, ["processes", "processes", "tensor_subclass"]),
     "in_place_with_gradient": (2, ["processes"]),
