@@ -184,7 +184,8 @@ def _cells(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> 
     beside = f"{eager / row['milliseconds']:.2f}" if eager else ""
     return [
         *begin, f"{row['milliseconds']:.1f}", beside, f"{row['first']:.1f}", f"{row['peak']:.0f}",
-        str(row.get("graphs", "")), str(row.get("breaks", "")), _differs(key, row, rows, device) or "equal",
+        str(row.get("graphs", "")), str(row.get("breaks", "")),
+        _differs(key, row, rows, device) or ("equal" if eager else "no eager row"),
     ]  # fmt: skip
 
 

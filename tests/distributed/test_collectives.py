@@ -12,8 +12,8 @@ pytestmark = pytest.mark.sweep(keep=4)
 PROGRAMS = {
     "of_objects": (1, ["processes"]),
     "barrier": (2, ["processes"]),
-    "escaping": (2, ["processes"]),
-    "awaited_later": (3, ["processes", "requested", "processes"]),
+    "escaping": (2, ["unsupported_value"]),
+    "awaited_later": (2, ["requested", "requested", "processes"]),
     "strided": (2, ["processes"]),
     "of_ranks": (1, ["processes", "processes", "tensor_subclass"]),
     "in_place_with_gradient": (2, ["processes"]),
