@@ -171,3 +171,13 @@ def test_a_scan_is_one_node():
                 b = torch.autograd.grad(want.sum(), (xs, module.weight), retain_graph=True)
                 torch.testing.assert_close(a, b)
     assert len(counter.graphs) == 2  # the second for any number of slices
+
+
+def test_a_pullback_keeps_what_the_function_read():
+    def program(x, v):
+        scale = 2.0
+        value, pull = torch.func.vjp(lambda u: u.sin() * scale, x)
+        scale = 3.0
+        return value, pull(v)[0] * scale
+
+    same_gradients(lambda: program, (leaf(3), leaf(3)), (leaf(5), leaf(5)))

@@ -1117,3 +1117,64 @@ def test_a_write_to_nothing_of_a_meshgrid_9711571(backend):
         x, y = (torch.tensor(value) for _ in range(2))
         torch.testing.assert_close(compiled(x), program(y))
         torch.testing.assert_close(x, y)
+
+
+# -- tuples that override what native code calls (e3nn's Irrep) --
+
+
+class NoLength(tuple):
+    def __len__(self):
+        raise NotImplementedError
+
+
+class AsLong(tuple):
+    compared = 0
+
+    def __eq__(self, other):
+        AsLong.compared += 1
+        return tuple.__len__(self) == tuple.__len__(other)
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("kind", [NoLength, AsLong])
+def test_tuples_of_tuples_with_their_own_methods(kind):
+    def f(x):
+        one, other = (kind((1, 2)),), (kind((1, 3 if kind is AsLong else 2)),)
+        return x * 2 if one == other and one in [other] else x * 3
+
+    compiled = tracer_core.compile(f, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    torch.testing.assert_close(f(x), x * 2)
+    torch.testing.assert_close(compiled(x), x * 2)
+
+
+# -- reductions of booleans that torch.distributions checks arguments with --
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_all_and_any_true(dynamic):
+    def f(x):
+        return torch._is_all_true(x > 0), torch._is_any_true(x > 0)
+
+    compiled = tracer_core.compile(f, backend="aten_eager", fullgraph=True, dynamic=dynamic)
+    for x in (torch.ones(3, 4), torch.tensor([[1.0, -1.0]]), -torch.ones(5, 2)):
+        assert [bool(one) for one in compiled(x)] == [bool(one) for one in f(x)]
+
+
+# -- tensors of which torch makes no fake --
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_values_of_a_sparse_input():
+    def f(s):
+        return s.values() * 2
+
+    indices = torch.tensor([[0, 1, 1], [2, 0, 3]])
+    plain = torch.sparse_coo_tensor(indices, torch.randn(3), (4, 5)).coalesce().requires_grad_()
+    compiled = tracer_core.compile(f, backend="eager")
+    for _ in range(2):
+        want, got = f(plain), compiled(plain)
+        torch.testing.assert_close(got, want)
+        (one,), (other,) = (torch.autograd.grad(r.pow(2).sum(), plain) for r in (want, got))
+        torch.testing.assert_close(other.to_dense(), one.to_dense())

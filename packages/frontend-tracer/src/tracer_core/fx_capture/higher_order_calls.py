@@ -204,8 +204,9 @@ class WhileCall(Target):
             _require_alike("torch.while_loop", carried, after)
             return tuple(value.clone() for value in after)
         started = carried
-        while bool(self.condition(*outer_condition, *carried)[0]):
-            carried = tuple(self.body(*outer_body, *carried))
+        condition, body = self.condition.forward, self.body.forward
+        while bool(condition(*outer_condition, *carried)[0]):
+            carried = tuple(body(*outer_body, *carried))
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
 
 
@@ -233,8 +234,9 @@ class ScanCall(Target):
             if not isinstance(length, int) or length > _UNROLLED:
                 raise RuntimeError(f"a scan over {length} slices is not unrolled")
         parts: list[Any] = []
+        step = self.step.forward  # a module's call costs more than a step
         for row in zip(*[tensor.unbind(0) for tensor in tensors], strict=True):
-            results = self.step(*outer, *carried, *row)
+            results = step(*outer, *carried, *row)
             carried = results[: self.n_carried]
             parts.append(results[self.n_carried :])
         stacked = [torch.stack(rows) for rows in zip(*parts, strict=True)]

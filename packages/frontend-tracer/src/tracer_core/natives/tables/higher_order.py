@@ -28,7 +28,6 @@ from tracer_core.fx_capture.higher_order_calls import (
     SelectiveContexts,
     TransformCall,
     WhileCall,
-    may_draw,
 )
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
@@ -271,12 +270,21 @@ def transform(
     function: Any,
     args: Any,
     kwargs: Any,
-    draws: bool = True,
-    closes: bool = True,
 ) -> Any:
-    """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform.
-    draws: whether the function may use random numbers. closes: whether it may close over tensors
-    that require gradients."""
+    """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform."""
+    return transformed(tracer, title, apply, function, args, kwargs)[0]
+
+
+def transformed(
+    tracer: Tracer,
+    title: str,
+    apply: Callable[..., Any],
+    function: Any,
+    args: Any,
+    kwargs: Any,
+) -> tuple[Any, TransformCall, list[Any]]:
+    """Does the work of `transform`; also returns the target of the node and the outer values that
+    its graph reads."""
     recorder = tracer.recorder
     tracer.native_calls.native_reads(*args, *kwargs.values())
     leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
@@ -305,16 +313,12 @@ def transform(
     if not found:
         tracer.break_graph("higher_order", f"{title}() does not call its function")
     graph, outer, flat, result = found
-    if not draws and may_draw(graph):
-        tracer.break_graph("higher_order", f"{title}() of a function that uses random numbers")
-    if not closes and any(isinstance(v, torch.Tensor) and v.requires_grad for v in outer):
-        tracer.break_graph("higher_order", f"{title}() of a function with gradients of its own")
     constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
     given = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     target = TransformCall(title, apply, graph, len(outer), result, constants, structure, given)
     tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
     results = recorder.call(target, (*outer, *tensors), {})
-    return _rebuilt(*pytree.tree_flatten(whole), results)
+    return _rebuilt(*pytree.tree_flatten(whole), results), target, outer
 
 
 #: What each transform of torch.func calls with its function and its arguments, once these are

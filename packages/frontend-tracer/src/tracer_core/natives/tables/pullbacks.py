@@ -1,80 +1,108 @@
 """torch.func.vjp and linearize: the value is computed where they are called; a function that they
-return becomes, where it is called, a node that computes its derivative from the start."""
+return becomes, where it is called, a node that computes its derivative from the start, by the graph
+that was traced for the value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.fx_capture.higher_order_calls import TENSOR, TransformCall, may_draw
 from tracer_core.natives.effects import special, special_each
-from tracer_core.natives.tables.higher_order import transform
+from tracer_core.natives.tables.higher_order import transformed
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.tracer import Tracer
 
 
-class Pullback:
-    """The function that torch.func.vjp returns, made in a trace."""
+class Derivative:
+    """A function that torch.func.vjp or linearize returns, made in a trace at a step. It cannot
+    leave the graph, whose values it reads: then the graph ends before that step."""
 
-    def __init__(self, function: Any, primals: tuple[Any, ...], has_aux: bool) -> None:
-        self.function, self.primals, self.has_aux = function, primals, has_aux
-
-    def __call__(self, *cotangents: Any, **options: Any) -> Any:
-        made = torch.func.vjp(self.function, *self.primals, has_aux=self.has_aux)
-        return made[1](*cotangents, **options)
+    def __init__(
+        self, step: int, target: TransformCall, outer: list[Any], primals: tuple[Any, ...]
+    ) -> None:
+        self.step, self.target, self.outer, self.primals = step, target, outer, primals
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return Pullback, (self.function, self.primals, self.has_aux)
+        raise Restart(self.step, "higher_order", "a function of vjp or linearize leaves the graph")
 
 
-class Pushforward:
-    """The function that torch.func.linearize returns, made in a trace: no gradient reaches the
-    primals through it."""
+class Pullback(Derivative):
+    """has_aux: whether the function also returns what is not differentiated."""
 
-    def __init__(self, function: Any, primals: tuple[Any, ...]) -> None:
-        self.function, self.primals = function, primals
+    def __init__(self, has_aux: bool, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.has_aux = has_aux
+
+    def __call__(self, *cotangents: Any) -> Any:
+        raise NotImplementedError("traced by `pull`")
+
+
+class Pushforward(Derivative):
+    """No gradient reaches the primals through it."""
 
     def __call__(self, *tangents: Any) -> Any:
-        primals = pytree.tree_map(_detached, self.primals)
-        return torch.func.jvp(self.function, primals, tangents)[1]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return Pushforward, (self.function, self.primals)
+        raise NotImplementedError("traced by `push`")
 
 
-def _value(tracer: Tracer, function: Any, primals: tuple[Any, ...]) -> Any:
+def _value(tracer: Tracer, title: str, function: Any, primals: tuple[Any, ...]) -> Any:
+    """Returns the function's value, the target of its node and the outer values that it reads."""
+
     def apply(run: Any, *parts: Any) -> Any:
-        return run(*parts)
+        # others than the tensors of the outer graph, which would be read as closed over
+        return run(*pytree.tree_map(lambda part: part.view_as(part), parts))
 
-    return transform(tracer, "value", apply, function, primals, {}, draws=False)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(primals)):
+        tracer.break_graph("higher_order", f"{title}() at what is no tensor")
+    value, target, outer = transformed(tracer, title, apply, function, primals, {})
+    if may_draw(target.graph):
+        tracer.break_graph("higher_order", f"{title}() of a function that uses random numbers")
+    return value, target, outer
+
+
+def _differentiated(
+    tracer: Tracer, title: str, made: Derivative, apply: Callable[..., Any], given: Any
+) -> Any:
+    """Puts apply(function, *primals, *given) into the graph; returns its tensors."""
+    tracer.native_calls.native_reads(*given)
+    leaves, structure = pytree.tree_flatten(((*made.primals, *given), {}))
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        tracer.break_graph("higher_order", f"{title} of what is no tensor")
+    old = made.target
+    parts = [old.graph, old.n_outer, old.result, old.constants, structure, [TENSOR] * len(leaves)]
+    target = TransformCall(title, apply, *parts)
+    return tracer.recorder.call(target, (*made.outer, *leaves), {})
 
 
 @special(*names("func.vjp"), whole=True)
 def vjp(tracer: Tracer, func: Any, *primals: Any, has_aux: Any = False) -> Any:
-    value = _value(tracer, func, primals)
-    pull = Pullback(func, primals, has_aux)
+    value, *parts = _value(tracer, "vjp", func, primals)
+    pull = Pullback(bool(has_aux), tracer.outer_step, *parts, primals)
     return (value[0], pull, value[1]) if has_aux else (value, pull)
 
 
 @special(Pullback.__call__, whole=True)
 def pull(tracer: Tracer, made: Pullback, /, *cotangents: Any) -> Any:
-    count = len(made.primals)
+    count, has_aux = len(made.primals), made.has_aux
 
     def apply(run: Any, *parts: Any) -> Any:
-        return torch.func.vjp(run, *parts[:count], has_aux=made.has_aux)[1](*parts[count:])
+        return torch.func.vjp(run, *parts[:count], has_aux=has_aux)[1](*parts[count:])
 
-    given = (*made.primals, *cotangents)
-    return transform(tracer, "vjp", apply, made.function, given, {}, draws=False)
+    found = _differentiated(tracer, "vjp", made, apply, cotangents)
+    return pytree.tree_unflatten(list(found), pytree.tree_structure(made.primals))
 
 
 @special_each(*names("func.linearize"))
 def linearize(tracer: Tracer, _: Any, func: Any, *primals: Any) -> Any:
-    return _value(tracer, func, primals), Pushforward(func, primals)
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    value, target, outer = _value(tracer, "linearize", func, primals)
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in outer):
+        # a constant for the function that linearize returns, but not for the value
+        tracer.break_graph("higher_order", "linearize() of a function that closes over gradients")
+    return value, Pushforward(tracer.outer_step, target, outer, primals)
 
 
 @special(Pushforward.__call__, whole=True)
@@ -82,7 +110,8 @@ def push(tracer: Tracer, made: Pushforward, /, *tangents: Any) -> Any:
     count = len(made.primals)
 
     def apply(run: Any, *parts: Any) -> Any:
-        return torch.func.jvp(run, pytree.tree_map(_detached, parts[:count]), parts[count:])[1]
+        primals = pytree.tree_map(torch.Tensor.detach, parts[:count])
+        return torch.func.jvp(run, primals, parts[count:])[1]
 
-    given = (*made.primals, *tangents)
-    return transform(tracer, "jvp", apply, made.function, given, {}, draws=False, closes=False)
+    found = _differentiated(tracer, "jvp", made, apply, tangents)
+    return pytree.tree_unflatten(list(found), made.target.result)
