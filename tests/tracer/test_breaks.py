@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import enum
 import types
@@ -28,7 +29,7 @@ def kind(name, *programs):
 
 
 def live(x, items=(1, 2)):
-    it = iter(items)
+    it = iter(collections.deque(items))
     print(end="", flush=[])
     return x * next(it), [x + v for v in it]
 

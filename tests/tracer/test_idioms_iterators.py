@@ -35,7 +35,6 @@ ITERATORS: dict[str, Callable[[], Any]] = {
     "set": lambda: iter({1, 2, 3}),
     "text": lambda: iter("abc"),
     "bytes": lambda: iter(b"abc"),
-    "deque": lambda: iter(collections.deque(["a", "b", "c"])),
 }
 
 

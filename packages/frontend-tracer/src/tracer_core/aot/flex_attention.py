@@ -299,7 +299,8 @@ def decomposed_backward(
     incoming = weights * (towards - rows)
     if scores.allowed is not None:
         incoming = torch.where(scores.allowed, incoming, 0.0)
-    grad_scores, found = incoming, []
+    grad_scores = incoming
+    found: list[torch.Tensor] = []
     if flex.score is not None:
         grad_scores, found = _through_score(flex, scores, incoming, buffers, query.device)
     grad_scores = (grad_scores * scale).to(query.dtype)
@@ -466,7 +467,7 @@ def attention(
     """flex_attention with gradients."""
     tensors = (query, key, value, *buffers)
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-        return _Attention.apply(
+        return _Attention.apply(  # type: ignore[no-untyped-call]
             query, key, value, tuple(blocks), tuple(numbers), scale, program, *buffers
         )
     return FORWARD(query, key, value, blocks, buffers, numbers, scale, program)
@@ -488,5 +489,5 @@ def mask(
     given |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
     given |= {f"n{k}": number for k, number in enumerate(numbers)}
     assert isinstance(made.output, Ref)
-    found = evaluate(made, given, device)[made.output]
+    found: torch.Tensor = evaluate(made, given, device)[made.output]
     return found.expand(list(sizes))

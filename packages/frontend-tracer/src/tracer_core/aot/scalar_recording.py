@@ -7,7 +7,7 @@ no function of scalars raises LoweringUnsupported with the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -84,8 +84,8 @@ def record(
 
 def _with_own_result(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Returns the graph with a copy of its result, which is then no input of the graph."""
-    graph = torch.fx.Graph()
-    (result,) = graph.graph_copy(gm.graph, copied := {})  # type: ignore[misc]
+    graph, copied = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    (result,) = cast(tuple[torch.fx.Node], graph.graph_copy(gm.graph, copied))
     for node, copy in copied.items():
         copy.meta = dict(node.meta)
     copy = graph.call_function(aten.clone.default, (result,))
@@ -136,7 +136,7 @@ class _Reader:
         return self.refs[node]
 
     def _is_read_from(self, node: torch.fx.Node) -> bool:
-        return self.names.get(node, "").startswith("t")
+        return str(self.names.get(node, "")).startswith("t")
 
     def _step(self, name: str, args: tuple[Any, ...], given: tuple[Any, ...] = ()) -> Ref:
         step = (name, args, given)
@@ -201,7 +201,8 @@ class _Reader:
             raise LoweringUnsupported("a function of scores reads more than one element")
         if any(one.meta["val"].dtype not in (torch.int64, torch.int32) for one in indices):  # type: ignore[union-attr]
             raise LoweringUnsupported("a function of scores indexes by other than whole numbers")
-        buffer, first = source, ()
+        buffer = source
+        first: tuple[Ref, ...] = ()
         if source.target is aten.index.Tensor:
             buffer, first = self._indexed(source)
         if not self._is_read_from(buffer):
@@ -221,7 +222,7 @@ class _Reader:
             zeros, indices, value, *accumulate = gradient.args
             if not _is_zero(zeros) or (accumulate and not accumulate[0]):
                 raise LoweringUnsupported("the gradient of an indexed tensor has another form")
-            at = (*first, *(self.ref(one) for one in indices))  # type: ignore[union-attr]
+            at = (*first, *(self.ref(one) for one in indices))  # type: ignore[union-attr,arg-type]
             return self.contributions(buffer, value, at)  # type: ignore[arg-type]
         if gradient.target in _ADDS and gradient.meta["val"].dim():
             left, right = gradient.args

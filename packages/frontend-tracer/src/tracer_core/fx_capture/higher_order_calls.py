@@ -313,7 +313,8 @@ def read_element(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
         else torch.full((), one, dtype=torch.int64, device=tensor.device)
         for one in indices
     ]
-    return torch.ops.aten.index.Tensor(tensor, places)
+    read: torch.Tensor = torch.ops.aten.index.Tensor(tensor, places)
+    return read
 
 
 @dataclass(eq=False)

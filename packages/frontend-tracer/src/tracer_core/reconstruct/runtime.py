@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 #: Type of a dictionary's iterator -> the view that it iterates over; a leading minus: in reverse.
 DICT_ITERATORS: dict[type, str] = {
@@ -169,7 +169,9 @@ def _subscribed(args: tuple[Any, ...]) -> Any:
 
 def union_maker(union: Any) -> Callable[[tuple[Any, ...]], Any] | None:
     """Returns the function that makes a union of the very members that `union` has."""
-    for maker in (_subscribed, _joined) if typing.Union is types.UnionType else (_joined,):
+    for maker in (
+        (_subscribed, _joined) if cast(Any, typing.Union) is types.UnionType else (_joined,)
+    ):
         try:
             made = maker(union.__args__)
         except TypeError:

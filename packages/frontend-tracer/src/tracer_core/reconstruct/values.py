@@ -462,7 +462,9 @@ _ANNOTATED: Any = typing.Annotated
 #: The attributes that typing gives an alias.
 _ALIAS_PARTS = vars(typing.Annotated[int, 0]).keys() | {"__module__", "_paramspec_tvars"}
 #: The type of what ``type A = B`` makes (3.12).
-_ALIAS_STATEMENTS = (typing.TypeAliasType,) if sys.version_info >= (3, 12) else ()
+_ALIAS_STATEMENTS: tuple[type, ...] = (
+    (typing.TypeAliasType,) if sys.version_info >= (3, 12) else ()  # type: ignore[attr-defined,unused-ignore]
+)
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))

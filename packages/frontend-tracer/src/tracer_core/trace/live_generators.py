@@ -184,7 +184,7 @@ class LiveGenerators:
         return item
 
     def _of_table(self, iterator: Any, steps: int) -> Any:
-        """Does `_ahead` for an iterator over a dictionary, a set or a deque: all that is left of it
+        """Does `_ahead` for an iterator over a dictionary or a set: all that is left of it
         is one list, which is guarded as far as it is read."""
         left = self._left.get(id(iterator))
         if left is None:

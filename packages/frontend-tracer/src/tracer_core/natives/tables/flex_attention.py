@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import types
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -109,7 +109,7 @@ class _Function:
             self.program, self.gradient = record(self.graph, roles, result.requires_grad)
         except LoweringUnsupported as error:
             tracer.break_graph("higher_order", f"{what}: {error}")
-        return result
+        return cast(torch.Tensor, result)
 
     def _with_tensors(self, tracer: Tracer, outer: list[Any], like: Any) -> list[Any]:
         """Replaces floats that change from call to call by 0-d tensors, which the operator takes."""
