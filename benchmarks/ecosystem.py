@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 from benchmarks import harness
 from benchmarks.ecosystem_programs import ECOSYSTEM, Program
@@ -322,8 +323,11 @@ def _watch_ours(row: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     from tracer_core.testing import CaptureCounter
 
     fallbacks: list[str] = []
-    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
-    with CaptureCounter() as counter:
+
+    def note(fallback: Any) -> None:
+        fallbacks.append(f"{fallback.kind}: {fallback.reason}")
+
+    with mock.patch.object(compile_graph, "report", note), CaptureCounter() as counter:
 
         def watched(compiled: Any, number: int) -> None:
             if number == 0:

@@ -15,7 +15,7 @@ PROGRAMS = {
     "escaping": (2, ["unsupported_value"]),
     "awaited_later": (2, ["requested", "requested", "processes"]),
     "strided": (2, ["processes"]),
-    "of_ranks": (1, ["processes", "processes", "tensor_subclass"]),
+    "of_ranks": (2, ["processes"]),
     "in_place_with_gradient": (2, ["processes"]),
     "with_gradients": (2, ["processes"]),
 }
