@@ -11,6 +11,7 @@ import tracer_core
 from tests.tracer.gradients import same_gradients
 from tests.tracer.higher_order_forms import FORMS, leaf
 from tracer_core.testing import CaptureCounter
+from tracer_core.torch_private.releases import is_before
 
 #: Forms that torch runs by torch.compile in eager mode, which takes seconds.
 SLOW = [name for name in FORMS if name.startswith(("scan", "associative-scan", "map"))]
@@ -22,11 +23,11 @@ LOWERED = ["vjp-called-inside", "linearized", "per-sample-gradients", "function-
 
 
 def _check(name, backend="eager"):
+    # before torch 2.13, a scan whose number of slices is a symbol takes no module's parameters
+    breaks = name in BREAKING or (name == "scan-of-a-module" and is_before("2.13"))
     _, first, other = FORMS[name]()
     calls = [first, first, *([other, other] if other else [])]
-    same_gradients(
-        lambda: FORMS[name]()[0], *calls, breaks=None if name in BREAKING else 0, backend=backend
-    )
+    same_gradients(lambda: FORMS[name]()[0], *calls, breaks=None if breaks else 0, backend=backend)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name not in SLOW])

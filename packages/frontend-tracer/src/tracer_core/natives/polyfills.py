@@ -126,8 +126,10 @@ def is_finite(scores: Any) -> Any:
     return torch.where(torch.isneginf(scores), False, True)
 
 
-def ordered_to_dense(counts: Any, indices: Any, columns: int) -> Any:
-    """A BlockMask's matrix of blocks: 1 at the first `counts` of `indices` of each row."""
+def ordered_to_dense(counts: Any, indices: Any, columns: Any = None) -> Any:
+    """A BlockMask's matrix of blocks: 1 at the first `counts` of `indices` of each row. columns: of
+    the matrix; before torch 2.13 as many as a row has indices."""
+    columns = indices.shape[-1] if columns is None else columns
     place = torch.arange(indices.shape[-1], device=indices.device)
     listed = torch.where(place < counts.unsqueeze(-1), indices, columns)
     shape = (*indices.shape[:-1], columns + 1)
