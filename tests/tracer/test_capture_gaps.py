@@ -559,7 +559,7 @@ FLOATS = {
     "alpha": lambda x: torch.add(x, x, alpha=x[0, 0].item()).clamp(min=x.mean().item()),
     "whole": lambda x: x.long() * (x.sum() * 0).item(),
 }
-if RELEASE >= (2, 12):  # fakes of 2.11 ask whether the exponent is 1
+if RELEASE >= (2, 13):  # fakes of 2.11 and 2.12 ask whether the exponent is 1
     FLOATS["exponent"] = lambda x: torch.full((3, 4), x.sum().item()) ** x[0, 0].item()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.needed import pytree
-from tracer_core.torch_private.releases import is_before
 
 
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
@@ -148,10 +147,6 @@ def dense_to_ordered(dense: Any) -> Any:
     )
 
 
-#: Whether `scan` leaves the slices of its results along the first dimension.
-_SCAN_LEAVES_FIRST = is_before("2.13")
-
-
 def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool) -> Any:
     """torch._higher_order_ops.scan: a carried value goes through the slices along `dim`."""
     given = pytree.tree_map(lambda leaf: torch.movedim(leaf, dim, 0), xs)
@@ -160,8 +155,6 @@ def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, re
     carried, parts = scan_rows(combine_fn, init, given)
     if reverse:
         parts = pytree.tree_map(lambda leaf: leaf.flip([0]), parts)
-    if _SCAN_LEAVES_FIRST:
-        return carried, parts
     return carried, pytree.tree_map(
         lambda leaf: torch.movedim(leaf, 0, dim) if dim < leaf.ndim else leaf, parts
     )

@@ -12,6 +12,7 @@ from tracer_core.natives.effects import special
 from tracer_core.natives.tables.higher_order import region_of, traced
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
+from tracer_core.torch_private.releases import is_before
 from tracer_core.trace.tracer import Tracer
 
 
@@ -58,7 +59,11 @@ def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
     return tracer.calls.prepare(polyfill, [f, xs, *args], {})
 
 
-@special(*names("_higher_order_ops.scan"))
+#: Before torch 2.13 a scan gives other layouts and gradients: it breaks the graph.
+_SCANS = () if is_before("2.13") else names("_higher_order_ops.scan")
+
+
+@special(*_SCANS)
 def scan(
     tracer: Tracer, combine_fn: Any, init: Any, xs: Any, *, dim: Any = 0, reverse: Any = False
 ) -> Any:
