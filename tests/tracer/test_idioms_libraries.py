@@ -404,3 +404,21 @@ def test_the_module_of_an_exported_program() -> None:
     assert seen.graph_count == 2 and seen.graph_break_count <= 2
     with pytest.raises(AssertionError, match="Guard failed"):
         tracer_core.compile(fn, backend="eager")(torch.ones(5, 3))
+
+
+def test_a_tensor_is_shown_as_the_program_has_set_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x / 3
+        torch.set_printoptions(precision=2)
+        print(y)
+        torch.set_printoptions(profile="default")
+        print(y)
+        return y * 2
+
+    fn(X)
+    wanted = capsys.readouterr().out
+    compiled = tracer_core.compile(fn, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(X), fn(X))
+        ours, theirs = (capsys.readouterr().out, wanted)
+        assert ours == theirs * 2

@@ -212,3 +212,8 @@ def ambient_devices() -> tuple[Any, ...] | None:
     if any(type(mode) is not DeviceContext for mode in modes):
         return None
     return tuple(mode.device for mode in modes)
+
+
+def print_options() -> Any:
+    """Returns the object that says how tensors are shown as text."""
+    return torch._tensor_str.PRINT_OPTS

@@ -22,7 +22,7 @@ from tracer_core.bytecode.tracebacks import calling_line
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import special, special_each, special_rows
 from tracer_core.natives.queries import applied, query
-from tracer_core.torch_private.names import name
+from tracer_core.torch_private.settings import print_options
 from tracer_core.trace import special_methods
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.side_effect_tracking import LateCall
@@ -65,7 +65,7 @@ def _copy_of_tensor(tracer: Tracer, value: torch.Tensor) -> Any:
     """Returns a tensor of the graph that keeps a tensor's values until they are shown."""
     if value.requires_grad or tracer.recorder.program_modes:
         tracer.break_graph("side_effect_native", "a tensor is shown with its gradient's function")
-    options = name("_tensor_str.PRINT_OPTS")
+    options = print_options()
     if tracer.effects.peek(vars(options)) is not None or value.layout is not torch.strided:
         tracer.break_graph("side_effect_native", "a tensor is shown in another way")
     return tracer.native_calls.call_torch(torch.Tensor.clone, [value], {})
