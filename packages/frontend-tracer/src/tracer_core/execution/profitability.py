@@ -177,10 +177,10 @@ class TimedRegion:
         """Makes one call, in the way whose turn it is, and notes how long it took."""
         native = self._way = _second_half(self._n)
         start = self._used = clock()
-        if self._last is not None:
-            begun, way = self._last
+        last, self._last = self._last, None  # another thread's call may forget it meanwhile
+        if last is not None:
+            begun, way = last
             self._periods[way].append(start - begun)
-        self._last = None
         try:
             result = self._eager(state) if native else self._whole(state)
         finally:
