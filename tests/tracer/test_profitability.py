@@ -68,6 +68,16 @@ def counting(costs: Costs, **settings: Any) -> Backend:
     )  # fmt: skip
 
 
+def doubling(costs: Costs) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A program of one operator."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * 2
+
+    return program
+
+
 def ran(costs: Costs, call: Callable[[], Any]) -> str:
     """How one call ran."""
     graphs, eagers = costs.graphs, costs.eagers
@@ -115,12 +125,7 @@ def test_slower_compiled_calls_give_way_once(
 
 def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
     costs.graph, costs.eager = 1e-6, 5e-6
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [False]
@@ -131,12 +136,7 @@ def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
 
 def test_a_difference_of_less_than_a_twentieth_changes_nothing(costs: Costs) -> None:
     costs.graph, costs.eager = 1.04e-6, 1e-6
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [False]
@@ -144,23 +144,14 @@ def test_a_difference_of_less_than_a_twentieth_changes_nothing(costs: Costs) -> 
 
 def test_calls_that_compute_long_are_not_tried_in_eager_mode(costs: Costs) -> None:
     costs.graph, costs.eager = 0.2, 0.1
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert costs.eagers == 0
 
 
 def test_one_long_compiled_call_is_chance(costs: Costs) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for n in range(2 * ENOUGH):
         costs.graph = 0.2 if n == SETTLED + 1 else 5e-6  # the first one that is measured
         fast(torch.ones(4))
@@ -182,12 +173,7 @@ def test_where_it_does_not_compare(costs: Costs, off: str, monkeypatch: pytest.M
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     if off == "eager":
         backend = "eager"
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=backend, **settings.get(off, {}))
+    fast = tracer_core.compile(doubling(costs), backend=backend, **settings.get(off, {}))
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert costs.eagers == 0
@@ -201,12 +187,7 @@ class Options:
 
 def test_an_entry_captured_later_begins_another_comparison(costs: Costs) -> None:
     costs.graph, costs.eager = 1e-6, 5e-6
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(ENOUGH):
         fast(torch.ones(4))
     costs.graph = 20e-6
@@ -254,11 +235,7 @@ def test_training_counts_the_backward(costs: Costs) -> None:
 
 
 def test_what_was_found_without_gradients_says_nothing_about_training(costs: Costs) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     with torch.no_grad():
         for _ in range(2 * ENOUGH):
             fast(torch.ones(4))
@@ -270,11 +247,7 @@ def test_what_was_found_without_gradients_says_nothing_about_training(costs: Cos
 
 
 def test_a_program_that_became_slow_in_eager_mode_is_compared_again(costs: Costs) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
@@ -288,11 +261,7 @@ def test_a_program_that_became_slow_in_eager_mode_is_compared_again(costs: Costs
 def test_a_program_that_moves_to_a_gpu_is_compiled_again(
     costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
@@ -303,11 +272,7 @@ def test_a_program_that_moves_to_a_gpu_is_compiled_again(
 
 
 def test_one_slow_call_changes_nothing(costs: Costs) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for n in range(20 * ENOUGH):
         costs.eager = 1.0 if n % 64 == 63 else 1e-6
         fast(torch.ones(4))
@@ -318,12 +283,7 @@ def test_one_slow_call_changes_nothing(costs: Costs) -> None:
 def test_calls_that_repeat_in_turns_are_judged_alike(costs: Costs, kinds: int, at: int) -> None:
     """Every second, third or fourth call is ten times as long, in both ways: that is no difference
     between the ways."""
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for n in range(2 * ENOUGH):
         costs.graph = costs.eager = 1e-5 if n % kinds == at else 1e-6
         fast(torch.ones(4))
@@ -434,11 +394,7 @@ def test_random_numbers_are_those_of_an_eager_program(costs: Costs) -> None:
 
 
 def test_reset_forgets_what_was_found(costs: Costs) -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        costs.call()
-        return x * 2
-
-    fast = tracer_core.compile(program, backend=counting(costs))
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for _ in range(ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
