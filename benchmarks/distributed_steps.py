@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -241,8 +241,7 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
 
     model = MODELS[name]
     module = _built(model, device)
-    counter, fallbacks = _counting(compiler)
-    with counter as counted:
+    with _counting(compiler) as (counted, fallbacks):
         compiled = _ARRANGED[form](module, model, _compiler(compiler), device)
         batches = _batches(model, form, device)
         fused = {"fused": True} if device == "cuda" and not form.startswith("tp") else {}
@@ -345,16 +344,16 @@ def _profiled(step: Callable[[int], Any], folder: Path, name: str) -> None:
         trace.export_chrome_trace(str(folder / f"{name}.json"))
 
 
-def _counting(compiler: str) -> tuple[Any, list[str]]:
-    """What counts graphs and breaks for ours, and the list of its fallbacks."""
+@contextlib.contextmanager
+def _counting(compiler: str) -> Iterator[tuple[Any, list[str]]]:
+    """Yields what counts graphs and breaks, None but for ours, and the list of fallbacks."""
     if not compiler.startswith("ours"):
-        return contextlib.nullcontext(), []
-    from tracer_core.dispatch import compile_graph
+        yield None, []
+        return
     from tracer_core.testing import CaptureCounter
 
-    fallbacks: list[str] = []
-    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
-    return CaptureCounter(), fallbacks
+    with harness.noted_fallbacks() as fallbacks, CaptureCounter() as counter:
+        yield counter, fallbacks
 
 
 def _built(model: Model, device: str) -> Any:

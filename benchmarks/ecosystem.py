@@ -26,7 +26,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest import mock
 
 from benchmarks import harness
 from benchmarks.ecosystem_programs import ECOSYSTEM, Program
@@ -318,16 +317,10 @@ def _timed(program: Program, plain: Any, target: Any, compiled: Any) -> dict[str
 def _watch_ours(row: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Counts what tracer_core captures. Yields compile and what is called after each call."""
     import tracer_core
-    from tracer_core.dispatch import compile_graph
     from tracer_core.markers import compiled as compiled_mark
     from tracer_core.testing import CaptureCounter
 
-    fallbacks: list[str] = []
-
-    def note(fallback: Any) -> None:
-        fallbacks.append(f"{fallback.kind}: {fallback.reason}")
-
-    with mock.patch.object(compile_graph, "report", note), CaptureCounter() as counter:
+    with harness.noted_fallbacks() as fallbacks, CaptureCounter() as counter:
 
         def watched(compiled: Any, number: int) -> None:
             if number == 0:

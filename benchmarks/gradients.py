@@ -40,7 +40,6 @@ from benchmarks.gradient_errors import STEP_SEED, InDouble, judge, nudged, step
 from benchmarks.timing import table
 from benchmarks.zoo_models.automatic import Unbuildable, find, names
 from tests.support import torchvision_ops
-from tracer_core.dispatch import compile_graph
 from tracer_core.testing import CaptureCounter
 
 RESULTS = harness.RESULTS / "gradients"
@@ -412,10 +411,6 @@ class Trial:
 
     def compiled(self, seed: int, loss: Any) -> dict[str, Any]:
         """The first step of the compiled module."""
-        fallbacks: list[str] = []
-        compile_graph.report = lambda fallback: fallbacks.append(
-            f"{fallback.kind}: {fallback.reason}"[:200]
-        )
         self.counted: dict[str, Any] = {}
         options = self.settings.get("options")
         if options is None and self.settings["backend"] == "inductor":
@@ -423,7 +418,7 @@ class Trial:
         if self.settings["backend"] == "inductor":
             options = {"fallback_random": True, **options}
         self._restore(self.twin)
-        with CaptureCounter() as counter:
+        with harness.noted_fallbacks() as fallbacks, CaptureCounter() as counter:
             self.function = tracer_core.compile(
                 self.twin, backend=self.settings["backend"], options=options
             )
@@ -434,7 +429,7 @@ class Trial:
                 self.counted = {
                     "graphs": len(counter.graphs), "breaks": [f"{kind}: {why}"[:160] for kind, why,
                     _ in counter.breaks],
-                    "fallbacks": fallbacks, "seconds_first": round(time.perf_counter() - start, 2),
+                    "fallbacks": [why[:200] for why in fallbacks], "seconds_first": round(time.perf_counter() - start, 2),
                 }  # fmt: skip
         return self.counted
 

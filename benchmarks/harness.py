@@ -34,12 +34,29 @@ from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, TextIO
+from unittest import mock
 
 from benchmarks import child
 from benchmarks.timing import table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@contextlib.contextmanager
+def noted_fallbacks() -> Iterator[list[str]]:
+    """Yields the list of reasons why graphs inside the block run without their backend, which are
+    noted there and not logged."""
+    from tracer_core.dispatch import compile_graph
+
+    found: list[str] = []
+
+    def note(fallback: Any) -> None:
+        found.append(f"{fallback.kind}: {fallback.reason}")
+
+    with mock.patch.object(compile_graph, "report", note):
+        yield found
+
 
 # Child processes ----------------------------------------------------------------------------------
 

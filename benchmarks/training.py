@@ -120,14 +120,16 @@ def line(key: Sequence[str], row: dict[str, Any], fine: bool) -> list[str]:
 
 def measure(name: str, precision: str, form: str, backend: str) -> dict[str, Any]:
     """One row."""
+    with harness.noted_fallbacks() as fallbacks:
+        return {**_measured(name, precision, form, backend), "fallbacks": fallbacks}
+
+
+def _measured(name: str, precision: str, form: str, backend: str) -> dict[str, Any]:
     trained = TRAINED[name]
     module, batches = trained.make()
     import tracer_core
-    from tracer_core.dispatch import compile_graph
     from tracer_core.testing import CaptureCounter
 
-    fallbacks: list[str] = []
-    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
     truth, twin = copy.deepcopy(module).double(), copy.deepcopy(module)
     with CaptureCounter() as counter:
         start = time.perf_counter()
@@ -154,7 +156,6 @@ def measure(name: str, precision: str, form: str, backend: str) -> dict[str, Any
         "graphs": len(counter.graphs),
         "breaks": [list(one) for one in counter.breaks],
         "recompiles": [reason for _, reason in counter.recompiles],
-        "fallbacks": fallbacks,
         "first": first,
         "loss_error": [worst(losses[key], losses["truth"]) for key in ("eager", "compiled")],
         "loss_difference": worst(losses["compiled"], losses["eager"]),

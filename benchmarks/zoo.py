@@ -25,7 +25,6 @@ from benchmarks import harness, models
 from benchmarks.forks import forked, short
 from benchmarks.timing import geometric_mean, table
 from benchmarks.zoo_models import ZOO
-from tracer_core.dispatch import compile_graph
 from tracer_core.explanation import explanation
 from tracer_core.testing import CaptureCounter, Tolerance, compare, compare_aliasing, tensors_in
 
@@ -207,9 +206,8 @@ def trained(name: str) -> dict[str, Any]:
     operators."""
     if not ZOO[name].train:
         return {}
-    fallbacks: list[str] = []
-    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
-    facts = check_mode(name, True, "aten_eager")
+    with harness.noted_fallbacks() as fallbacks:
+        facts = check_mode(name, True, "aten_eager")
     return {"train": facts | {"fallbacks": fallbacks}}
 
 

@@ -5,8 +5,8 @@ of a BlockMask. The functions stand in the operators' argument `program` (`Flex`
 kernels for them names the operators in its `keep_ops`; for all others they are decomposed here, into
 ATen operators over the whole matrix of scores.
 
-What always holds: a block that the BlockMask does not list is masked; mask_mod is applied to listed
-blocks, and not to those listed as full. (PyTorch's eager flex_attention applies mask_mod everywhere
+A block that the BlockMask does not list is masked; mask_mod is applied to listed blocks, and not to
+those listed as full. (PyTorch's eager flex_attention applies mask_mod everywhere
 and does not look at the blocks, its compiled one does as stated here. The two differ only where a
 BlockMask was made by hand.)
 """

@@ -13,9 +13,9 @@ operators are recomputed; a budget below 1 allows costlier operators too, cheape
 until the saved bytes fit. For backends that fuse, the outputs of normalizations are recomputed from
 their inputs and statistics (see `norm_recomputation`).
 
-What always holds: random operators, collectives and nodes of the backward itself are never computed twice;
-values that share memory are saved once, and their views are recomputed; some values are packed
-(`saved_tensors`); an input that the forward writes to is saved as it was before.
+What always holds: random operators, collectives and nodes of the backward itself are never computed
+twice; values that share memory are saved once, and their views are recomputed; some values are
+packed (`saved_tensors`); an input that the forward writes to is saved as it was before.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ name, steps, outputs. An operator of the dispatcher takes its text as an argumen
 its cache key and what is stored of it need nothing else. `evaluate` computes a program for all
 positions at once; a backend makes the body of a kernel of it.
 
-What always holds: every tensor of a program is 0-d, except those that the program reads from, and
+Every tensor of a program is 0-d, except those that the program reads from, and
 these are only indexed (``load``).
 """
 

@@ -1,9 +1,8 @@
 """Whether a function's result follows from its arguments alone, and which objects it reads for that.
 
-In: a Python function whose arguments are constants. Out: the objects outside it whose contents its
-code, and what it calls, looks at: globals, modules, classes, functions, cells; None if the code
-reads or calls anything that may hold other state. What always holds: only code is read, nothing
-runs.
+Reads the code of a Python function whose arguments are constants, and of what it calls, without
+running any, and lists the objects outside it whose contents it looks at: globals, modules, classes,
+functions, cells.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that was traced for the value."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -28,6 +28,10 @@ class Derivative:
         self.step, self.target, self.outer, self.primals = step, target, outer, primals
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        self.leave()
+
+    def leave(self) -> NoReturn:
+        """Ends the graph before the function is made."""
         raise Restart(self.step, "higher_order", "a function of vjp or linearize leaves the graph")
 
 
@@ -39,14 +43,14 @@ class Pullback(Derivative):
         self.has_aux = has_aux
 
     def __call__(self, *cotangents: Any) -> Any:
-        raise NotImplementedError("traced by `pull`")
+        self.leave()  # C code calls it; traced calls are `pull`
 
 
 class Pushforward(Derivative):
     """No gradient reaches the primals through it."""
 
     def __call__(self, *tangents: Any) -> Any:
-        raise NotImplementedError("traced by `push`")
+        self.leave()  # C code calls it; traced calls are `push`
 
 
 def _value(tracer: Tracer, title: str, function: Any, primals: tuple[Any, ...]) -> Any:

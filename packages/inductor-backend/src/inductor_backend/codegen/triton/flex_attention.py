@@ -20,6 +20,7 @@ import torch
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
+from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.scalar_functions import FunctionWriter, Started
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr
@@ -30,23 +31,6 @@ from inductor_backend.kernels.flex_attention import Tiles, forward_tiles, padded
 from tracer_core.plugin_api import flex_attention
 
 LOG2_E = 1 / math.log(2)
-
-
-@dataclass(frozen=True, slots=True)
-class FlexKernel:
-    """text: the function, with `@NAME@` for its name. pointers: the tensors, in argument order;
-    types: their element types. sizes: the int64 arguments that follow. grid: the number of programs:
-    (numel, block) of each axis. constants, warps, stages, asserts: see `TritonKernel`."""
-
-    text: str
-    pointers: tuple[str, ...]
-    types: tuple[str, ...]
-    sizes: tuple[Expr, ...]
-    grid: tuple[tuple[Expr, int], ...]
-    constants: tuple[tuple[str, int], ...]
-    warps: int
-    stages: int
-    asserts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +179,9 @@ class _Writer:
         head.lines += self.out.lines
         return head.text()
 
-    def kernel(self, grid: tuple[tuple[Expr, int], ...]) -> FlexKernel:
+    def kernel(self, grid: tuple[tuple[Expr, int], ...]) -> TritonKernel:
         constants = (("ROWS", self.tiles.rows), ("COLUMNS", self.tiles.columns))
-        return FlexKernel(
+        return TritonKernel(
             self.text(constants),
             tuple(self.pointers),
             tuple(pointer_type(self.call.dtypes[name]) for name in self.pointers),
@@ -205,15 +189,16 @@ class _Writer:
             grid,
             constants,
             self.tiles.warps,
-            self.tiles.stages,
-            self.functions.asserts,
+            "flex_attention",
+            stages=self.tiles.stages,
+            asserts=self.functions.asserts,
         )
 
 
 class _Forward(_Writer):
     """Writes the forward kernel."""
 
-    def write(self) -> FlexKernel:
+    def write(self) -> TritonKernel:
         with self.out.indented():
             self._position()
             self._query()
@@ -350,7 +335,7 @@ class _Forward(_Writer):
                 )
 
 
-def forward_kernel(call: Call, sizes: SizeVars) -> FlexKernel:
+def forward_kernel(call: Call, sizes: SizeVars) -> TritonKernel:
     """Returns the kernel of a call of the forward operator."""
     query = call.layout("query")
     widths = query.sizes[3], call.layout("value").sizes[3]

@@ -40,7 +40,7 @@ class TritonModule(KernelModule):
     def new_name(self, kernel: TritonKernel) -> str:
         """Names a kernel by what it computes: an equal kernel of another graph has the same name,
         and is compiled once."""
-        name = _name_of(_text_of(kernel))
+        name = name_of(kernel)
         taken = any(name == other for other, _ in self.kernels.values())
         return f"{name}_{len(self.kernels)}" if taken else name
 
@@ -108,12 +108,7 @@ class TritonModule(KernelModule):
                 out.line("[")
                 with out.indented():
                     for number, (kernel, (name, _)) in enumerate(self.kernels.items()):
-                        out.line(
-                            f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)},"
-                            f" {len(kernel.sizes)}, {dict(kernel.constants)}, {kernel.warps},"
-                            f" {kernel.stages}, {blocks_of(kernel)}"
-                            f"{', asserts=True' if kernel.asserts else ''}),"
-                        )
+                        out.line(f"{specification_text(kernel, name, f'SOURCE_{number}')},")
                 out.line("],")
                 out.line("device,")
             out.line(")")
@@ -141,20 +136,31 @@ def _text_of(kernel: TritonKernel) -> TritonKernel:
     )
 
 
-def _name_of(kernel: TritonKernel) -> str:
+def name_of(kernel: TritonKernel) -> str:
+    """Names a kernel by what it computes."""
+    kernel = _text_of(kernel)
     return f"fused_{kernel.label}_{hashlib.sha256(repr(kernel).encode()).hexdigest()[:6]}"
 
 
 def specification_of(kernel: TritonKernel) -> Kernel:
     """Returns what will be compiled for the kernel, without the user's lines in comments."""
     key = _text_of(kernel)
-    name = _name_of(key)
+    name = name_of(key)
     return specification(key, name, key.text.replace(NAME, name))
 
 
 def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:
     """Returns the element type and block of each matrix, for the compiler."""
     return [(matrix.kind, *matrix.block) for matrix in kernel.matrices]
+
+
+def specification_text(kernel: TritonKernel, name: str, text: str) -> str:
+    """Returns the expression of what is compiled. text: an expression of the kernel's text."""
+    asserts = ", asserts=True" if kernel.asserts else ""
+    return (
+        f"Kernel({name!r}, {text}, {list(kernel.types)}, {len(kernel.sizes)},"
+        f" {dict(kernel.constants)}, {kernel.warps}, {kernel.stages}, {blocks_of(kernel)}{asserts})"
+    )
 
 
 def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:

@@ -8,7 +8,6 @@ first other one after them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,14 @@ import torch
 
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
-from inductor_backend.codegen.triton.flex_attention import FlexKernel, call_of, forward_kernel
-from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
+from inductor_backend.codegen.triton.flex_attention import call_of, forward_kernel
+from inductor_backend.codegen.triton.kernel import TritonKernel
+from inductor_backend.codegen.triton.module import (
+    NUMBERS,
+    TritonModule,
+    name_of,
+    specification_text,
+)
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
 from inductor_backend.ir.nodes import ExternNode, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -64,17 +69,20 @@ class TritonWrapper(Wrapper):
             self._of_result, self._announces = of_result, True
             self.body.line(f"if to: to({of_result})")
 
+    def _allocate(self, name: str) -> None:
+        buffer = self.program.buffers[name]
+        self.body.line(
+            f"{name} = empty({tuple_text(buffer.layout.sizes)},"
+            f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
+        )
+
     def step(self, number: int, step: Step) -> None:
         for name in step.fresh:
-            buffer = self.program.buffers[name]
             if name in self.plan.over:
                 self.body.line(f"{name} = {self._same_memory(name)}")
                 continue
             self._announce(name in self._results)
-            self.body.line(
-                f"{name} = empty({tuple_text(buffer.layout.sizes)},"
-                f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
-            )
+            self._allocate(name)
         if step.run is not None:
             run = step.run.name
             self.body.line(
@@ -103,11 +111,7 @@ class TritonWrapper(Wrapper):
         call = call_of(self.program, node)
         kernel = forward_kernel(call, self.variables)
         for name in node.writes:
-            buffer = self.program.buffers[name]
-            self.body.line(
-                f"{name} = empty({tuple_text(buffer.layout.sizes)},"
-                f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
-            )
+            self._allocate(name)
         run = Run(f"run_flex_{sum(line.startswith('run_flex_') for line in self.definitions)}")
         parameters = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
         parameters += [run.slot(size_text(size)) for size in kernel.sizes]
@@ -121,16 +125,11 @@ class TritonWrapper(Wrapper):
         arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
         self.body.line(f"{run.name}({arguments})")
 
-    def _loaded(self, kernel: FlexKernel) -> str:
+    def _loaded(self, kernel: TritonKernel) -> str:
         """Returns the name of a kernel, which the module loads."""
-        key = hashlib.sha256(repr((kernel.text, kernel.types, kernel.constants, kernel.warps,
-                                   kernel.stages)).encode()).hexdigest()[:6]  # fmt: skip
-        name = f"flex_attention_{key}"
-        self.definitions[
-            f"{name}, = load_kernels([Kernel({name!r}, {literal(kernel.text.replace(NAME, name))},"
-            f" {list(kernel.types)}, {len(kernel.sizes)}, {dict(kernel.constants)}, {kernel.warps},"
-            f" {kernel.stages}, []{', asserts=True' if kernel.asserts else ''})], device)"
-        ] = None
+        name = name_of(kernel)
+        made = specification_text(kernel, name, literal(kernel.text.replace(NAME, name)))
+        self.definitions[f"{name}, = load_kernels([{made}], device)"] = None
         return name
 
     def _same_memory(self, name: str) -> str:
