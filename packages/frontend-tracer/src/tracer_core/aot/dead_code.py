@@ -28,12 +28,15 @@ def runs_once(node: torch.fx.Node) -> bool:
     return is_random(node) or torch_private.communicates(node.target)
 
 
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node writes to an operand."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
 def has_effect(node: torch.fx.Node) -> bool:
     """Whether a node matters even if nobody reads its value."""
-    if node.op in ("placeholder", "output"):
-        return True
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and (schema.is_mutable or runs_once(node))
+    return node.op in ("placeholder", "output") or writes(node) or runs_once(node)
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> int:

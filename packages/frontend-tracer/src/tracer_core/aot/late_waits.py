@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 
+from tracer_core.aot.dead_code import writes
 from tracer_core.torch_private.names import names
 
 _WAITS = frozenset(names("ops._c10d_functional.wait_tensor.default"))
@@ -18,15 +19,10 @@ def wait_late(graph: torch.fx.Graph) -> None:
     if not waits:
         return
     order = {node: at for at, node in enumerate(graph.nodes)}
-    last = next(node for node in graph.nodes if node.op == "output" or _writes(node))
+    last = next(node for node in graph.nodes if node.op == "output" or writes(node))
     for wait in reversed(waits):
         if order[wait] < order[last]:
             readers = [user for user in wait.users if order[user] < order[last]]
             first = min(readers, key=order.__getitem__, default=last)
             first.prepend(wait)
             order[wait] = order[first]
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)

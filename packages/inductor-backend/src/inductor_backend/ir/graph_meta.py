@@ -46,3 +46,10 @@ def runs_once(node: torch.fx.Node) -> bool:
     communicates."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or communicates(node.target)
+
+
+def has_effect(node: torch.fx.Node) -> bool:
+    """Tells whether a node does more than to compute its value from its operands: it writes to one,
+    or runs once."""
+    schema = getattr(node.target, "_schema", None)
+    return runs_once(node) or bool(schema and schema.is_mutable)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.passes.constant_subgraph import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase, logger
@@ -77,16 +78,16 @@ def _known(graph: torch.fx.Graph) -> set[Node]:
     """Returns the nodes of static sizes whose value is the same in every call."""
     found: set[Node] = set()
     for node in graph.nodes:
-        value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
+        value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not all(
             isinstance(size, int) for size in value.shape
         ):
             continue
         if node.op == "get_attr" or makes_known_values(node):
             found.add(node)
-        elif node.op == "call_function" and node.all_input_nodes and schema is not None:
-            drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            if not schema.is_mutable and not drawn and found.issuperset(node.all_input_nodes):
+        elif node.op == "call_function" and node.all_input_nodes:
+            fixed = hasattr(node.target, "_schema") and not has_effect(node)
+            if fixed and found.issuperset(node.all_input_nodes):
                 found.add(node)
     return found
 

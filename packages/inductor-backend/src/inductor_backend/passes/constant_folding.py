@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import runs_once
+from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.passes.constant_subgraph import VIEWS, made_of
 from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
@@ -72,14 +72,12 @@ def _is_known(node: Node, known: dict[Node, bool]) -> bool:
         return node.op == "get_attr"
     if makes_known_values(node):
         return value.device.type == "cpu"
-    schema = getattr(node.target, "_schema", None)
     return (
         node.op == "call_function"
         and bool(node.all_input_nodes)
         and all(known[source] for source in node.all_input_nodes)
-        and schema is not None
-        and not schema.is_mutable
-        and not runs_once(node)
+        and hasattr(node.target, "_schema")
+        and not has_effect(node)
         and value.device.type == "cpu"
         and all(isinstance(size, int) for size in value.shape)
     )
@@ -146,12 +144,8 @@ def _alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
 def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erases nodes that only served what is a constant now."""
     for node in reversed(list(graph.nodes)):
-        schema = getattr(node.target, "_schema", None)
         removable = node.op == "get_attr" or (
-            node.op == "call_function"
-            and schema is not None
-            and not schema.is_mutable
-            and not runs_once(node)
+            node.op == "call_function" and hasattr(node.target, "_schema") and not has_effect(node)
         )
         if removable and not node.users:
             graph.erase_node(node)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import runs_once
+from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.passes.fx_edit import Editor, aten
 
 #: Operators whose result is a view of their first argument.
@@ -112,14 +112,9 @@ def _without(
         made[node] = graph.node_copy(node, made.__getitem__)
         made[node].meta = dict(node.meta)
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and not _has_effect(node):
+        if node.op == "call_function" and not node.users and not has_effect(node):
             graph.erase_node(node)
     return torch.fx.GraphModule(editor.gm, graph), made
-
-
-def _has_effect(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return runs_once(node) or bool(schema and schema.is_mutable)
 
 
 def _is_result(editor: Editor, node: torch.fx.Node) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import INSTANCE, runs_once
+from inductor_backend.ir.graph_meta import INSTANCE, has_effect
 from inductor_backend.kernels import packed
 from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.kernels.packed_ops import pack as pack_weight
@@ -64,9 +64,7 @@ class Editor:
         numbers, collectives and mutations are not constant."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
-        schema = getattr(node.target, "_schema", None)
-        fixed = not runs_once(node) and not (schema and schema.is_mutable)
-        return fixed and all(
+        return not has_effect(node) and all(
             source in self.constant or makes_known_values(source) for source in node.all_input_nodes
         ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
 
