@@ -281,3 +281,39 @@ def test_a_set_that_a_dictionary_was_added_to_has_its_order():
         ours, eager = {"a", "b"}, {"a", "b"}
         found = tracer_core.compile(f, backend="eager")(X, table, ours)[1]
         assert found == f(X, table, eager)[1] and list(ours) == list(eager)
+
+
+@pytest.mark.parametrize("read_first", [False, True])
+def test_a_set_of_colliding_members_keeps_its_order(read_first):
+    """7 and 15 fall on the last place of a table of eight: which was first decides the order."""
+
+    def f(x, members):
+        order = list(members) if read_first else None
+        members.add(1)
+        x = x + len(members)
+        members.discard(1)
+        return x, order, list(members)
+
+    for order in ([7, 15], [15, 7], [7, 15, 23], [23, 7, 15], [15, 23, 7]):
+        same(f, *[(X, set(order)) for _ in range(3)], breaks=None)
+
+
+def test_the_order_of_a_set_that_members_left():
+    """15 lies where it gave way to 7, which is gone; nothing that is only filled has that order."""
+
+    def f(x, members):
+        members.add(3)
+        return x + 1, list(members), members
+
+    def made():
+        members = {7, 15, 2}
+        members.discard(7)
+        return members
+
+    same(f, *[(X, made()) for _ in range(3)], breaks=None)
+
+    def g(x, members):
+        members.discard(7)
+        return x + 1, list(members)
+
+    same(g, *[(X, {7, 15, 2, 5}) for _ in range(3)], breaks=None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
+from tracer_core.fx_capture.set_order import refill
 from tracer_core.guards.object_layout import namespace
 
 MISSING: Any = object()
@@ -190,8 +191,7 @@ def _restore_set(change: Change) -> None:
     now = list(set.__iter__(change.obj))
     if list(map(id, now)) != list(map(id, change.before)):
         known = {*map(id, change.before), *map(id, change.added)}
-        set.clear(change.obj)
-        set.update(change.obj, change.before)
+        refill(change.obj, change.before)
         if not change.whole:
             set.update(change.obj, [item for item in now if id(item) not in known])
 

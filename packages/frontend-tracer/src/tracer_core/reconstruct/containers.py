@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.set_order import filling
 from tracer_core.reconstruct.emitter import Emitter
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
@@ -104,24 +105,25 @@ class ContainerRebuilder(Emitter):
 
     def _fill_set(self, name: str, obj: Any) -> None:
         check_hashed_again(self.tracer, list(set.__iter__(obj)))
-        text = self._items(set.__iter__(obj))
+        self._items(set.__iter__(obj))
         self._fill_pending()
-        if text:
-            self.lines.append(f"set_update({name}, {self._in_order(obj, text)})")
+        if obj:
+            self.lines.append(f"set_update({name}, {self.in_order(obj, list(set.__iter__(obj)))})")
 
-    def _in_order(self, obj: Any, text: str) -> str:
-        """Returns the text of what a set of the same order is made of: the order depends on the size
-        of the table, which a dictionary makes larger than a list does."""
-        members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
-        if not all(map(is_constant, members)) or list(set(members)) == members:
-            return f"[{text}]"
-        return f"{self.constant(dict.fromkeys)}([{text}])"
+    def in_order(self, obj: Any, order: list[Any]) -> str:
+        """Returns the text of what an empty set is updated with to have an order."""
+        found = filling(order) if all(map(is_constant, order)) else (False, order)
+        if found is None:
+            raise self._no_way(obj)
+        text = f"[{self._items(found[1])}]"
+        return f"{self.constant(dict.fromkeys)}({text})" if found[0] else text
 
     def _frozenset(self, obj: Any) -> str:
-        check_hashed_again(self.tracer, list(obj))
-        text = self._items(obj)
+        order = list(frozenset.__iter__(obj))
+        check_hashed_again(self.tracer, order)
+        text = self.in_order(obj, order)
         known = self._made_meanwhile(obj)
-        return known or self._new(obj, f"{self.constant(frozenset)}({self._in_order(obj, text)})")
+        return known or self._new(obj, f"{self.constant(frozenset)}({text})")
 
     def _deque(self, obj: Any) -> str:
         name = self._new(obj, f"{self.constant(collections.deque)}((), {obj.maxlen!r})")

@@ -10,9 +10,11 @@ from __future__ import annotations
 import array
 import collections
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.set_order import refill
 from tracer_core.fx_capture.side_effects import (
     MISSING,
     Change,
@@ -73,7 +75,8 @@ NAMES: dict[str, Any] = {
     "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
     "ordered_remove": _remove_ordered,
     "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set,
-    "set_update": set.update, "dict_of": dict.fromkeys,
+    "set_update": set.update, "set_remove": set.difference_update,
+    "list": list, "dict_of": dict.fromkeys,
     "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
     "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
     "own": own, "set_own": set_own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
@@ -124,19 +127,32 @@ def _same_items(left: Any, right: Any) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
 
 
+def _additions(change: Change) -> Iterator[tuple[str, Callable[[Any], Any], list[Any]]]:
+    """Yields what a set may have been updated with: name and function of the container, items."""
+    new = [item for item in change.after if item not in change.before]
+    for items in (new, change.added):
+        yield from (("list", list, items), ("dict_of", dict.fromkeys, items))
+
+
 def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
     if not change.whole:
         check_hashed_again(r.tracer, change.added)
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
     same = _same_items(change.before, change.after)  # as lists, in iteration order
     check_hashed_again(r.tracer, [] if same else change.after)
-    if not same and all(type(key) in (str, int) for key in change.after):
-        grown = set(change.before)
-        set.update(grown, dict.fromkeys(change.added))
-        if _same_items(list(grown), change.after):
-            # as C code adds the keys of a dictionary: it makes the table large enough first
-            return [f"set_update({target}, dict_of({_listed(change.added, r)}))"]
-    return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
+    if not same and all(map(is_constant, (*change.before, *change.after))):
+        # Where a member lies may depend on one that is gone: the same table is changed likewise.
+        gone = [item for item in change.before if item not in change.after]
+        for name, of, items in _additions(change):
+            changed = set[Any]()
+            refill(changed, change.before)
+            changed.update(of(items))
+            changed.difference_update(gone)
+            if _same_items(list(changed), change.after):
+                added = [f"set_update({target}, {name}({_listed(items, r)}))"] if items else []
+                removed = [f"set_remove({target}, {_listed(gone, r)})"] if gone else []
+                return added + removed
+    return [] if same else [f"set_assign({target}, {r.in_order(change.obj, change.after)})"]
 
 
 def _replay_deque(target: str, change: Change, r: Rebuilder) -> list[str]:
