@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("natives.tables", "reconstruct"),
         ("execution",),
         ("explanation",),
-        ("api",),
+        ("api", "cache"),
         ("__init__",),
         ("testing",),
     ),

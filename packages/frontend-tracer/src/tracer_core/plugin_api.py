@@ -52,13 +52,11 @@ from tracer_core.errors import (
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
-    cache_folder,
     demand_room,
-    leave_folder,
     private_folder,
 )
-from tracer_core.storage.entries import FORMAT as ENTRY_FORMAT
-from tracer_core.storage.entries import Entries, replace_file
+from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
+from tracer_core.storage.store import Folder, Store, packed, unpacked
 from tracer_core.torch_private.distributed import communicates
 from tracer_core.torch_private.names import operators
 
@@ -76,8 +74,8 @@ __all__ = [
     "BackendNotFoundError",
     "CacheLocationError",
     "CompileSpec",
-    "Entries",
     "Environment",
+    "Folder",
     "ValueClass",
     "InputSpec",
     "OptionError",
@@ -88,11 +86,11 @@ __all__ = [
     "Runner",
     "SizeSpec",
     "StageRecord",
+    "Store",
     "TracerError",
     "Training",
     "VerifyError",
     "add_value_check",
-    "cache_folder",
     "checks_indices",
     "communicates",
     "compile_graph",
@@ -104,17 +102,17 @@ __all__ = [
     "get_backend",
     "hookimpl",
     "enabled",
-    "leave_folder",
     "logger",
     "lower",
     "op_support_check",
     "note",
     "operators",
+    "packed",
     "private_folder",
     "promote",
-    "replace_file",
     "resolve",
     "stage",
+    "unpacked",
     "wants_text",
 ]
 
