@@ -42,9 +42,11 @@ from tracer_core.contract.specs import (
 )
 from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
+from tracer_core.engine_support.compilers import Command, compilers
 from tracer_core.errors import (
     BackendError,
     BackendNotFoundError,
+    CompilerMissingError,
     OptionError,
     TracerError,
     VerifyError,
@@ -73,7 +75,9 @@ __all__ = [
     "BackendError",
     "BackendNotFoundError",
     "CacheLocationError",
+    "Command",
     "CompileSpec",
+    "CompilerMissingError",
     "Environment",
     "Folder",
     "ValueClass",
@@ -94,6 +98,7 @@ __all__ = [
     "checks_indices",
     "communicates",
     "compile_graph",
+    "compilers",
     "contiguous_graph",
     "debug_folder",
     "demand_room",

@@ -55,6 +55,7 @@ from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import (
     BackendError,
+    CompilerMissingError,
     CompileSpec,
     Runner,
     enabled,
@@ -452,6 +453,8 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
                 item.run(c)
                 if check and item.verify is not None:
                     item.verify(c)
+            except CompilerMissingError:
+                raise
             except Exception as error:
                 detail, dump = f"{type(error).__name__}: {error}", None
                 if isinstance(error, BackendError):

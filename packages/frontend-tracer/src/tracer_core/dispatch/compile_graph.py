@@ -44,8 +44,8 @@ from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
-from tracer_core.errors import BackendError
-from tracer_core.options import CompileConfig
+from tracer_core.errors import BackendError, CompilerMissingError
+from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
@@ -225,8 +225,14 @@ def _compile_lowered(
     it.
     """
     backend, name = config.backend, captured.name
+    missing = None
     with stage("compile", graph=name):
-        runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
+        try:
+            runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
+        except CompilerMissingError as error:
+            if env().strict:
+                raise
+            runner, refused, missing = compile_eager(lowered.graph, lowered.spec), (), error.detail
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
     own = lowered.ir == "torch" and backend.compile is compile_eager
@@ -237,6 +243,9 @@ def _compile_lowered(
     fallback = artifacts = None
     if refused:
         fallback = Fallback("unsupported", name, backend.name, refused.reason, refused.operators)
+        report(fallback)
+    elif missing is not None:
+        fallback = Fallback("toolchain", name, backend.name, f"graphs run in eager mode: {missing}")
         report(fallback)
     elif functional:
         artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)

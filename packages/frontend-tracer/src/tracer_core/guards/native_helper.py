@@ -12,13 +12,13 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tracer_core.debug.logs import logger, note
+from tracer_core.engine_support.compilers import Command, compilers
 from tracer_core.options import env
 from tracer_core.storage.cache_location import CacheLocationError, demand_room
 from tracer_core.storage.store import Folder, Store
@@ -45,8 +45,8 @@ def helper(source: str, name: str, arguments: list[Any]) -> Any:
 def library(name: str) -> Any:
     """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
-    found = (os.environ.get("CC"), *map(shutil.which, ("cc", "gcc", "clang")))
-    compiler = next(filter(None, found), None)
+    found = compilers(os.environ.get("CC", ""), ("cc", "gcc", "clang"), "cc")
+    compiler = next((command for command in found if command.found), None)
     key = hashlib.sha256(f"{_STORE.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
         return _STORE.inside(lambda folder: _loaded(folder, f"{name}_{key}.so", source, compiler))
@@ -55,7 +55,7 @@ def library(name: str) -> Any:
     return None
 
 
-def _loaded(folder: Folder, key: str, source: Path, compiler: str | None) -> Any:
+def _loaded(folder: Folder, key: str, source: Path, compiler: Command | None) -> Any:
     path, problem = folder.find(key)
     state = "hit" if problem is None else f"miss: {problem}"
     note("cache", "guards' helper %s: %s (%s)", source.name, state, path)
@@ -70,16 +70,16 @@ def _load(path: Path) -> ctypes.PyDLL:
     return ctypes.PyDLL(str(path))
 
 
-def _built(compiler: str, source: Path, folder: Folder) -> bytes:
+def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
     with folder.scratch() as scratch:
         made = scratch / "out.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
-        environment = {**os.environ, "TMPDIR": str(scratch)}
+        command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
+        environment = {**os.environ, **compiler.environment, "TMPDIR": str(scratch)}
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
         except subprocess.CalledProcessError:
             demand_room(folder.path)
             raise
         except OSError as error:
-            raise subprocess.SubprocessError(f"{compiler}: {error}") from error
+            raise subprocess.SubprocessError(f"{compiler.words[0]}: {error}") from error
         return made.read_bytes()

@@ -25,6 +25,7 @@ from inductor_backend.runtime.kernel_cache import libraries
 from tracer_core.plugin_api import (
     BackendError,
     CacheLocationError,
+    CompilerMissingError,
     Folder,
     note,
     packed,
@@ -103,13 +104,13 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises BackendError with stage "toolchain" (no compiler) or "c++ compile" (with the compiler's
+    Raises CompilerMissingError, or BackendError with stage "c++ compile" (with the compiler's
     first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
         tools = find_compiler()
-    except BackendError:
+    except CompilerMissingError:
         stored = _in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
         if stored is None:
             raise
@@ -207,7 +208,10 @@ def _linked(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str) 
             files[-1].write_bytes(data)
         target = scratch / "out.so"
         run_compiler(
-            [tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name, scratch
+            [*tools.command.linker, *map(str, files), "-o", str(target), *tools.link_flags],
+            tools,
+            name,
+            scratch,
         )
         return target.read_bytes()
 

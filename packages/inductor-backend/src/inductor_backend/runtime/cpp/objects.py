@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_backend.runtime.cpp.toolchain import Toolchain, processor
+from inductor_backend.runtime.cpp.toolchain import Toolchain, processor, run
 from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, Folder, demand_room
 
 INCLUDE_DIR = Path(__file__).resolve().parents[2] / "codegen" / "cpp"
@@ -175,7 +175,7 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
         command = [
-            tools.path,
+            *tools.command.words,
             *tools.flags,
             f"-I{INCLUDE_DIR}",
             *more,
@@ -184,30 +184,24 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
             "-o",
             str(made),
         ]
-        run_compiler(command, label, scratch, source)
+        run_compiler(command, tools, label, scratch, source)
         return made.read_bytes()
 
 
 def run_compiler(
-    command: Sequence[str], name: str, scratch: Path, source: Path | None = None
+    words: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
 ) -> None:
     """Runs the compiler with the folder `scratch` for its temporary files. Raises BackendError with
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_COMPILE_SECONDS, check=False,
-            env={**os.environ, "TMPDIR": str(scratch)},
-        )  # fmt: skip
+        done = run(words, tools.command, timeout=_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
-        raise BackendError(
-            "inductor", "toolchain", f"{command[0]} cannot be run: {error}"
-        ) from error
+        raise BackendError("inductor", "toolchain", f"{words[0]} cannot be run: {error}") from error
     if done.returncode == 0:
         return
     demand_room(scratch)
