@@ -33,7 +33,7 @@ from tracer_core.plugin_api import flex_attention
 
 #: The names of positions in programs.
 POSITIONS = ("b", "h", "q", "kv")
-#: Inputs that differ from key to key.
+#: Inputs that differ from key to key, where the innermost loop is over keys.
 INNER = frozenset({"score", "kv", "grad"})
 #: Larger positions may need 64 bits.
 LONGEST = 2**30
@@ -139,7 +139,7 @@ class FunctionWriter(ValueWriter):
     operands: dtype and layout of the tensors that programs read, by name; numbers: the expressions
     of their numbers. pointer_of: returns the argument of a tensor. size_of: returns the text of a
     size. masks: the text of where a block's rows (``q``) and columns (``kv``) exist, if not everywhere.
-    limits: the size of each position's dimension.
+    limits: the size of each position's dimension. inner: inputs that change in the innermost loop.
     """
 
     spellings = TRITON_OPS
@@ -153,18 +153,19 @@ class FunctionWriter(ValueWriter):
         pointer_of: Callable[[str], str],
         size_of: Callable[[Expr], str],
         limits: Mapping[str, Expr],
+        inner: frozenset[str] = INNER,
     ) -> None:
         body: Any = SimpleNamespace(registers={}, origins=())
         super().__init__(Program("scores"), body, sizes)
         self.out, self.operands, self.numbers = out, operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.masks: dict[str, str] = {}
-        self.narrow, self.inner = False, set(INNER)
+        self.innermost, self.narrow, self.inner = inner, False, set(inner)
         self.asserts = False
 
     def begin(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> Started:
-        """Writes what a program computes from none of the inputs that change within a row
-        (`INNER`). texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
+        """Writes what a program computes from none of the inputs that change in the innermost
+        loop. texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
         kinds = {name: kind for name, (kind, _) in self.operands.items()}
         narrow = is_narrow(program, self.limits, kinds)
         whole = torch.int32 if narrow else torch.int64
@@ -179,7 +180,7 @@ class FunctionWriter(ValueWriter):
         }
         made = _Function(gm, self.sizes, layouts).run()
         kinds = {name: dtypes.get(name, dtype) for name in texts}
-        started = Started(made, narrow, kinds, registers, {}, set(INNER))
+        started = Started(made, narrow, kinds, registers, {}, set(self.innermost))
         self._walk(started, 0)
         return started
 
