@@ -99,7 +99,7 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
 
 
 def test_positions_beyond_32_bits_are_computed_in_64():
-    from inductor_backend.codegen.triton.scalar_functions import is_narrow
+    from inductor_backend.codegen.common.scalar_functions import is_narrow
     from tracer_core.plugin_api import flex_attention as operators
 
     flex = operators()

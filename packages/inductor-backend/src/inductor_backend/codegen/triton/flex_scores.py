@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.module import NAME
+from inductor_backend.codegen.common.scalar_functions import Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernel
-from inductor_backend.codegen.triton.scalar_functions import FunctionWriter, Started
+from inductor_backend.codegen.triton.scalar_functions import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -103,7 +104,7 @@ class ScoresWriter:
             for name in call.tensors
             if name[0] == "t" and name[1:].isdigit()
         }
-        self.functions = FunctionWriter(
+        self.functions = TritonFunctionWriter(
             self.out, sizes, operands, call.numbers, self.pointer, self.size, limits,
             frozenset({"score", "grad", self.walked}),
         )  # fmt: skip
