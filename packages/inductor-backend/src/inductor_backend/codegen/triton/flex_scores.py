@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -99,8 +99,8 @@ class ScoresWriter:
         self.key_batch, self.key_heads, self.columns, _ = key.sizes
         self.value_width = call.layout("value").sizes[3]
         limits = {"b": self.batch, "h": self.heads, "q": self.rows, "kv": self.columns}
-        operands = {
-            name: (call.dtypes[name], call.layout(name))
+        operands = {  # arguments are views that begin at their first element
+            name: (call.dtypes[name], replace(call.layout(name), offset=0))
             for name in call.tensors
             if name[0] == "t" and name[1:].isdigit()
         }
