@@ -151,12 +151,25 @@ def _fitting(wanted: int, block: int) -> int:
 
 
 def why_no_forward(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
-    """Returns why a call has no forward kernel, or None. query, key, value, buffers: (fake) tensors."""
+    """Returns why a call has no forward kernel in Triton, or None; see `why_not_in_cpp`."""
+    widest = max(query.shape[3], value.shape[3])
+    reason = why_not_in_cpp(query, key, value, buffers, flex)
+    if reason is None and not _has_forward_tiles(query.dtype, widest, flex):
+        return f"blocks of {flex.block_size}"
+    return reason
+
+
+def _has_forward_tiles(dtype: torch.dtype, width: int, flex: Any) -> bool:
+    return forward_tiles(dtype, width, 128, flex.block_size, flex.options) is not None
+
+
+def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no forward kernel in C++, or None. query, key, value, buffers: (fake)
+    tensors."""
     if query.dtype not in DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}:
         return f"{query.dtype}, {key.dtype} and {value.dtype}"
     widths = [one.shape[3] for one in (query, value)]
-    fixed = [*widths, *(one.shape[1] for one in (query, key))]
-    if not all(isinstance(size, int) for size in fixed):
+    if not all(isinstance(size, int) for size in (*widths, query.shape[1], key.shape[1])):
         return "heads of a symbolic size"
     if max(widths) > WIDEST:
         return f"heads wider than {WIDEST}"
@@ -164,9 +177,14 @@ def why_no_forward(query: Any, key: Any, value: Any, buffers: Any, flex: Any) ->
         return "empty tensors"
     if any(one.dtype.is_complex or one.dtype.itemsize > 8 for one in buffers):
         return "a captured tensor of an unsupported dtype"
-    if forward_tiles(query.dtype, max(widths), 128, flex.block_size, flex.options) is None:
-        return f"blocks of {flex.block_size}"
     return None
+
+
+def rows_of_task(width: int, block: int) -> int:
+    """Returns how many rows one task of the C++ kernel computes: they lie within one block of the
+    BlockMask, and what a thread keeps of them in its cache."""
+    most = 128 if width <= 128 else 64
+    return next(rows for rows in range(most, 0, -1) if block % rows == 0)
 
 
 def why_no_backward(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:

@@ -10,7 +10,8 @@ logarithm is minus infinity. No block that is not listed is read.
 
 from __future__ import annotations
 
-from inductor_backend.codegen.triton.flex_scores import Call, ScoresWriter
+from inductor_backend.codegen.common.flex_call import Call
+from inductor_backend.codegen.triton.flex_scores import ScoresWriter
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.symbolic_sizes import SizeVars

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inductor_backend.codegen.triton.flex_scores import Call, ScoresWriter, is_gradient_of_buffer
+from inductor_backend.codegen.common.flex_call import Call, is_gradient_of_buffer
+from inductor_backend.codegen.triton.flex_scores import ScoresWriter
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.symbolic_sizes import SizeVars

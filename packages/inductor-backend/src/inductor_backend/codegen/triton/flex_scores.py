@@ -5,12 +5,12 @@ functions of scores inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
+from inductor_backend.codegen.common.flex_call import Call
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.scalar_functions import Started
 from inductor_backend.codegen.common.writer import CodeWriter
@@ -18,7 +18,6 @@ from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.scalar_functions import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels.flex_attention import Tiles, padded
@@ -26,56 +25,6 @@ from tracer_core.plugin_api import flex_attention
 
 LOG2_E = 1 / math.log(2)
 _FLEX = flex_attention()
-
-#: What comes before `blocks` among an operator's arguments, and its results.
-_OPERANDS = {
-    _FLEX.FORWARD: (("query", "key", "value"), ("out", "lse", "most")),
-    _FLEX.BACKWARD: (
-        ("query", "key", "value", "lse", "delta", "grad_out"),
-        ("grad_query", "grad_key", "grad_value"),
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of an operator. tensors: its operands and results by the names that kernels use.
-    layouts: theirs."""
-
-    flex: Any
-    scale: float
-    numbers: Mapping[str, Expr]
-    tensors: Mapping[str, Strided]
-    dtypes: Mapping[str, torch.dtype]
-
-    def layout(self, name: str) -> Layout:
-        return self.tensors[name].layout
-
-
-def call_of(program: Program, node: ExternNode) -> Call:
-    """Returns what an extern node of one of the operators calls. `g0` is the gradient of the captured
-    tensor `t0`. Results that nobody reads are left out."""
-    *operands, blocks, buffers, numbers, scale, text = node.args
-    flex = _FLEX.flex_of(text)
-    names, results = _OPERANDS[node.target]
-    tensors = dict(zip(names, operands, strict=True))
-    for pair, (counts, indices) in zip(
-        flex.pairs, zip(blocks[::2], blocks[1::2], strict=True), strict=True
-    ):
-        tensors |= {f"{pair}_counts": counts, f"{pair}_indices": indices}
-    tensors |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
-    if node.target is _FLEX.BACKWARD:
-        results = (*results, *(f"g{k}" for k in flex.differentiated))
-    for name, output in zip(results, node.outputs, strict=True):
-        if output is not None:
-            tensors[name] = Strided(output, program.buffers[output].layout)
-    dtypes = {name: program.buffers[one.buffer].dtype for name, one in tensors.items()}
-    return Call(flex, scale, {f"n{k}": n for k, n in enumerate(numbers)}, tensors, dtypes)
-
-
-def is_gradient_of_buffer(name: str) -> bool:
-    """Returns whether a tensor of a `Call` is the gradient of a captured tensor."""
-    return name[0] == "g" and name[1:].isdigit()
 
 
 class ScoresWriter:
@@ -100,9 +49,8 @@ class ScoresWriter:
         self.value_width = call.layout("value").sizes[3]
         limits = {"b": self.batch, "h": self.heads, "q": self.rows, "kv": self.columns}
         operands = {  # arguments are views that begin at their first element
-            name: (call.dtypes[name], replace(call.layout(name), offset=0))
-            for name in call.tensors
-            if name[0] == "t" and name[1:].isdigit()
+            name: (dtype, replace(layout, offset=0))
+            for name, (dtype, layout) in call.captured().items()
         }
         self.functions = TritonFunctionWriter(
             self.out, sizes, operands, call.numbers, self.pointer, self.size, limits,

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_buffer
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.triton.flex_attention import forward_kernel
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
-from inductor_backend.codegen.triton.flex_scores import call_of, is_gradient_of_buffer
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import (
     NUMBERS,

@@ -1,0 +1,303 @@
+"""Writes flex_attention as one C++ kernel: attention over the listed blocks of scores, with the
+program's functions of scores inside.
+
+A task computes one block of rows of one head. It walks the partly masked blocks (score_mod, then
+mask_mod), then the full ones (score_mod only), `TC_COLUMNS` keys at a time, with a running maximum and
+sum of exponentials; products are of blocks that stay in the thread's cache (`prelude_attention.h`).
+Scores and sums are float32. Rows without a key are 0, and their logarithm is minus infinity. No block
+that is not listed is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from inductor_backend.codegen.common.flex_call import Call, call_of
+from inductor_backend.codegen.common.module import NAME
+from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
+from inductor_backend.codegen.common.scalar_functions import FunctionWriter, Started
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
+from inductor_backend.codegen.cpp.expressions import (
+    C_TYPES,
+    DIVISIONS,
+    TO_MEMORY,
+    constant_text,
+    memory_type,
+)
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value
+from inductor_backend.kernels.flex_attention import rows_of_task
+
+HEADER = "prelude_attention.h"
+#: Products below which a second thread does not pay.
+PARALLEL_WORK = 150_000
+
+
+class CppFunctionWriter(FunctionWriter):
+    """Writes scalar programs element by element. fails: whether an index may be out of range, or a
+    divisor 0."""
+
+    spellings = CPP_OPS
+    floor = "/"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.headers: set[str] = set()
+        self.fails = False
+
+    def as_long(self, text: str) -> str:
+        return f"(int64_t){text}"
+
+    def rounded(self, text: str, dtype: torch.dtype) -> str:
+        return f"tc_to_float({TO_MEMORY[dtype]}({text}))"
+
+    def constant(self, value: Value) -> str:
+        return constant_text(*value.attr)
+
+    def definition(self, value: Value, name: str, text: str) -> str:
+        return f"const {C_TYPES[value.dtype]} {name} = ({C_TYPES[value.dtype]})({text});"
+
+    def index_value(self, index: Index, names: dict[Value, str]) -> str:
+        return f"(int64_t)({self._index(index, names)})"
+
+    def wrapped_index(self, index: str, size: str) -> str:
+        return f"{index} < 0 ? {index} + {size} : {index}"
+
+    def checked_index(self, value: Value, index: str, size: str) -> str:
+        """An index out of range is noted in `bad`, so that a loop stays one of vectors."""
+        self.fails = True
+        inside = f"(uint64_t){index} < (uint64_t){size}"
+        self.out.line(f"bad |= !({inside});")
+        return f"{inside} ? {index} : 0"
+
+    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+        if value.name in SPECIAL_OPS:
+            self.headers.add(SPECIAL_HEADER)
+        if value.name in DIVISIONS and not value.dtype.is_floating_point:
+            self.fails = True
+        return super().value_text(value, names)
+
+    def load_text(self, value: Value, names: dict[Value, str]) -> str:
+        if value.name == "masked_load":
+            raise unsupported("codegen", "a masked load in a function of scores")
+        _, layout = self.operands[value.buffer]
+        long = {one: f"(int64_t){text}" for one, text in names.items()}
+        address = self._index(layout.flat(value.attr[1]), long)
+        return f"tc_load({self.pointer_of(value.buffer)}, {address})"
+
+
+class _Forward:
+    """Writes the forward kernel. Mutable."""
+
+    def __init__(self, program: Program, call: Call, sizes: SizeVars) -> None:
+        self.program, self.call, self.flex = program, call, call.flex
+        self.out = CodeWriter()
+        self.pointers: dict[str, str] = {}
+        self.arguments: dict[Expr, str] = {}
+        query, key = call.layout("query"), call.layout("key")
+        self.batch, self.heads, self.rows, self.width = query.sizes
+        self.key_heads, self.columns = key.sizes[1:3]
+        self.value_width = call.layout("value").sizes[3]
+        self.task = rows_of_task(max(self.width, self.value_width), self.flex.block_size[0])
+        limits = {"b": self.batch, "h": self.heads, "q": self.rows, "kv": self.columns}
+        self.functions = CppFunctionWriter(
+            self.out, sizes, call.captured(), call.numbers, self.pointer, self.size, limits
+        )
+
+    # arguments -----------------------------------------------------------------------------------
+
+    def pointer(self, name: str) -> str:
+        storage = self.program.buffers[self.call.tensors[name].buffer].storage
+        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
+
+    def size(self, expr: Expr) -> str:
+        if isinstance(expr, int):
+            return f"(int64_t){expr}" if expr >= 0 else f"((int64_t){expr})"
+        return self.arguments.setdefault(expr, f"s{len(self.arguments)}")
+
+    def start(self, name: str, *texts: str) -> str:
+        """Returns a pointer to an element of a tensor, by the texts of the first indices; an index of
+        a dimension of size 1 is 0."""
+        layout = self.call.layout(name)
+        parts = [self.pointer(name)]
+        if not (isinstance(layout.offset, int) and layout.offset == 0):
+            parts.append(self.size(layout.offset))
+        for size, stride, text in zip(layout.sizes, layout.strides, texts, strict=False):
+            if not (isinstance(size, int) and size == 1):
+                parts.append(f"{text} * {self.size(stride)}")
+        return " + ".join(parts)
+
+    def strides(self, name: str) -> str:
+        """Returns the strides of a head's rows and of their elements."""
+        return ", ".join(map(self.size, self.call.layout(name).strides[2:]))
+
+    # text ----------------------------------------------------------------------------------------
+
+    def write(self) -> KernelText:
+        with self.out.indented():
+            self._task()
+        parameters = [
+            f"{memory_type(self.program.buffers[storage].dtype)}* {name}"
+            for storage, name in self.pointers.items()
+        ]
+        parameters += [f"int64_t {name}" for name in self.arguments.values()]
+        given = ", ".join([*self.pointers.values(), *self.arguments.values()])
+        whole = CodeWriter()
+        whole.line(
+            f"static __attribute__((noinline)) void {NAME}_rows(int64_t b, int64_t h, int64_t start,"
+            f" {', '.join(parameters)}) {{"
+        )
+        whole.lines += self.out.lines
+        whole.line("}")
+        with whole.block(f"static void {NAME}({', '.join(parameters)})"):
+            whole.line(
+                f"const int64_t B = {self.size(self.batch)}, H = {self.size(self.heads)}, R ="
+                f" {self.size(self.rows)}, N = {self.size(self.columns)};"
+            )
+            whole.line(f"const int64_t blocks = (R + {self.task - 1}) / {self.task};")
+            whole.line("const int64_t tasks = B * H * blocks;")
+            work = f"B * H * R * N * {self.width + self.value_width} > {PARALLEL_WORK}"
+            whole.line(f"#pragma omp parallel for schedule(dynamic, 1) if (tasks > 1 && {work})")
+            # the last rows first: under a causal mask they have most to do
+            with whole.block("for (int64_t task = tasks - 1; task >= 0; --task)"):
+                whole.line(
+                    f"{NAME}_rows(task / (H * blocks), task / blocks % H, task % blocks *"
+                    f" {self.task}, {given});"
+                )
+        results = [
+            self.pointer(name) for name in ("out", "lse", "most") if name in self.call.tensors
+        ]
+        names = list(self.pointers.values())
+        return KernelText(
+            whole.text(), tuple(self.pointers), tuple(self.arguments), "flex_attention",
+            tuple(names.index(name) for name in results), self.functions.fails,
+            headers=frozenset({HEADER, *self.functions.headers}),
+        )  # fmt: skip
+
+    def _task(self) -> None:
+        line, width, wide = self.out.line, self.width, self._padded()
+        line(f"const int64_t rows = tc_least({self.task}, {self.size(self.rows)} - start);")
+        line(f"const int64_t shared = h / {self.heads // self.key_heads};")
+        line(f"alignas(64) float query[{self.task} * {width}], keys[{width} * TC_COLUMNS];")
+        line(f"alignas(64) float scores[{self.task} * TC_COLUMNS], sums[{self.task} * {wide}];")
+        line(f"alignas(64) float buffer[TC_COLUMNS * {max(width, wide)}];")
+        line(f"float most[{self.task}], total[{self.task}];")
+        query = self.start("query", "b", "h", "start")
+        scale = constant_text(self.call.scale, torch.float32)
+        line(f"tc_rows({query}, {self.strides('query')}, rows, {width}, {width}, {scale}, query);")
+        line(f"memset(sums, 0, rows * {wide} * 4);")
+        line("for (int64_t i = 0; i < rows; ++i) { most[i] = -TC_INF_F; total[i] = 0.0f; }")
+        key, value = (self.start(name, "b", "shared") for name in ("key", "value"))
+        line(f"const auto* key = {key};")
+        line(f"const auto* value = {value};")
+        with self.out.block(
+            "const auto tile = [&](const int64_t first, const int64_t count, const bool masked)"
+        ):
+            self._tile()
+        self.out.lines[-1] += ";"
+        self._walk()
+        self._results()
+
+    def _padded(self) -> int:
+        """Returns the width of a row of values in whole vectors of any processor."""
+        return -(-self.value_width // 16) * 16
+
+    def _tile(self) -> None:
+        line, width, wide = self.out.line, self.width, self._padded()
+        rows, step = self.strides("key").split(", ")
+        line(f"tc_columns(key + first * {rows}, {rows}, {step}, count, {width}, keys, buffer);")
+        line("const int64_t vectors = (count + TC_LANES - 1) / TC_LANES;")
+        line(
+            f"tc_multiply(query, {width}, 1, keys, TC_COLUMNS, rows, vectors, {width}, scores,"
+            " TC_COLUMNS, false);"
+        )
+        with self.out.block("for (int64_t i = 0; i < rows; ++i)"):
+            line("float* const s = scores + i * TC_COLUMNS;")
+            line("const int32_t row = (int32_t)(start + i), from = (int32_t)first;")
+            if self.flex.score is not None:
+                self._function(self.flex.score, lambda found: f"s[c] = {found};")
+            if self.flex.mask is not None:
+                with self.out.block("if (masked)"):
+                    self._function(
+                        self.flex.mask, lambda found: f"s[c] = {found} ? s[c] : -TC_INF_F;"
+                    )
+            line("const float kept = tc_softmax_step(s, count, most + i, total + i);")
+            line(f"if (kept != 1.0f) tc_scale_row(sums + i * {wide}, {wide}, kept);")
+        rows, step = self.strides("value").split(", ")
+        line("int64_t apart;")
+        line(
+            f"const float* values = tc_values(value + first * {rows}, {rows}, {step}, count,"
+            f" {self.value_width}, {wide}, buffer, &apart);"
+        )
+        line(
+            f"tc_multiply(scores, TC_COLUMNS, 1, values, apart, rows, {wide} / TC_LANES, count,"
+            f" sums, {wide}, true);"
+        )
+
+    def _function(self, program: Any, result: Callable[[str], str]) -> None:
+        """Writes a function of scores over a row of a tile."""
+        texts = {
+            "score": "s[c]", "b": "(int32_t)b", "h": "(int32_t)h", "q": "row",
+            "kv": "(from + (int32_t)c)",
+        }  # fmt: skip
+        line = self.out.line
+        with self.out.block(""):
+            line("int bad = 0;")
+            started: Started = self.functions.begin(program, texts, torch.float32)
+            line("#pragma omp simd reduction(| : bad)")
+            with self.out.block("for (int64_t c = 0; c < count; ++c)"):
+                (found,) = self.functions.finish(started)
+                line(result(found))
+            line("if (bad) tc_fail(TC_BAD_INDEX);")
+
+    def _walk(self) -> None:
+        line = self.out.line
+        if not self.flex.pairs:
+            self._tiles("0", self.size(self.columns), True)
+            return
+        rows, columns = self.flex.block_size
+        for pair in ("kv", "full_kv"):
+            if pair not in self.flex.pairs:
+                continue
+            at = ("b", "h", f"(start / {rows})")
+            with self.out.block(""):
+                line(f"const int64_t listed = *({self.start(f'{pair}_counts', *at)});")
+                line(f"const auto* blocks = {self.start(f'{pair}_indices', *at)};")
+                stride = self.size(self.call.layout(f"{pair}_indices").strides[3])
+                with self.out.block("for (int64_t k = 0; k < listed; ++k)"):
+                    line(f"const int64_t block = (int64_t)blocks[k * {stride}] * {columns};")
+                    end = f"tc_least(block + {columns}, {self.size(self.columns)})"
+                    self._tiles("block", end, pair == "kv")
+
+    def _tiles(self, start: str, end: str, masked: bool) -> None:
+        self.out.line(f"const int64_t end = {end};")
+        with self.out.block(f"for (int64_t first = {start}; first < end; first += TC_COLUMNS)"):
+            masked_text = "true" if masked else "false"
+            self.out.line(f"tile(first, tc_least(TC_COLUMNS, end - first), {masked_text});")
+
+    def _results(self) -> None:
+        line = self.out.line
+        line(f"auto* out = {self.start('out', 'b', 'h', 'start')};")
+        rows, step = self.strides("out").split(", ")
+        with self.out.block("for (int64_t i = 0; i < rows; ++i)"):
+            line("const float share = total[i] == 0.0f ? 0.0f : 1.0f / total[i];")
+            with self.out.block(f"for (int64_t d = 0; d < {self.value_width}; ++d)"):
+                place = f"out, i * {rows} + d * {step}"
+                line(f"tc_store({place}, sums[i * {self._padded()} + d] * share);")
+            for name, text in (("lse", "most[i] + tc_log(total[i])"), ("most", "most[i]")):
+                if name in self.call.tensors:
+                    at = self.start(name, "b", "h", "(start + i)")
+                    line(f"*({at}) = ({text}) * 0x1.715476p+0f;")
+
+
+def forward_kernel(program: Program, node: ExternNode, sizes: SizeVars) -> KernelText:
+    """Returns the kernel of a call of the forward operator."""
+    return _Forward(program, call_of(program, node), sizes).write()
