@@ -166,6 +166,12 @@ TC_INLINE const float* tc_values(const T* from, int64_t row, int64_t step, int64
     return buffer;
 }
 
+// exp(x), but 0 below the smallest normal number: beside a greatest weight of 1 nothing is lost, and products with denormal
+// numbers take the processor some 100 cycles (measured: ALiBi, 2.2 times the time)
+TC_INLINE float tc_weight(float x) {
+    const float e = tc_exp(x < -87.0f ? -87.0f : x);
+    return x < -87.0f ? 0.0f : e;
+}
 // Exponentials of a row of scores in place, over those of the rows before: `most` and `total` go on. Returns what earlier
 // sums are to be multiplied by.
 static __attribute__((noinline)) float tc_softmax_step(float* s, int64_t count, float* most, float* total) {
@@ -175,10 +181,10 @@ static __attribute__((noinline)) float tc_softmax_step(float* s, int64_t count, 
     const float level = greatest == -TC_INF_F ? 0.0f : greatest;
     #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < count; ++c) {
-        s[c] = tc_exp(s[c] - level);
+        s[c] = tc_weight(s[c] - level);
         sum += s[c];
     }
-    const float kept = tc_exp(*most - level);
+    const float kept = tc_weight(*most - level);
     *total = *total * kept + sum;
     *most = greatest;
     return kept;
