@@ -264,18 +264,24 @@ class _Forward:
             self._tiles("0", self.size(self.columns), True)
             return
         rows, columns = self.flex.block_size
-        for pair in ("kv", "full_kv"):
-            if pair not in self.flex.pairs:
-                continue
-            at = ("b", "h", f"(start / {rows})")
-            with self.out.block(""):
-                line(f"const int64_t listed = *({self.start(f'{pair}_counts', *at)});")
-                line(f"const auto* blocks = {self.start(f'{pair}_indices', *at)};")
-                stride = self.size(self.call.layout(f"{pair}_indices").strides[3])
-                with self.out.block("for (int64_t k = 0; k < listed; ++k)"):
-                    line(f"const int64_t block = (int64_t)blocks[k * {stride}] * {columns};")
-                    end = f"tc_least(block + {columns}, {self.size(self.columns)})"
-                    self._tiles("block", end, pair == "kv")
+        pairs = [pair for pair in ("kv", "full_kv") if pair in self.flex.pairs]
+        at = ("b", "h", f"(start / {rows})")
+        for pair in pairs:
+            line(f"const int64_t {pair}_count = *({self.start(f'{pair}_counts', *at)});")
+            line(f"const auto* {pair}_blocks = {self.start(f'{pair}_indices', *at)};")
+        step = {pair: self.size(self.call.layout(f"{pair}_indices").strides[3]) for pair in pairs}
+        for pair in pairs:
+            with self.out.block(f"for (int64_t k = 0; k < {pair}_count; ++k)"):
+                line(f"const int64_t block = {pair}_blocks[k * {step[pair]}];")
+                if pair == "kv" and len(pairs) == 2:  # a block that is listed twice is full
+                    line("bool twice = false;")
+                    line(
+                        "for (int64_t i = 0; i < full_kv_count; ++i)"
+                        f" twice |= full_kv_blocks[i * {step['full_kv']}] == block;"
+                    )
+                    line("if (twice) continue;")
+                end = f"tc_least((block + 1) * {columns}, {self.size(self.columns)})"
+                self._tiles(f"block * {columns}", end, pair == "kv")
 
     def _tiles(self, start: str, end: str, masked: bool) -> None:
         self.out.line(f"const int64_t end = {end};")
