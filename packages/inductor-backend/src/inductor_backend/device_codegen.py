@@ -10,7 +10,7 @@ from typing import Any
 
 from inductor_backend.autotune.matmul import matmul_kernel, tiles_of
 from inductor_backend.codegen.common.module import KernelModule
-from inductor_backend.codegen.cpp.flex_attention import forward_kernel
+from inductor_backend.codegen.cpp.flex_attention import kernel_of
 from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
@@ -90,7 +90,7 @@ class CppCodegen(DeviceCodegen):
         assert group.extern is not None
         if c.choices[group.extern.name].kind != "generated":
             return None
-        return forward_kernel(c.program, group.extern, c.sizes)
+        return kernel_of(c.program, group.extern, c.sizes)
 
     def _nest(self, c: Compilation, group: Group, body: KernelBody) -> Any:
         return loop_nest(c.program, body, c.sizes, self._is_column(c, group))

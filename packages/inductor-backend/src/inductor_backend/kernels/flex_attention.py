@@ -180,10 +180,21 @@ def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) ->
     return None
 
 
-def rows_of_task(width: int, block: int) -> int:
-    """Returns how many rows one task of the C++ kernel computes: they lie within one block of the
-    BlockMask, and what a thread keeps of them in its cache."""
-    most = 128 if width <= 128 else 64
+def why_no_backward_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no C++ backward kernel, or None; see `why_not_in_cpp`."""
+    if flex.score is not None and flex.gradient is None:
+        return "scores that depend on no tensor with a gradient"
+    if flex.differentiated:
+        return "gradients of captured tensors"
+    if key.shape[0] != value.shape[0]:
+        return "keys and values of different batches"
+    return why_not_in_cpp(query, key, value, buffers, flex)
+
+
+def rows_of_task(most: int, width: int, block: int) -> int:
+    """Returns how many rows a C++ kernel holds in a thread's cache: at most `most`, within one block
+    of the BlockMask."""
+    most = most if width <= 128 else most // 2
     return next(rows for rows in range(most, 0, -1) if block % rows == 0)
 
 

@@ -15,7 +15,12 @@ import torch
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.kernels.flex_attention import why_no_backward, why_no_forward, why_not_in_cpp
+from inductor_backend.kernels.flex_attention import (
+    why_no_backward,
+    why_no_backward_in_cpp,
+    why_no_forward,
+    why_not_in_cpp,
+)
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
@@ -72,7 +77,8 @@ def _flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
 
 def _flex_attention_backward(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     """flex_attention's gradients in ATen operators, where no kernels compute them."""
-    if _for_triton(query) and _has_kernel(why_no_backward, query, key, value, *rest):
+    why_not = why_no_backward if _for_triton(query) else why_no_backward_in_cpp
+    if _has_kernel(why_not, query, key, value, *rest):
         return NotImplemented
     return _FLEX.decomposed_backward(query, key, value, *rest)
 

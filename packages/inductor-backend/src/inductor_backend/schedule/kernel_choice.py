@@ -59,9 +59,8 @@ CUDA_KERNELS = {
 
 #: CPU operators whose kernels are generated with the graph's own.
 GENERATED = {
-    flex_attention().FORWARD: Choice(
-        flex_attention().FORWARD, "", "generated", "its functions of scores inside", symbolic=True
-    )
+    op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
+    for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
 }
 
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
