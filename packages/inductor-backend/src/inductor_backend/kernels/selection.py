@@ -56,10 +56,10 @@ class Operand:
 class Choice:
     """function: called with the operator's arguments. call: its import path,
     ``"module:attribute"``. kind: "own" (hand-written), "python" (a Python function of the backend
-    that returns fresh tensors) or "aten". form: the launcher, where the operator has several.
-    posts: activations it can apply (keyword ``post``). residual: whether it takes the keyword
-    ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether it
-    takes symbolic sizes for any operator."""
+    that returns fresh tensors), "generated" (with the graph's own kernels) or "aten". form: the
+    launcher, where the operator has several. posts: activations it can apply (keyword ``post``).
+    residual: whether it takes the keyword ``residual`` (a tensor of the result's layout, added after
+    the activation). symbolic: whether it takes symbolic sizes for any operator."""
 
     function: Callable[..., Any]
     call: str

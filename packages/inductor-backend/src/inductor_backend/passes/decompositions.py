@@ -15,7 +15,12 @@ import torch
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.kernels.flex_attention import why_not
+from inductor_backend.kernels.flex_attention import (
+    why_no_backward,
+    why_no_backward_in_cpp,
+    why_no_forward,
+    why_not_in_cpp,
+)
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
@@ -64,14 +69,30 @@ _OWN: dict[Any, Callable[..., Any]] = {
 
 def _flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     """flex_attention in ATen operators, where no kernel computes it."""
-    _, buffers, _, _, program = rest
+    why_not = why_no_forward if _for_triton(query) else why_not_in_cpp
+    if _has_kernel(why_not, query, key, value, *rest):
+        return NotImplemented
+    return _FLEX.decomposed(query, key, value, *rest)
+
+
+def _flex_attention_backward(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    """flex_attention's gradients in ATen operators, where no kernels compute them."""
+    why_not = why_no_backward if _for_triton(query) else why_no_backward_in_cpp
+    if _has_kernel(why_not, query, key, value, *rest):
+        return NotImplemented
+    return _FLEX.decomposed_backward(query, key, value, *rest)
+
+
+def _for_triton(query: Any) -> bool:
+    return bool(query.device.type == "cuda" or target_of_cpu().triton)
+
+
+def _has_kernel(why_not: Callable[..., str | None], *args: Any) -> bool:
+    """Returns whether kernels compute one of flex_attention's operators. why_not: of the operator."""
+    query, key, value, *_, buffers, _, _, program = args
     flex = _FLEX.flex_of(program)
-    if not (query.device.type == "cuda" or target_of_cpu().triton):
-        return _FLEX.decomposed(query, key, value, *rest)
-    known = all(map(_is_lowered, (flex.score, flex.mask)))
-    if not known or why_not(query, key, value, buffers, flex) is not None:
-        return _FLEX.decomposed(query, key, value, *rest)
-    return NotImplemented
+    known = all(map(_is_lowered, (flex.score, flex.mask, flex.gradient)))
+    return known and why_not(query, key, value, buffers, flex) is None
 
 
 def _is_lowered(program: Any) -> bool:
@@ -84,6 +105,7 @@ def _is_lowered(program: Any) -> bool:
 
 
 _OWN[_FLEX.FORWARD] = _flex_attention
+_OWN[_FLEX.BACKWARD] = _flex_attention_backward
 
 
 @functools.cache

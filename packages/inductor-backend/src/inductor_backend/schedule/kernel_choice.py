@@ -16,7 +16,7 @@ from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels import collectives, packed_ops, unaligned_gemm
 from inductor_backend.kernels.selection import WAIT, Choice, Operand, aten_choice, best
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import flex_attention, operators
 
 aten = operators("aten")
 
@@ -57,6 +57,12 @@ CUDA_KERNELS = {
     collectives.wait: WAIT,
 }
 
+#: CPU operators whose kernels are generated with the graph's own.
+GENERATED = {
+    op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
+    for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
+}
+
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
 
 
@@ -81,6 +87,8 @@ def is_static(node: ExternNode) -> bool:
 
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     """Returns the kernel for one operator call on a CPU."""
+    if node.target in GENERATED:
+        return GENERATED[node.target]
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
@@ -121,7 +129,7 @@ def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[
     for node in program.nodes:
         if isinstance(node, ExternNode):
             chosen[node.name] = choice = rule(program, node, sizes)
-            if choice.kind in ("own", "out"):
-                (name,) = node.writes
-                program.buffers[name].kind = BufferKind.TEMP
+            if choice.kind in ("own", "out", "generated"):
+                for name in node.writes:
+                    program.buffers[name].kind = BufferKind.TEMP
     return chosen

@@ -15,7 +15,7 @@
 //   16-bit types  tc_bf16[v] tc_half[v]: storage only; tc_load(p, i) -> float, tc_store(p, i, value)
 //   memory        tc_atomic_add(pointer, value)   tc_index(i, size): wraps negatives, reports bad indices
 //   statistics    tc_welford { mean, m2, weight }  .add(x)  tc_welford_combine(a, b)
-//   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION)
+//   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION, TC_NO_MEMORY)
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,6 +31,7 @@
 // ---- errors that a kernel meets while it runs: remembered here, raised by the launcher
 #define TC_BAD_INDEX 1
 #define TC_ZERO_DIVISION 2
+#define TC_NO_MEMORY 4
 // tc_error: how often something failed, and what did last. It is only ever counted up, so a call that compares the count
 // with that at its start cannot miss its own failure; it may take another thread's for its own, and raises too.
 extern "C" {

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_buffer
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
-from inductor_backend.codegen.triton.flex_attention import call_of, forward_kernel
+from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import (
     NUMBERS,
@@ -101,26 +103,33 @@ class TritonWrapper(Wrapper):
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
     def extern(self, node: ExternNode) -> None:
-        if node.target is flex_attention().FORWARD:
+        if node.target in (flex_attention().FORWARD, flex_attention().BACKWARD):
             self._flex_attention(node)
         else:
             super().extern(node)
 
     def _flex_attention(self, node: ExternNode) -> None:
-        """Writes a launch of a kernel for this call: allocations, then the run."""
+        """Writes the launches of this call's kernels: allocations, then the run."""
         call = call_of(self.program, node)
-        kernel = forward_kernel(call, self.variables)
+        if node.target is flex_attention().FORWARD:
+            kernels = [forward_kernel(call, self.variables)]
+        else:
+            kernels = backward_kernels(call, self.variables)
         for name in node.writes:
             self._allocate(name)
+        for name, one in call.tensors.items():
+            if is_gradient_of_buffer(name):
+                self.body.line(f"{one.buffer}.zero_()")
         run = Run(f"run_flex_{sum(line.startswith('run_flex_') for line in self.definitions)}")
-        parameters = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
-        parameters += [run.slot(size_text(size)) for size in kernel.sizes]
-        places = ", ".join(f"({place}, 0)" for place in parameters)
-        grid = TritonModule.grid(run, kernel.grid)
-        loaded = self._loaded(kernel)
+        made = []
+        for kernel in kernels:
+            slots = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
+            slots += [run.slot(size_text(size)) for size in kernel.sizes]
+            places = ", ".join(f"({place}, 0)" for place in slots)
+            made.append((self._loaded(kernel), TritonModule.grid(run, kernel.grid), places))
+        launched = ", ".join(f"({loaded}, {grid}, [{places}])" for loaded, grid, places in made)
         self.definitions[
-            f"{run.name}, launches_{run.name} = launches({len(run.arguments)},"
-            f" [({loaded}, {grid}, [{places}])])"
+            f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [{launched}])"
         ] = None
         arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
         self.body.line(f"{run.name}({arguments})")
