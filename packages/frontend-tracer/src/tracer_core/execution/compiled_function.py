@@ -188,6 +188,10 @@ class CompiledFunction:
             world and torch.distributed.get_world_size() > 1
         )
 
+    def is_broken(self) -> bool:
+        """Returns whether there are graph breaks in the function."""
+        return bool(self.breaks)
+
     def whole(self, key: Any, region: Region) -> Run:
         """Returns what makes a whole compiled call, or returns MISS."""
         n_args, *names = key
