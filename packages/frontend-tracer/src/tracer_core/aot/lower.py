@@ -30,7 +30,7 @@ from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.lazy_graph_module import Deferred
-from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step
+from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
 from tracer_core.contract.backend import Backend, resolve
@@ -216,6 +216,7 @@ class Lowering(Interpretation):
                 self.recorder.inputs,
                 list(self.values.values()),
                 lambda value: self.wrappers[id(value)],
+                lambda value: viewed_inputs(self.gm.graph, self.values, value),
                 self.differentiates,
             )
             steps = planner.plan(_returned_values(self.gm, self.values))
