@@ -212,6 +212,16 @@ def _is_plain(tracer: Tracer, value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not acts_as_tensor(value)
 
 
+@special(*names("_C._infer_size"))
+def infer_size(tracer: Tracer, one: Any, other: Any) -> Any:
+    """The shape that two shapes broadcast to; of symbolic ones as torch.broadcast_shapes says."""
+    sizes = [*one, *other] if isinstance(one, tuple) and isinstance(other, tuple) else []
+    function = names("_C._infer_size")[0]
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        function = torch.broadcast_shapes
+    return tracer.native_calls.native(function, one, other)
+
+
 @special(*names("Tensor.requires_grad_"))
 def requires_grad_(tracer: Tracer, tensor: Any, requires_grad: Any = True) -> Any:
     """Does nothing if the tensor requires gradients already; an intermediate may become a leaf."""
