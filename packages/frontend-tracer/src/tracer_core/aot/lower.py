@@ -308,7 +308,8 @@ class Lowering(Interpretation):
 
     def extra_specs(self) -> tuple[InputSpec, ...]:
         """Returns an InputSpec for each tensor attribute of the captured graph."""
-        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
+        first = len(self.gm.graph.find_nodes(op="placeholder"))
+        extra = self.recorder.placeholders[first : first + len(self.recorder.constants)]
         is_parameter = [isinstance(one, torch.nn.Parameter) for one in self.recorder.constants]
         roles = [Role.PARAMETER if one else Role.BUFFER for one in is_parameter]
         return tuple(
