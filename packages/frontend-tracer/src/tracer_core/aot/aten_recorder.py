@@ -91,6 +91,7 @@ class AtenRecorder(TorchDispatchMode):
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[Any] = []  # ids in _nodes stay unique while their objects live
         self._constant_ids: dict[int, Any] = {}
+        self._constant_nodes: set[torch.fx.Node] = set()
         self._composite: dict[Any, bool] = {}
         self._plain: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
@@ -134,8 +135,20 @@ class AtenRecorder(TorchDispatchMode):
         """Adds an extra input for a real tensor whose fake tensor is `fake`."""
         self._constant_ids[id(tensor)] = fake
         self._alive.append(tensor)
-        self.add_input(f"constant_{len(self.constants)}", fake)
+        self._constant_nodes.add(self.add_input(f"constant_{len(self.constants)}", fake))
         self.constants.append(tensor)
+
+    def move_constants(self, at: int) -> list[torch.fx.Node]:
+        """Moves the constants behind the input `at` to before it; returns their placeholders."""
+        first = at
+        for index in range(at, len(self.placeholders)):
+            node = self.placeholders[index]
+            if node in self._constant_nodes:
+                self.placeholders[first].prepend(node)
+                for inputs in (self.placeholders, self.inputs):
+                    inputs.insert(first, inputs.pop(index))
+                first += 1
+        return self.placeholders[at:first]
 
     # Values and nodes
 

@@ -110,11 +110,16 @@ class JointLowering(Lowering):
         recorder = self.recorder
         with self.active():
             ending = self.finish()
-            inputs, plan = specs + self.extra_specs(), self.plan(ending)
-            forward = tuple(recorder.graph.nodes)
+            plan, forward = self.plan(ending), tuple(recorder.graph.nodes)
             leaves = self._leaves()
+            n_inputs = len(recorder.placeholders)
             tangents = self._tangents(ending)
             gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
+            # The forward is given the constants of the backward, too, and saves them.
+            made = recorder.move_constants(n_inputs)
+            forward = (*forward[:n_inputs], *made, *forward[n_inputs:])
+            plan = replace(plan, constants=tuple(recorder.constants))
+            inputs = specs + self.extra_specs()
             self.ending = ending
             if any(gradient is not None for gradient in gradients):
                 # A leaf that no gradient reaches is not connected in eager: the node that made it
@@ -147,12 +152,15 @@ class JointLowering(Lowering):
         values = [None if node is None else node.meta["val"] for node in tangents]
         places = torch_private.guard_locations(self.fake_mode.shape_env)
         asked = 0 if places is None else len(places.guards) + len(places.forced)
+        n_constants = len(self.recorder.constants)
         with self.active():
             wrappers = dict(self._leaves())
             leaves = [wrappers[index] for index in joint.differentiable]
             gradients = self._differentiate(self.ending, values, leaves)
         if places is not None and len(places.guards) + len(places.forced) > asked:
             raise LoweringUnsupported("the backward of some outputs alone asks for sizes anew")
+        if len(self.recorder.constants) > n_constants:
+            raise LoweringUnsupported("the backward of some outputs alone makes constants anew")
         return replace(joint, tangents=tangents, gradients=tuple(gradients))
 
     def finish(self) -> Ending:
