@@ -195,6 +195,16 @@ class Fakes:
         fake = self._fake.get(id(real))
         return fake is not None and self.was_written(fake)
 
+    def memory_was_written(self, real: torch.Tensor) -> bool:
+        """Returns whether the memory of a real tensor was, or may have been, mutated through an
+        input."""
+        at = torch_private.storage_id(real)
+        return any(
+            one.layout is torch.strided and torch_private.storage_id(one) == at
+            for one, fake in self.inputs()
+            if self.was_written(fake)
+        )
+
     def real_of(self, fake: Any) -> torch.Tensor | None:
         """Returns the real tensor of an input's fake, or None for an intermediate."""
         return self._real.get(id(fake))
