@@ -266,8 +266,11 @@ class Interpretation:
 
 def _require_resolved(node: torch.fx.Node, value: Any) -> None:
     """Raises LoweringUnsupported for lazily conjugated or negated tensors: a backend reads memory,
-    which holds other values.
+    which holds other values; and for tensors of subclasses.
     """
+    if isinstance(value, torch.Tensor) and torch_private.is_subclass(value):
+        reason = f"input {node.name} is a {type(value).__name__}, whose operators are nodes"
+        raise LoweringUnsupported(reason)
     if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
         raise LoweringUnsupported(
             f"input {node.name} is lazily {'conjugated' if value.is_conj() else 'negated'} (its"

@@ -377,7 +377,11 @@ class Generator:
             entry.check_late(condition)
         # The inputs that a graph mutates must still share memory with the same other inputs.
         if self._mutated_inputs():
-            entry.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
+            # A wrapper has no memory; its inner tensors are inputs too.
+            plain = (
+                one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)
+            )
+            entry.check_memory({one.source: memory(one.value) for one in plain})
         self._distinct_guards()
 
     def _offset_conditions(self) -> list[Relation]:

@@ -63,8 +63,9 @@ def capture_mode(
 
     class CaptureMode(FakeTensorMode):
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
+        #: natively: torch calls the subclasses instead.
         by_class: Callable[[Any, Any, Any], Any] | None = None
-        records = False
+        records = natively = False
 
         def __init__(self) -> None:
             if light:
@@ -80,7 +81,7 @@ def capture_mode(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if self.by_class is not None and any(one is not FakeTensor for one in types):
-                return self.by_class(func, args, kwargs)
+                return NotImplemented if self.natively else self.by_class(func, args, kwargs)
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a metadata query

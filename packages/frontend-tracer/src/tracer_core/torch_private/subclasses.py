@@ -48,6 +48,12 @@ def has_dispatch(kind: Any) -> bool:
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
+def is_wrapper(value: Any) -> bool:
+    """Returns whether a value is a tensor whose operators call ``__torch_dispatch__`` of a class of
+    the program, or of a library."""
+    return is_subclass(value) and has_dispatch(type(value))
+
+
 def refused_subclass(value: torch.Tensor) -> str:
     """Returns what keeps a tensor of a subclass out of graphs, or ""."""
     kind = type(value)
@@ -201,3 +207,34 @@ def requires_grad_now(value: torch.Tensor) -> bool:
     """Returns whether a tensor of any class requires grad."""
     with functions_off():
         return value.requires_grad
+
+
+def is_traceable(value: Any) -> bool:
+    """Returns whether a tensor of a subclass tells its inner tensors."""
+    kind = type(value)
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def flattened(value: Any) -> tuple[list[str], Any]:
+    """Returns the names of the inner tensors, and the context, of a tensor of a subclass."""
+    names, context = value.__tensor_flatten__()
+    return list(names), context
+
+
+def unflattened(kind: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any) -> Any:
+    """Returns a tensor of a subclass of its inner tensors."""
+    return kind.__tensor_unflatten__(parts, context, size, stride)
+
+
+def layout_of(value: torch.Tensor) -> tuple[Any, Any]:
+    """Returns the outer sizes and strides of a tensor of any class."""
+    with functions_off():
+        return value.size(), value.stride()
+
+
+def leaf(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Makes a new tensor of a subclass require grad, or not."""
+    with functions_off():
+        return (
+            value if value.requires_grad is requires_grad else value.requires_grad_(requires_grad)
+        )
