@@ -182,6 +182,9 @@ class AtenRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch_private.any_wrapper(types):
+            with self, torch_private.functionalization_again():
+                return torch_private.handled(func, args, kwargs)
         if func is _ZERO or (self._zeros and self._stays_zero(func, args)):
             return self._zero(func, args, kwargs)
         plain = self._plain.get(func)

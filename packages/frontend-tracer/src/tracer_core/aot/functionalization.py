@@ -21,6 +21,7 @@ from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
+from tracer_core.aot.subclasses import JoinCall, WrapCall
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
 from tracer_core.engine_support.contiguous import has_gaps
 from tracer_core.torch_private.names import names, operators
@@ -63,6 +64,12 @@ SYMBOLIC_KERNELS = frozenset(
 )  # fmt: skip
 
 
+#: What operators raise that fail on functional values.
+_ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError, ValueError, TypeError, IndexError, ArithmeticError,
+)  # fmt: skip
+
+
 class Interpretation:
     """One interpretation of a captured graph. Mutable.
 
@@ -87,6 +94,9 @@ class Interpretation:
         self.env: dict[torch.fx.Node, Any] = {}
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
         placeholders = gm.graph.find_nodes(op="placeholder")
+        self.errors = _ERRORS
+        if any(type(node.target) in (JoinCall, WrapCall) for node in gm.graph.nodes):
+            self.errors = (Exception,)  # handlers of subclasses may raise anything
         self.symbolic = bool(size_origins([values[node] for node in placeholders]))
         for node in placeholders:
             _require_resolved(node, values[node])
@@ -160,7 +170,9 @@ class Interpretation:
             return self._node(node)
         except torch_private.fake_failures():
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+        except LoweringUnsupported:
+            raise
+        except self.errors as error:
             reason = f"{node.target} fails on functional values: {first_line(error)}"
             raise LoweringUnsupported(reason, self.recorder.frame) from error
 

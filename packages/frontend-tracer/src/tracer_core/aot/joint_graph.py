@@ -260,6 +260,8 @@ class JointLowering(Lowering):
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:
             raise LoweringUnsupported(f"a gradient is {gradient.layout}")
+        if torch_private.is_wrapper(torch_private.inside_functional(gradient)):
+            raise LoweringUnsupported("the gradient of a plain tensor is a tensor of a subclass")
         value = torch_private.functional_value(gradient)
         like = torch_private.functional_value(leaf)
         if Layout.of(like).dense:

@@ -20,6 +20,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
+from tracer_core.aot.subclasses import inner_tensor
 from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
@@ -522,4 +523,4 @@ def _input_spec(given: GraphInput) -> InputSpec:
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
-_UNUSED_GONE = frozenset({getattr, operator.getitem})
+_UNUSED_GONE = frozenset({getattr, operator.getitem, inner_tensor})

@@ -349,23 +349,6 @@ class MaskCall(Target):
         return flex_attention.mask(sizes, buffers, numbers, self.device, self.program)
 
 
-@dataclass(eq=False)
-class WrapCall(Target):
-    """Makes a tensor of a subclass of its inner tensors: ``kind.__tensor_unflatten__``. names: of
-    the attributes that hold these; context: of ``__tensor_flatten__``."""
-
-    kind: Any
-    names: tuple[str, ...]
-    context: Any = field(repr=False)
-    requires_grad: bool
-    title = "wrap"
-
-    def __call__(self, size: Any, stride: Any, *inner: torch.Tensor) -> Any:
-        parts = dict(zip(self.names, inner, strict=True))
-        made = torch_private.unflattened(self.kind, parts, self.context, size, stride)
-        return torch_private.leaf(made, self.requires_grad)
-
-
 class Tensor:
     """Marks the place of a tensor among pytree leaves."""
 

@@ -17,6 +17,7 @@ import torch
 from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.releases import is_tested
+from tracer_core.torch_private.subclasses import any_wrapper
 
 #: Operators whose references, in torch 2.11, fail to drop a reduced dimension of size 1 given as a
 #: negative index.
@@ -80,8 +81,12 @@ def capture_mode(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if self.by_class is not None and any(one is not FakeTensor for one in types):
-                return NotImplemented if self.natively else self.by_class(func, args, kwargs)
+            if any(one is not FakeTensor for one in types):
+                by_class = None if self.natively else self.by_class
+                if by_class is not None:
+                    return by_class(func, args, kwargs)
+                if any_wrapper(types):
+                    return NotImplemented
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a metadata query

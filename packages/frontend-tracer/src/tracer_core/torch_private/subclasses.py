@@ -14,6 +14,7 @@ import torch
 
 from tracer_core.torch_private.dispatch import no_python_dispatch
 from tracer_core.torch_private.fakes import fake_class, has_symbols
+from tracer_core.torch_private.functional_tensors import functional_value, is_functional
 from tracer_core.torch_private.names import Missing
 
 #: The classes that a graph takes as they are.
@@ -54,6 +55,24 @@ def is_wrapper(value: Any) -> bool:
     return is_subclass(value) and has_dispatch(type(value))
 
 
+def inside_functional(value: Any) -> Any:
+    """Returns the wrapper that functionalization has wrapped; other values unchanged. (It wraps the
+    results of some operators whatever their arguments are.)"""
+    if not is_functional(value):
+        return value
+    found = functional_value(value)
+    return found if is_wrapper(found) else value
+
+
+def any_wrapper(kinds: Iterable[Any]) -> bool:
+    """Returns whether a class of the program, or of a library, has ``__torch_dispatch__``; kinds: of
+    the arguments of an operator."""
+    return any(
+        kind not in PLAIN_TENSORS and not issubclass(kind, fake_class()) and has_dispatch(kind)
+        for kind in kinds
+    )
+
+
 def refused_subclass(value: torch.Tensor) -> str:
     """Returns what keeps a tensor of a subclass out of graphs, or ""."""
     kind = type(value)
@@ -83,6 +102,17 @@ def overloads(values: Iterable[Any], overrides: Callable[[Any], bool]) -> list[A
             above = (i for i, other in enumerate(found) if issubclass(kind, other))
             found.insert(next(above, len(found)), kind)
     return found
+
+
+def handled(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Calls ``__torch_dispatch__`` of the classes of an operator's arguments, as torch does."""
+    values = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
+    kinds = overloads(filter(is_wrapper, values), has_dispatch)
+    for kind in kinds:
+        result = kind.__torch_dispatch__(operator, tuple(kinds), args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"{operator}: no class implements it")
 
 
 def without_class(value: torch.Tensor) -> torch.Tensor:

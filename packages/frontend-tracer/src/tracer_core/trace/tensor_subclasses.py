@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.subclasses import WrapCall, inner_tensor
 from tracer_core.fx_capture.function_traits import name_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.higher_order_calls import WrapCall
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -295,7 +295,7 @@ class TensorSubclasses(Component):
         for name in self._native(torch_private.flattened, value)[0]:
             part = getattr(value, name)
             if self.recorder.node_of(part) is None:
-                made = self.recorder.plain_node("call_function", getattr, (node, name), part)
+                made = self.recorder.plain_node("call_function", inner_tensor, (node, name), part)
                 self.recorder.bind(part, made)
                 if torch_private.is_wrapper(part):
                     self._bind_parts(part)
