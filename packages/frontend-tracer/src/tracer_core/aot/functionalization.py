@@ -21,7 +21,6 @@ from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
-from tracer_core.aot.subclasses import JoinCall, WrapCall
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
 from tracer_core.engine_support.contiguous import has_gaps
 from tracer_core.torch_private.names import names, operators
@@ -94,9 +93,11 @@ class Interpretation:
         self.env: dict[torch.fx.Node, Any] = {}
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
         placeholders = gm.graph.find_nodes(op="placeholder")
-        self.errors = _ERRORS
-        if any(type(node.target) in (JoinCall, WrapCall) for node in gm.graph.nodes):
-            self.errors = (Exception,)  # handlers of subclasses may raise anything
+        #: Whether there are tensors of subclasses in the graph, whose handlers may raise anything.
+        self.wraps = any(map(torch_private.is_wrapper, values.values()))
+        self.errors = (Exception,) if self.wraps else _ERRORS
+        self.backward_errors = (Exception,) if self.wraps else (RuntimeError, ArithmeticError)
+        self.recorder.wraps = self.wraps
         self.symbolic = bool(size_origins([values[node] for node in placeholders]))
         for node in placeholders:
             _require_resolved(node, values[node])
@@ -122,6 +123,14 @@ class Interpretation:
                 yield
         finally:
             REGIONS.reset(regions)
+
+    @contextlib.contextmanager
+    def functional(self) -> Iterator[None]:
+        """Functionalizes operators inside the block. Tensors of subclasses hold functional values,
+        and are none: their operators skip functionalization, and the recorder starts it again."""
+        outside = torch_private.functionalization_off if self.wraps else contextlib.nullcontext
+        with torch_private.functionalization(), outside():
+            yield
 
     def interpret(self) -> None:
         """Runs every node, in order. Call it inside `active`."""

@@ -79,7 +79,8 @@ def recipe_of(value: Any) -> Recipe:
     if not torch_private.is_traceable(value):
         raise LoweringUnsupported(f"a {type(value).__name__} has no __tensor_flatten__")
     names, context = torch_private.flattened(value)
-    size, stride = torch_private.layout_of(value)
+    # a nested tensor's follow from its inner tensors
+    size, stride = ((), ()) if torch_private.is_jagged(value) else torch_private.layout_of(value)
     if not all(isinstance(one, int) for one in (*size, *stride, *_numbers(context))):
         raise LoweringUnsupported(f"the sizes of a {type(value).__name__} are symbols")
     inner = [getattr(value, name) for name in names]
@@ -128,13 +129,18 @@ class Leaf:
         return [*self.gradient.apart(gradient)]
 
 
+def _carries(value: torch.Tensor) -> bool:
+    """Returns whether a tensor can carry gradients."""
+    return value.dtype.is_floating_point or value.dtype.is_complex
+
+
 def _count(recipe: Recipe) -> int:
     return sum(1 if part is None else _count(part) for part in recipe.parts)
 
 
 def inner_tensor(value: Any, name: str) -> torch.Tensor:
     """Returns an inner tensor of a wrapper. Target of a graph node."""
-    inner: torch.Tensor = getattr(torch_private.inside_functional(value), name)
+    inner: torch.Tensor = getattr(value, name)
     return inner
 
 
@@ -149,8 +155,7 @@ class _Join(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        parts = ctx.leaf.parts_of(torch_private.inside_functional(gradient))
-        return (None, None, *parts, *[None] * ctx.others)
+        return (None, None, *ctx.leaf.parts_of(gradient), *[None] * ctx.others)
 
 
 class _Split(torch.autograd.Function):
@@ -158,13 +163,14 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, recipe: Recipe, value: Any) -> Any:
-        ctx.recipe = recipe
-        value = torch_private.inside_functional(value)
-        return tuple(one.detach() for one in recipe.apart(value))
+        parts = recipe.apart(value)
+        ctx.recipe, ctx.fixed = recipe, [None if _carries(one) else one for one in parts]
+        return tuple(one.detach() for one in parts)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
-        return None, ctx.recipe.together(iter(tangents))
+        pairs = zip(ctx.fixed, tangents, strict=True)
+        return None, ctx.recipe.together(tangent if one is None else one for one, tangent in pairs)
 
 
 class _Apart(torch.autograd.Function):
@@ -201,7 +207,8 @@ class _Together(torch.autograd.Function):
                 f"a compiled graph that returned a {ctx.recipe.kind.__name__} got a gradient of it"
                 f" that is a {type(tangent).__name__}, or has another context"
             )
-        return (None, *ctx.recipe.apart(tangent))
+        parts = ctx.recipe.apart(tangent)
+        return (None, *[one if _carries(one) else None for one in parts])
 
 
 @dataclass(eq=False)
@@ -230,7 +237,7 @@ class SplitCall:
     def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
         if torch_private.requires_grad_now(value) and torch.is_grad_enabled():
             return tuple(_Split.apply(self.recipe, value))
-        return tuple(self.recipe.apart(torch_private.inside_functional(value)))
+        return tuple(self.recipe.apart(value))
 
 
 @dataclass(eq=False)
@@ -455,7 +462,7 @@ def _gradient_recipe(recipe: Recipe, value: Any, gradient: Any) -> Recipe | None
     alike = found.names == recipe.names and [(one.shape, one.dtype) for one in mine] == [
         (one.shape, one.dtype) for one in its
     ]
-    if not alike or not all(one.dtype.is_floating_point or one.dtype.is_complex for one in mine):
+    if not alike or not all(map(_carries, mine)):
         raise LoweringUnsupported(
             f"the gradient of a {recipe.kind.__name__} has other inner tensors"
         )

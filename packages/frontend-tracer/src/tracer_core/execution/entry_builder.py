@@ -338,6 +338,8 @@ class Generator:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or uses_rng(node):
                 continue
+            if torch_private.is_wrapper(value):  # its handlers have run where it is lowered
+                continue
             if any(map(is_data_size, value.shape)):
                 continue  # an output shows its sizes
             if value.requires_grad:

@@ -99,6 +99,13 @@ from tracer_core.torch_private.functional_tensors import (
     is_functional,
     replaced,
 )
+from tracer_core.torch_private.jagged import (
+    NESTED_VALUES,
+    is_jagged,
+    is_nested_int,
+    jagged_values,
+    jagged_view,
+)
 from tracer_core.torch_private.memory_layout import (
     convolution_format,
     elementwise_strides,
@@ -140,7 +147,6 @@ from tracer_core.torch_private.subclasses import (
     handled,
     has_dispatch,
     has_function,
-    inside_functional,
     is_infrastructure,
     is_subclass,
     is_traceable,

@@ -78,6 +78,15 @@ def capture_mode(
         def _should_skip_dynamo(cls) -> bool:
             return False
 
+        def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+            """Returns the size of a ragged dimension. FakeTensorMode's needs a ShapeEnv, and is a
+            symbol of it."""
+            from torch.nested._internal import nested_tensor
+
+            number = nested_tensor._tensor_id_counter
+            nested_tensor._tensor_id_counter += 1
+            return torch.SymInt(nested_tensor.NestedIntNode(number, 1))
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -14,7 +14,6 @@ import torch
 
 from tracer_core.torch_private.dispatch import no_python_dispatch
 from tracer_core.torch_private.fakes import fake_class, has_symbols
-from tracer_core.torch_private.functional_tensors import functional_value, is_functional
 from tracer_core.torch_private.names import Missing
 
 #: The classes that a graph takes as they are.
@@ -53,15 +52,6 @@ def is_wrapper(value: Any) -> bool:
     """Returns whether a value is a tensor whose operators call ``__torch_dispatch__`` of a class of
     the program, or of a library."""
     return is_subclass(value) and has_dispatch(type(value))
-
-
-def inside_functional(value: Any) -> Any:
-    """Returns the wrapper that functionalization has wrapped; other values unchanged. (It wraps the
-    results of some operators whatever their arguments are.)"""
-    if not is_functional(value):
-        return value
-    found = functional_value(value)
-    return found if is_wrapper(found) else value
 
 
 def any_wrapper(kinds: Iterable[Any]) -> bool:
@@ -248,6 +238,8 @@ def is_traceable(value: Any) -> bool:
 def flattened(value: Any) -> tuple[list[str], Any]:
     """Returns the names of the inner tensors, and the context, of a tensor of a subclass."""
     names, context = value.__tensor_flatten__()
+    if type(context) is dict and "requires_grad" in context:
+        context = {**context, "requires_grad": False}  # which the caller sees to
     return list(names), context
 
 

@@ -149,6 +149,8 @@ class TensorSubclasses(Component):
         """Calls a torch function with tensors of subclasses among its arguments, or inside a
         dispatch mode of the program."""
         given = self._among(args, kwargs)
+        if any(map(torch_private.is_jagged, given)):
+            return self._jagged(function, given, args, kwargs)
         if self._functions_on():
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
@@ -158,6 +160,34 @@ class TensorSubclasses(Component):
             result = self.recorder.call(function, plain_args, plain_kwargs)
             return mapped(self.original, result)
         return self._on_wrappers(function, plain_args, plain_kwargs)
+
+    def jagged(self, given: tuple[Any, ...]) -> Any:
+        """Records how a nested tensor of jagged layout is made of packed values."""
+        self.seen = True
+        return self.node(torch_private.jagged_view, given, {})
+
+    def _jagged(
+        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a function on nested tensors of jagged layout."""
+        if (
+            self.modes
+            or torch_private.transforms_active()
+            or not all(map(torch_private.is_jagged, given))
+        ):
+            raise Break("tensor_subclass", f"{name_of(function)} of a nested tensor, and others")
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        if function is torch_private.NESTED_VALUES:
+            function = torch_private.jagged_values
+        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs, off=not self._functions_on())
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to a nested tensor"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
 
     def _functions_on(self) -> bool:
         return not self.off and torch_private.functions_are_on()
