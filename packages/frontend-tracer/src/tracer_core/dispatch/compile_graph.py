@@ -32,6 +32,7 @@ from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
 from tracer_core.aot.static_shapes import PerSize, has_symbols
+from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import Cut, has_marks
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Selection
@@ -76,6 +77,8 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGra
 
 def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     backend = config.backend
+    if backend.ir != "torch" and holds_wrappers(captured.gm):
+        return _of_wrappers(captured, config)
     is_step = backend.ir != "torch" and calls_autograd(captured.gm)
     if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
         reason = (
@@ -99,6 +102,20 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
+
+
+def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where its inputs or outputs are tensors of subclasses."""
+    try:
+        plain, boundary = desugared(captured)
+    except LoweringUnsupported as error:
+        return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
+    compiled = _compiled(plain, config)
+    return CompiledGraph(
+        boundary.around(compiled.run),
+        mutated_on_error=boundary.input_indices(compiled.mutated_on_error),
+        fallback=compiled.fallback,
+    )
 
 
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:

@@ -432,7 +432,9 @@ def _is_element(index: Any) -> bool:
 def _unlike_a_graph_value(value: Any) -> bool:
     """Returns whether a tensor is nested or quantized, without the sizes and strides the tracer
     needs."""
-    return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
+    if not isinstance(value, torch.Tensor) or torch_private.is_jagged(value):
+        return False
+    return value.is_nested or value.dtype in _QUANTIZED
 
 
 def _without_weights(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
