@@ -7,12 +7,14 @@ faster), nor one of the fallback table.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.kernels.flex_attention import why_not
@@ -94,3 +96,37 @@ def _of_aten() -> dict[Any, Callable[..., Any]]:
     return {
         op: fn for op, fn in table.items() if isinstance(op, OpOverload) and op.namespace == "aten"
     }
+
+
+#: Products of more multiplications than this stay ATen's, whose blocking pays for Python's call.
+_LOOP_PRODUCT = 1 << 18
+
+
+def step_products() -> dict[Any, Callable[..., Any]]:
+    """Returns decompositions of the products in a step of a loop that no hand-written kernel takes
+    (`kernels.selection.own_product`), into sums of products."""
+    return {
+        aten.mm.default: _as_sums,
+        aten.bmm.default: _as_sums,
+        aten.addmm.default: _added,
+        aten.addmv.default: _added,
+        aten.mv.default: lambda a, b: _as_sums(a, b.unsqueeze(-1)).squeeze(-1),
+        aten.dot.default: lambda a, b: (a * b).sum(),
+    }
+
+
+def _as_sums(a: torch.Tensor, b: torch.Tensor) -> Any:
+    count = math.prod(map(hint, (*a.shape, b.shape[-1])))
+    if (a.dtype is torch.float32 and a.dim() == 2) or count > _LOOP_PRODUCT:
+        return NotImplemented
+    wide = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    products = a.to(wide).unsqueeze(-1) * b.to(wide).unsqueeze(-3)
+    return products.sum(-2, dtype=wide).to(a.dtype)
+
+
+def _added(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    if (beta, alpha) != (1, 1) or (bias.dim() == 1 and b.dim() == 2 and a.dtype is torch.float32):
+        return NotImplemented
+    return bias + (a @ b)
