@@ -39,6 +39,20 @@ def R(*sizes, dtype=torch.float32, grad=True):
     )
 
 
+def associative_scan(combine, xs, reverse=False):
+    """The same for an associative scan."""
+    if tracer_core.is_compiling():
+        from torch._higher_order_ops import associative_scan as torch_scan
+
+        return torch_scan(combine, xs, 0, reverse=reverse, combine_mode="generic")
+    leaves, structure = pytree.tree_flatten(xs)
+    rows = [pytree.tree_unflatten(list(one), structure) for one in zip(*leaves, strict=True)]
+    found = [rows.pop() if reverse else rows.pop(0)]
+    for row in rows[::-1] if reverse else rows:
+        found.append(combine(found[-1], row))
+    return pytree.tree_map(lambda *one: torch.stack(one), *(found[::-1] if reverse else found))
+
+
 class Rnn(nn.Module):
     def __init__(self, kind=nn.RNNCell, sizes=(5, 16)):
         super().__init__()
@@ -114,6 +128,18 @@ def double(init, xs, weight):
     return scan(lambda c, x: ((c @ weight).tanh() + x, c @ weight[0]), init, xs)
 
 
+def recurrence(a, b):
+    def combine(x, y):
+        return x[0] * y[0], x[1] * y[0] + y[1]
+
+    return associative_scan(combine, (a.sigmoid(), b))
+
+
+def products(matrices, scale):
+    """Reads other elements than its own, and a tensor from outside."""
+    return associative_scan(lambda x, y: (x @ y).tanh() * scale, matrices, reverse=True)
+
+
 #: name -> (function or module, arguments, arguments of other sizes)
 PROGRAMS = {
     "cumulated": (lambda: cumulated, (R(3), R(40, 3)), (R(3), R(50, 3))),
@@ -132,6 +158,8 @@ PROGRAMS = {
     "looked up": (lambda: looked_up, (R(3), torch.arange(40) % 7, R(7, 3)), None),
     "two scans": (lambda: two_scans, (R(2, 3), R(40, 2, 3)), (R(2, 3), R(50, 2, 3))),
     "matrices": (lambda: of_matrices, (R(2, 3, 3), R(20, 2, 3, 3)), None),
+    "recurrence": (lambda: recurrence, (R(50, 3), R(50, 3)), (R(71, 3), R(71, 3))),
+    "products": (lambda: products, (R(20, 3, 3), R(3, 3)), (R(30, 3, 3), R(3, 3))),
     "float64": (
         lambda: double,
         (

@@ -31,7 +31,12 @@ _LIBRARY.define(
     "scan(Tensor[] outer, Tensor[] carried, Tensor[] rows, SymInt[] numbers, SymInt length,"
     " bool reverse, str program) -> Tensor[]"
 )
+_LIBRARY.define("associative_scan(Tensor[] rows, str program) -> Tensor[]")
 SCAN = torch.ops.tracer_core.scan.default
+#: The inclusive scan of contiguous rows. program: the step of a scan whose carried tensors are the
+#: combined slices, of pointwise operators alone; its parts are what it carries. Graphs have it where
+#: gradients are off, for backends that keep `SCAN`.
+ASSOCIATIVE = torch.ops.tracer_core.associative_scan.default
 
 
 # -- programs --
@@ -90,6 +95,22 @@ def step_of(
     return gm, size_specs(size_origins(recorder.inputs))
 
 
+def scalars_of(program: str, dtypes: Sequence[torch.dtype]) -> torch.fx.GraphModule:
+    """Returns the step of `ASSOCIATIVE` as a graph of numbers: x0, x1, ... combined with y0, y1,
+    ...; it returns the results twice."""
+    mode = torch_private.fake_tensor_mode()
+    recorder = AtenRecorder(mode, {})
+    with torch.no_grad(), mode:
+        given = [torch.empty((), dtype=dtype) for dtype in (*dtypes, *dtypes)]
+        names = [f"{side}{k}" for side in "xy" for k in range(len(dtypes))]
+        for name, value in zip(names, given, strict=True):
+            recorder.add_input(name, value)
+        with recorder:
+            results = function_of(program)(*given)
+    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
+    return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
+
+
 def _dense(sizes: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
     return torch.empty(sizes, dtype=like.dtype, device=like.device)
 
@@ -144,8 +165,38 @@ def _fake(
     ]
 
 
-_LIBRARY.impl("scan", _kernel, "CompositeExplicitAutograd")
-torch.library.register_fake("tracer_core::scan", _fake, lib=_LIBRARY)
+def by_tree(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    """The operator `ASSOCIATIVE` in ATen operators, as many as for a tree of slices."""
+    step = function_of(program)
+
+    def combine(left: list[Any], right: list[Any]) -> Sequence[Any]:
+        return step(*left, *right)[: len(rows)]
+
+    return [one.contiguous() for one in scanned_by_tree(combine, list(rows))]
+
+
+def in_turn(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    """The operator `ASSOCIATIVE` as a scan, one slice after the other."""
+    first, rest = [one[:1] for one in rows], [one[1:] for one in rows]
+    found = SCAN([], [one[0] for one in first], rest, [], rest[0].shape[0], False, program)
+    parts = found[len(rows) :]
+    return [torch.cat([one, part]) for one, part in zip(first, parts, strict=True)]
+
+
+def _associative_kernel(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    return [one.clone() for one in by_tree(rows, program)]
+
+
+def _associative_fake(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    return [one.new_empty(one.shape) for one in rows]
+
+
+for _name, _run, _of_fakes in (
+    ("scan", _kernel, _fake),
+    ("associative_scan", _associative_kernel, _associative_fake),
+):
+    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tracer_core::{_name}", _of_fakes, lib=_LIBRARY)
 
 
 # -- a captured scan --
@@ -205,7 +256,8 @@ class Scan:
     sums of the gradients of outer), (carried, rows, gradients of parts) and returns (these
     gradients and sums), (gradients of rows). differentiable: the positions of the outer tensors
     and of the rows that get a gradient; fixed: the results that require none. settings: those
-    that the programs were made under."""
+    that the programs were made under. pointwise: the step reads nothing but what it carries and its
+    slices, by pointwise operators."""
 
     order: tuple[int, ...]
     n_outer: int
@@ -218,10 +270,19 @@ class Scan:
     outer_gradients: tuple[int, ...] = ()
     row_gradients: tuple[int, ...] = ()
     fixed: tuple[int, ...] = ()
+    pointwise: bool = False
 
-    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+    def associative(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Calls the operator `ASSOCIATIVE`."""
+        self._require_same_settings()
+        return list(ASSOCIATIVE([one.contiguous() for one in leaves], self.forward))
+
+    def _require_same_settings(self) -> None:
         if settings() != self.settings:
             raise LoweringUnsupported("a scan under autocast or another default dtype")
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        self._require_same_settings()
         given = [inputs[place] for place in self.order]
         tensors = [one.contiguous() for one in given[: self.n_tensors]]
         numbers, length = given[self.n_tensors :], tensors[-1].shape[0]

@@ -21,6 +21,7 @@ from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.lower import Lowering, output_args
 from tracer_core.aot.request import Request, default_specs
 from tracer_core.aot.scan import SCANS, CapturedScan, Scan, program_of, settings
+from tracer_core.aot.symbolic_sizes import as_expression
 from tracer_core.contract.specs import Phase
 from tracer_core.torch_private.names import operators
 
@@ -98,8 +99,9 @@ class _Step:
         n_carried = self.target.n_carried
         plain = self._traced([False] * len(self.tensors))
         counts = self.n_outer, n_carried, self.n_rows
-        forward = self._forward(plain, [])
-        made = Scan(self.order, *counts, forward, settings())
+        forward, graph = self._forward(plain, [])
+        pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
+        made = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
         wanted = [self.given[k].requires_grad for k in self.tensors]
         if not differentiate or not any(wanted):
             return made
@@ -109,7 +111,7 @@ class _Step:
         if len(fixed) == len(results):
             return made
         carried = range(self.n_outer, self.n_outer + n_carried)
-        saving = self._forward(plain, [self.order.index(self.tensors[k]) for k in carried])
+        saving, _ = self._forward(plain, [self.order.index(self.tensors[k]) for k in carried])
         lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
         joint = lowering.joint(default_specs(traced.gm, traced.inputs))
         if joint.mutations or len(joint.inputs) != len(traced.inputs):
@@ -167,8 +169,8 @@ class _Step:
             made = torch.empty(sizes, dtype=whole.dtype, device=whole.device)
         return made.requires_grad_(grad)
 
-    def _forward(self, traced: _Traced, saved: Sequence[int]) -> str:
-        """Returns the program of a step. saved: the inputs that it also returns."""
+    def _forward(self, traced: _Traced, saved: Sequence[int]) -> tuple[str, torch.fx.Graph]:
+        """Returns the program of a step, and its graph. saved: the inputs that it also returns."""
         specs = default_specs(traced.gm, traced.inputs)
         lowered = Lowering(traced.gm, traced.values, self.request).run(specs)
         if not lowered.plan.trivial or lowered.spec.mutations:
@@ -179,7 +181,30 @@ class _Step:
         with graph.inserting_before(output):
             copied = [_clone(graph, placeholders[place]) for place in saved]
         output.args = ((*output.args[0], *copied),)
-        return _program(graph)
+        return _program(graph), graph
+
+
+def _is_pointwise(graph: torch.fx.Graph) -> bool:
+    """Returns whether every element of the results is made of the elements of the inputs at the same
+    place. All tensors must have one shape: an operand without dimensions may be a reduction."""
+    shape = None
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        if node.op != "placeholder":
+            tags = getattr(node.target, "tags", ())
+            if torch.Tag.pointwise not in tags and node.target is not aten.clone.default:
+                return False
+            if torch.Tag.nondeterministic_seeded in tags:
+                return False
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return False
+        found = [as_expression(size) for size in value.shape]
+        shape = found if shape is None else shape
+        if found != shape:
+            return False
+    return True
 
 
 def _clone(graph: torch.fx.Graph, node: Node) -> Node:

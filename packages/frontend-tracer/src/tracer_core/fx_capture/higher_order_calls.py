@@ -283,10 +283,13 @@ class AssociativeScanCall(CapturedScan, Target):
             return self._on_fakes(outer, leaves)
         length = leaves[0].shape[0]
         scan = SCANS.get().get(self) if any(map(is_lowered, leaves)) else None
-        on_cpu = leaves[0].device.type == "cpu"  # elsewhere a tree keeps the device busy
-        if isinstance(scan, Scan) and on_cpu and not _is_short(length, leaves[0].device):
-            parts = scan(*self.parts_of(inputs))[self.n_carried :]
-            return [torch.cat([leaf[:1], rest]) for leaf, rest in zip(leaves, parts, strict=True)]
+        if isinstance(scan, Scan) and not (isinstance(length, int) and length <= _SHORT):
+            if scan.pointwise and not torch.is_grad_enabled():
+                return scan.associative(leaves)
+            if leaves[0].device.type == "cpu":  # elsewhere a tree keeps the device busy
+                parts = scan(*self.parts_of(inputs))[self.n_carried :]
+                pairs = zip(leaves, parts, strict=True)
+                return [torch.cat([leaf[:1], rest]) for leaf, rest in pairs]
 
         def combine(left: list[Any], right: list[Any]) -> Any:
             return self.step(*outer, *left, *right)[: self.n_carried]

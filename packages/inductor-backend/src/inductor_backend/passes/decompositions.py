@@ -19,12 +19,13 @@ from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.kernels.flex_attention import why_not
 from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import flex_attention, scan
 
 aten = torch.ops.aten
-_FLEX = flex_attention()
+_FLEX, _SCAN = flex_attention(), scan()
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -86,6 +87,23 @@ def _is_lowered(program: Any) -> bool:
 
 
 _OWN[_FLEX.FORWARD] = _flex_attention
+
+
+def _associative_scan(rows: Any, program: str) -> Any:
+    """An associative scan as a loop on CPUs; on GPUs as a tree of operators, where no kernel computes
+    it."""
+    if not (rows[0].device.type == "cuda" or target_of_cpu().triton):
+        return _SCAN.in_turn(rows, program)
+    known = all(one.dtype in SCANNED for one in rows) and _is_lowered_graph(program, rows)
+    return NotImplemented if known else _SCAN.by_tree(rows, program)
+
+
+def _is_lowered_graph(program: str, rows: Any) -> bool:
+    graph = _SCAN.scalars_of(program, [one.dtype for one in rows]).graph
+    return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
+
+
+_OWN[_SCAN.ASSOCIATIVE] = _associative_scan
 
 
 @functools.cache

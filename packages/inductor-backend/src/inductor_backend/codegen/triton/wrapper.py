@@ -15,6 +15,7 @@ import torch
 
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
+from inductor_backend.codegen.triton.associative_scan import associative_kernel
 from inductor_backend.codegen.triton.flex_attention import call_of, forward_kernel
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import (
@@ -24,13 +25,13 @@ from inductor_backend.codegen.triton.module import (
     specification_text,
 )
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
-from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.nodes import ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import SizeSpec, flex_attention
+from tracer_core.plugin_api import SizeSpec, flex_attention, scan
 
 
 class TritonWrapper(Wrapper):
@@ -103,6 +104,8 @@ class TritonWrapper(Wrapper):
     def extern(self, node: ExternNode) -> None:
         if node.target is flex_attention().FORWARD:
             self._flex_attention(node)
+        elif node.target is scan().ASSOCIATIVE:
+            self._associative_scan(node)
         else:
             super().extern(node)
 
@@ -112,8 +115,22 @@ class TritonWrapper(Wrapper):
         kernel = forward_kernel(call, self.variables)
         for name in node.writes:
             self._allocate(name)
-        run = Run(f"run_flex_{sum(line.startswith('run_flex_') for line in self.definitions)}")
-        parameters = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
+        tensors = [self.tensor(call.tensors[name], True) for name in kernel.pointers]
+        self._launch("run_flex", kernel, tensors)
+
+    def _associative_scan(self, node: ExternNode) -> None:
+        """Writes a launch of a kernel for this call."""
+        kernel = associative_kernel(self.program, node, self.variables)
+        for name in node.writes:
+            self._allocate(name)
+        results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
+        tensors = [self.tensor(one, True) for one in (*node.args[0], *results)]
+        self._launch("run_associative_scan", kernel, tensors)
+
+    def _launch(self, name: str, kernel: TritonKernel, tensors: Sequence[str]) -> None:
+        """Writes a run of one kernel on these tensors. name: of the run, without a number."""
+        run = Run(f"{name}_{sum(line.startswith(f'{name}_') for line in self.definitions)}")
+        parameters = [run.slot(one) for one in tensors]
         parameters += [run.slot(size_text(size)) for size in kernel.sizes]
         places = ", ".join(f"({place}, 0)" for place in parameters)
         grid = TritonModule.grid(run, kernel.grid)
