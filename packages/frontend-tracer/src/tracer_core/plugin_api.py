@@ -116,6 +116,7 @@ __all__ = [
     "private_folder",
     "promote",
     "resolve",
+    "scan",
     "stage",
     "unpacked",
     "wants_text",
@@ -205,6 +206,14 @@ def flex_attention() -> Any:
     argument `program` (`flex_of`, `ScalarProgram`), and what else they are made of. See
     `tracer_core.aot.flex_attention`."""
     from tracer_core.aot import flex_attention as implementation  # heavy: torch
+
+    return implementation
+
+
+def scan() -> Any:
+    """For backends with kernels for loops over slices: the operator `SCAN`, and its step as
+    a graph (`step_of`). See `tracer_core.aot.scan`."""
+    from tracer_core.aot import scan as implementation  # heavy: torch
 
     return implementation
 

@@ -99,7 +99,8 @@ class CppCodegen(DeviceCodegen):
         return Arena.ALL
 
     def module(self, c: Compilation) -> CppModule:
-        return CppModule(c.program, c.memory.offsets.get)
+        prefix = f"{c.spec.name}_" if c.in_loop else ""
+        return CppModule(c.program, c.memory.offsets.get, prefix)
 
     def wrapper(self, c: Compilation) -> Wrapper:
         wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)

@@ -34,6 +34,12 @@ def as_plain(value: Any) -> Any:
     return value
 
 
+def as_expression(value: Any) -> Any:
+    """Returns the expression of a SymInt, which can be compared without a guard; anything else as it
+    is."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
 def free_symbols(value: Any) -> set[sympy.Symbol]:
     """Returns the symbols in a value's sizes, strides and offset (or in the number itself)."""
     if isinstance(value, torch.Tensor):

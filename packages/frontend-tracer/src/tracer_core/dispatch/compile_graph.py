@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
+from tracer_core.aot.scan import KEPT, has_scans
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import Cut, has_marks
@@ -96,7 +98,8 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())
-        return build(captured, config)
+        with _scans(captured, config, differentiate=is_step or captured.needs_grad):
+            return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
     except torch_private.fake_failures() as error:
@@ -116,6 +119,18 @@ def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGrap
         mutated_on_error=boundary.input_indices(compiled.mutated_on_error),
         fallback=compiled.fallback,
     )
+
+
+def _scans(
+    captured: CapturedGraph, config: CompileConfig, differentiate: bool
+) -> AbstractContextManager[None]:
+    """Context in which a graph's scans are lowered to the operator, if the backend keeps it."""
+    if KEPT not in config.backend.keep_ops or not has_scans(captured.gm.graph):
+        return nullcontext()
+    from tracer_core.aot.scan_lowering import lowered_scans  # heavy: only scans pay for it
+
+    request = _request(captured, config)
+    return lowered_scans(captured.gm, captured.real_inputs, request, differentiate)
 
 
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:

@@ -198,6 +198,19 @@ class FunctionWriter(ValueWriter):
             for one in own.program.outputs
         ]
 
+    def whole(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
+        """Writes a graph of numbers, whose placeholders have these texts; returns the texts of its
+        outputs."""
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        kinds = {node.name: node.meta["val"].dtype for node in placeholders}
+        made = _Function(gm, self.sizes, dict.fromkeys(kinds, Layout((), ()))).run()
+        at = Started(made, False, kinds, dict(texts), {}, set())
+        self._walk(at, 0)
+        return [
+            at.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
+            for one in made.outputs
+        ]
+
     def _walk(self, at: Started, level: int) -> None:
         """Writes the statements of a program up to a level."""
         self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
