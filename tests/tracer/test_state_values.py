@@ -306,7 +306,7 @@ def test_counters_that_come_to_share_memory() -> None:
             first, second = self.counts
             first.add_(1)
             x = x * second.item()
-            return x, (x + 1 if second > 3 else x - 1), second.clone()
+            return x, second.item()
 
     ours, eager = Counters(), Counters()
     compiled = tracer_core.compile(ours, backend="eager")
