@@ -1,10 +1,12 @@
 """flex_attention: ten masks and scores, lengths up to 32k, forward and backward, beside
 torch.compile.
 
-Each row runs in a process of its own, with a time limit. The share of the peak counts the
+Each case has a process of its own. On a GPU all compile at once, and are measured one after the other
+afterwards. The share of the peak counts the
 multiplications of the positions that are not masked (twice that number for each of the two products;
 2.5 times as many in a backward) and the device's dense rate for the dtype (H100 SXM: 989 Tflop/s in
-16 bits). The result is compared with torch.compile's.
+16 bits). The result is compared with torch.compile's (on the CPU also
+with eager mode; `sdpa` is scaled_dot_product_attention where it computes the same).
 
     python -m benchmarks flex_attention --device cuda --out flex.json
 """
@@ -12,13 +14,16 @@ multiplications of the positions that are not masked (twice that number for each
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 #: Names of `_functions`.
@@ -26,6 +31,12 @@ CASES = (
     "full", "causal", "sliding_window", "document", "prefix", "softcap", "alibi", "relative_bias",
     "shared_heads", "decoding",
 )  # fmt: skip
+#: Positions of a block of a BlockMask in each dimension.
+BLOCK = 128
+#: For a row's measurement, at least.
+SECONDS = 0.3
+#: What a process says when it has compiled.
+READY = "ready"
 #: Dense 16-bit Tflop/s of devices whose name contains this text.
 PEAKS = {"H100": 989.0, "H200": 989.0, "A100": 312.0}
 
@@ -76,78 +87,130 @@ def _functions(name: str, length: int, heads: int, device: str) -> tuple[Any, An
     }[name]
 
 
-def _row(case: str, length: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Measures one row in this process."""
+def _block_mask(mask_mod: Any, rows: int, length: int, device: str) -> tuple[Any, float]:
+    """Returns (BlockMask, positions that are not masked); looks at some rows at a time."""
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import BlockMask
 
-    import tracer_core
+    if mask_mod is None:
+        return None, float(rows * length)
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    kv = torch.arange(length, device=device)
+    step = max(1, 2**24 // length // BLOCK) * BLOCK
+    parts = []
+    for at in range(0, rows, step):
+        q = torch.arange(at, at + min(step, -(-rows // BLOCK) * BLOCK), device=device)[:, None]
+        allowed = (mask_mod(zero, zero, q.clamp(max=rows - 1), kv) & (q < rows)).expand(-1, length)
+        parts.append(allowed.view(-1, BLOCK, length // BLOCK, BLOCK).sum((1, 3)))
+    counts = torch.cat(parts)[None, None]
+    full = counts == BLOCK * BLOCK
 
-    device, heads, width = options.device, options.heads, options.width
-    dtype = getattr(torch, options.dtype)
-    score_mod, mask_mod = _functions(case, length, heads, device)
-    rows = 1 if case == "decoding" else length
-    shared = heads // 4 if case == "shared_heads" else heads
-    torch.manual_seed(0)
-    query = torch.randn(options.batch, heads, rows, width, device=device, dtype=dtype)
-    key, value = (
-        torch.randn(options.batch, shared, length, width, device=device, dtype=dtype)
-        for _ in range(2)
+    def listed(blocks: Any) -> tuple[Any, Any]:
+        order = torch.argsort(blocks.int(), dim=-1, descending=True, stable=True)
+        return blocks.sum(-1).int(), order.int()
+
+    mask = BlockMask.from_kv_blocks(
+        *listed((counts > 0) & ~full), *listed(full), BLOCK, mask_mod, (rows, length)
     )
-    given = [one.requires_grad_(options.backward) for one in (query, key, value)]
-    make = torch.compile(create_block_mask) if device == "cuda" else create_block_mask
-    mask = mask_mod and make(mask_mod, None, None, rows, length, device=device)
+    return mask, float(counts.sum())
 
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        return flex_attention(
-            q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=shared != heads
+
+class _Row:
+    """One row of the table. `prepare` compiles and compares, `measure` takes the times."""
+
+    def __init__(self, case: str, length: int, backward: bool, options: argparse.Namespace) -> None:
+        self.row: dict[str, Any] = {
+            "case": case, "length": length, "dtype": options.dtype, "backward": backward
+        }  # fmt: skip
+        self.options, self.backward = options, backward
+        self.work: dict[str, Callable[[], Any]] = {}
+        self.flops = 0.0
+
+    def prepare(self) -> None:
+        import torch
+        from torch.nn.attention.flex_attention import flex_attention
+
+        import tracer_core
+
+        case, length, options = self.row["case"], self.row["length"], self.options
+        device, heads, width = options.device, options.heads, options.width
+        score_mod, mask_mod = _functions(case, length, heads, device)
+        rows = 1 if case == "decoding" else length
+        shared = heads // 4 if case == "shared_heads" else heads
+        torch.manual_seed(0)
+        torch.compiler.reset()  # each row is a first call
+        dtype = getattr(torch, options.dtype)
+        query = torch.randn(options.batch, heads, rows, width, device=device, dtype=dtype)
+        key, value = (
+            torch.randn(options.batch, shared, length, width, device=device, dtype=dtype)
+            for _ in range(2)
         )
+        given = [one.requires_grad_(self.backward) for one in (query, key, value)]
+        mask, positions = _block_mask(mask_mod, rows, length, device)
+        passes = 2.5 if self.backward else 1.0
+        self.flops = 4 * options.batch * heads * positions * width * passes
+        kernel_options = json.loads(options.kernel_options)
 
-    def positions() -> float:
-        if mask_mod is None:
-            return float(rows * length)
-        zero = torch.zeros((), dtype=torch.int64, device=device)
-        kv = torch.arange(length, device=device)
-        step = max(1, 2**24 // length)
-        parts = (
-            mask_mod(zero, zero, torch.arange(at, min(rows, at + step), device=device)[:, None], kv)
-            for at in range(0, rows, step)
-        )
-        return float(sum(int(part.expand(-1, length).sum()) for part in parts))
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            return flex_attention(
+                q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=shared != heads,
+                kernel_options=kernel_options or None,
+            )  # fmt: skip
 
-    flops = 4 * options.batch * heads * positions() * width * (2.5 if options.backward else 1.0)
-    results, row = {}, {"case": case, "length": length, "dtype": options.dtype,
-                        "backward": options.backward}  # fmt: skip
-    compilers: dict[str, Callable[[Any], Any]] = {
-        "ours": lambda fn: tracer_core.compile(fn, backend="inductor", fullgraph=True),
-        "torch": lambda fn: torch.compile(fn, fullgraph=True),
-    }
-    if options.backward and device == "cpu":
-        del compilers["torch"]  # it has no gradients on the CPU
-    for name, compiler in compilers.items():
-        began = time.perf_counter()
-        call = compiler(attend)
-        out = call(*given)
-        gradient = torch.randn_like(out)
-        if options.backward:
-            work = lambda out=out, gradient=gradient: torch.autograd.grad(
-                out, given, gradient, retain_graph=True
+        def dense(q: Any, k: Any, v: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=case != "full", enable_gqa=shared != heads
             )
-        else:
-            work = lambda call=call: call(*given)
-        results[name] = work()
-        _wait(device)
-        row[f"{name}_first_s"] = round(time.perf_counter() - began, 2)
-        row[f"{name}_ms"] = round(_milliseconds(work, device), 4)
-        row[f"{name}_tflops"] = round(flops / row[f"{name}_ms"] / 1e9, 2)
-        peak = _peak(device)
-        if peak is not None and options.dtype != "float32":
-            row[f"{name}_share"] = round(row[f"{name}_tflops"] / peak, 3)
-    if len(results) == 2:
-        pairs = zip(_several(results["ours"]), _several(results["torch"]), strict=True)
-        row["difference"] = max(float((a.float() - b.float()).abs().max()) for a, b in pairs)
-        row["ratio"] = round(row["torch_ms"] / row["ours_ms"], 3)
-    return row
+
+        compilers: dict[str, Callable[[Any], Any]] = {
+            "ours": lambda fn: tracer_core.compile(fn, backend="inductor", fullgraph=True),
+            "torch": lambda fn: torch.compile(fn, fullgraph=True),
+            "eager": lambda fn: fn,
+            "sdpa": lambda fn: dense,
+        }
+        if self.backward and device == "cpu":
+            del compilers["torch"]  # it has no gradients on the CPU
+        if self.backward or device == "cuda":
+            del compilers["eager"]  # all scores do not fit, or it has no gradients
+        if case not in ("full", "causal", "shared_heads"):
+            del compilers["sdpa"]  # other values
+        results = {}
+        for name in [one for one in compilers if one in options.compilers]:
+            began = time.perf_counter()
+            call = compilers[name](attend)
+            out = call(*given)
+            if self.backward:
+                torch.manual_seed(1)
+                gradient = torch.randn(out.shape, device=device).to(dtype)
+                self.work[name] = lambda out=out, gradient=gradient: torch.autograd.grad(
+                    out, given, gradient, retain_graph=True
+                )
+            else:
+                self.work[name] = lambda call=call: call(*given)
+            results[name] = self.work[name]()
+            _wait(device)
+            self.row[f"{name}_first_s"] = round(time.perf_counter() - began, 2)
+        other = next((one for one in ("torch", "eager", "sdpa") if one in results), None)
+        if "ours" in results and other is not None:
+            pairs = zip(_several(results["ours"]), _several(results[other]), strict=True)
+            self.row["difference"] = max(
+                float((a.float() - b.float()).abs().max()) for a, b in pairs
+            )
+
+    def measure(self) -> dict[str, Any]:
+        row, device = self.row, self.options.device
+        for name, milliseconds in _milliseconds(self.work, device).items():
+            row[f"{name}_ms"] = round(milliseconds, 4)
+            row[f"{name}_tflops"] = round(self.flops / milliseconds / 1e9, 2)
+            peak = _peak(device)
+            if peak is not None and self.options.dtype != "float32":
+                row[f"{name}_share"] = round(row[f"{name}_tflops"] / peak, 3)
+        for name in ("torch", "eager", "sdpa"):
+            if f"{name}_ms" in row and "ours_ms" in row:
+                key = "ratio" if name == "torch" else f"ratio_to_{name}"
+                row[key] = round(row[f"{name}_ms"] / row["ours_ms"], 3)
+        self.work.clear()
+        return row
 
 
 def _several(result: Any) -> tuple[Any, ...]:
@@ -168,27 +231,26 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _milliseconds(work: Callable[[], Any], device: str) -> float:
-    """Returns the median over calls, by the device's clock on a GPU."""
+def _milliseconds(work: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
+    """Returns the median over calls, by the device's clock on a GPU; the compilers take turns."""
     import torch
 
-    for _ in range(3):
-        work()
-    _wait(device)
-    found = []
-    for _ in range(30 if device == "cuda" else 5):
-        if device == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            end.record()
-            torch.cuda.synchronize()
-            found.append(start.elapsed_time(end))
-        else:
-            began = time.perf_counter()
-            work()
-            found.append((time.perf_counter() - began) * 1e3)
-    return sorted(found)[len(found) // 2]
+    found: dict[str, list[float]] = {name: [] for name in work}
+    began = time.perf_counter()
+    while len(next(iter(found.values()))) < 5 or time.perf_counter() - began < SECONDS:
+        for name, call in work.items():
+            if device == "cuda":
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                found[name].append(start.elapsed_time(end))
+            else:
+                at = time.perf_counter()
+                call()
+                found[name].append((time.perf_counter() - at) * 1e3)
+    return {name: sorted(times)[len(times) // 2] for name, times in found.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -202,26 +264,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--passes", nargs="*", choices=("forward", "backward"))
-    parser.add_argument("--limit", type=float, default=180, help="seconds a row")
+    parser.add_argument("--compilers", nargs="*", default=["ours", "torch", "eager", "sdpa"])
+    parser.add_argument("--kernel-options", default="{}", help="JSON, for calls of flex_attention")
+    parser.add_argument("--limit", type=float, default=200, help="seconds for all compilations")
+    parser.add_argument("--workers", type=int, help="processes that compile at once")
     parser.add_argument("--out", help="JSON of all rows")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     gpu = options.device == "cuda"
     options.dtype = options.dtype or ("bfloat16" if gpu else "float32")
-    if options.row:
-        told = json.loads(options.row)
-        options.backward = told["backward"]
-        print(json.dumps(_row(told["case"], told["length"], options)))
-        return 0
-    lengths = options.lengths or ([1024, 4096, 8192, 16384, 32768] if gpu else [512, 1024])
-    rows: list[dict[str, Any]] = []
-    for one in options.passes or ("forward", "backward"):
-        for case in options.cases:
-            for length in lengths:
-                row = {"case": case, "length": length, "backward": one == "backward"}
-                if not (case == "decoding" and row["backward"]):
-                    rows.append(_in_process(row, arguments, options))
-                    print(json.dumps(rows[-1]), flush=True)
+    options.lengths = options.lengths or ([1024, 4096, 16384, 32768] if gpu else [512, 1024])
+    options.passes = options.passes or ["forward", "backward"]
+    if options.case:
+        return _of_case(options.case, options)
+    rows = []
+    for row in _in_processes(arguments, options):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     if options.out:
         with open(options.out, "w") as file:
             json.dump(rows, file, indent=1)
@@ -233,16 +292,68 @@ def main(arguments: Sequence[str]) -> int:
     return int(bool(wrong))
 
 
-def _in_process(row: dict[str, Any], arguments: Sequence[str], options: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks", "flex_attention", *arguments, "--row",
-               json.dumps(row)]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=options.limit, env=dict(os.environ)
+def _of_case(case: str, options: argparse.Namespace) -> int:
+    """Compiles the rows of a case, says so, and measures once a line was read: a line each."""
+    rows = []
+    for one in options.passes:
+        for length in options.lengths:
+            if case == "decoding" and one == "backward":
+                continue
+            row = _Row(case, length, one == "backward", options)
+            try:
+                row.prepare()
+            except Exception as error:
+                row.row["error"] = f"{type(error).__name__}: {error}"[:300]
+                row.work.clear()
+            rows.append(row)
+    print(READY, flush=True)
+    sys.stdin.readline()
+    for row in rows:
+        print(json.dumps(row.measure() if row.work else row.row), flush=True)
+    return 0
+
+
+def _in_processes(arguments: Sequence[str], options: Any) -> Iterator[dict[str, Any]]:
+    """Yields the rows. Cases are compiled at once, as many as there are workers, and measured one
+    after the other while nothing else runs."""
+    gpu = options.device == "cuda"
+    workers = options.workers or (max(1, (os.cpu_count() or 2) // 2) if gpu else 1)
+    waiting, end = list(options.cases), time.monotonic() + options.limit
+    while waiting:
+        # on a GPU every case is compiled before the first is measured
+        batch, waiting = (waiting, []) if gpu else (waiting[:workers], waiting[workers:])
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            started = list(pool.map(lambda case: _compiled(case, arguments, end), batch))
+        for case, process, error in started:
+            if process is None:
+                yield {"case": case, "error": error}
+                continue
+            said, _ = process.communicate("\n")
+            for line in said.splitlines():
+                if line.startswith("{"):
+                    yield json.loads(line)
+            if process.returncode:
+                yield {"case": case, "error": f"exit status {process.returncode}"}
+
+
+def _compiled(
+    case: str, arguments: Sequence[str], end: float
+) -> tuple[str, subprocess.Popen[str] | None, str]:
+    """Returns a process that has compiled a case's rows and waits; None and the reason if it failed,
+    or was not ready at the end of the time."""
+    command = [sys.executable, "-m", "benchmarks", "flex_attention", *arguments, "--case", case]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )
-    except subprocess.TimeoutExpired:
-        return {**row, "error": f"more than {options.limit:.0f} s"}
-    if done.returncode:
-        return {**row, "error": (done.stderr.strip().splitlines() or ["?"])[-1][:300]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+        assert process.stdout is not None
+        timer = threading.Timer(max(1.0, end - time.monotonic()), process.kill)
+        timer.start()
+        ready = any(line.strip() == READY for line in iter(process.stdout.readline, ""))
+        timer.cancel()
+        if ready:
+            return case, process, ""
+        process.wait()
+        errors.seek(0)
+        last = (errors.read().strip().splitlines() or ["not compiled in time"])[-1]
+        return case, None, last[:300]
