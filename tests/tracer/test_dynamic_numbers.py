@@ -237,6 +237,7 @@ HELD = {
     "generator": (lambda x, items: sum(x * item for item in items), lambda n: [n, 2, n + 1]),
     "partial": (lambda x, f: f(x), lambda n: functools.partial(_unpacked_arguments, a=n, b=2)),
     "partial_of_a_position": (lambda x, f: f(x), lambda n: functools.partial(torch.mul, n)),
+    "given_to_a_partial": (lambda x, n: _HALF(x, a=n) + _TIMES(n), lambda n: n),
 }  # fmt: skip
 
 
@@ -258,6 +259,10 @@ def _starred(x, items):
 
 def _unpacked_arguments(x, a, b):
     return x * a + b
+
+
+_HALF = functools.partial(_unpacked_arguments, b=0.5)
+_TIMES = functools.partial(torch.mul, torch.ones(4))
 
 
 def _looped(x, items):

@@ -67,6 +67,31 @@ def test_globals_that_change_every_turn_do_not_bring_the_full_check_back(script)
     assert full_checks <= 3
 
 
+@with_a_fast_path
+def test_a_training_step_checks_which_tensors_share_memory_without_the_full_check():
+    """Batch norm writes to its statistics, so the entry checks that no input lies in their memory:
+    the set of addresses to compare with must live as long as the fast-path guard."""
+    net, full_checks = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), 0
+    fast, x = tracer_core.compile(net.train(), backend="eager"), torch.randn(3, 4)
+    fast(x)
+    stamps = stamps_of(fast)
+    original = stamps._check
+
+    def counted(state):
+        nonlocal full_checks
+        full_checks += 1
+        return original(state)
+
+    stamps._check = counted
+    for _ in range(20):
+        fast(x)
+    assert full_checks <= 2
+    twin_net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train()
+    twin_net.load_state_dict(net.state_dict())
+    statistics = net[1].running_mean.expand(3, 4)  # an input that lies in the memory written to
+    torch.testing.assert_close(fast(statistics), twin_net(twin_net[1].running_mean.expand(3, 4)))
+
+
 @pytest.mark.parametrize("turns", [0, 1, 10])
 def test_a_global_that_matters_is_seen_among_those_that_do_not(script, turns):
     net, x = script.Net(), torch.randn(2, 4)

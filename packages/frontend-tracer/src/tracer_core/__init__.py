@@ -10,7 +10,7 @@ tracer_core.registry.discovery import ...`` still reaches.
 
 from __future__ import annotations
 
-from tracer_core import errors
+from tracer_core import cache, errors
 from tracer_core.api import (
     backends,
     compile,
@@ -40,6 +40,7 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "backends",
+    "cache",
     "compile",
     "disable",
     "disallow_in_graph",

@@ -10,8 +10,9 @@ No recorded operator mutates its arguments. A real tensor becomes an extra input
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,6 +83,9 @@ class AtenRecorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
+        #: Whether operators skip functionalization because there are tensors of subclasses, and
+        #: whether one is being functionalized.
+        self.wraps = self._inside = False
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
@@ -195,6 +199,12 @@ class AtenRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch_private.any_wrapper(types):
+            with self._functional():
+                return torch_private.handled(func, args, kwargs)
+        if self.wraps and not self._inside:
+            with self._functional():
+                return func(*args, **kwargs)
         if func is _ZERO or (self._zeros and self._stays_zero(func, args)):
             return self._zero(func, args, kwargs)
         plain = self._plain.get(func)
@@ -219,6 +229,16 @@ class AtenRecorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    @contextlib.contextmanager
+    def _functional(self) -> Iterator[None]:
+        """Functionalizes operators inside the block, and records them."""
+        before, self._inside = self._inside, True
+        try:
+            with self, torch_private.functionalization_again():
+                yield
+        finally:
+            self._inside = before
 
     def _stays_zero(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether eager's result has no memory either and is zero, also beside NaN."""

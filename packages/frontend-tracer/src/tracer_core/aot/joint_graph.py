@@ -180,7 +180,7 @@ class JointLowering(Lowering):
         if not root.requires_grad:
             return
         try:
-            with torch_private.functionalization(), torch_private.autocast_off():
+            with self.functional(), torch_private.autocast_off():
                 ones, leaves = torch.ones_like(root), [leaf for _, leaf in self._leaves()]
                 torch.autograd.grad(root, leaves, ones, True, allow_unused=True)
         except RuntimeError as error:
@@ -244,7 +244,7 @@ class JointLowering(Lowering):
         if not roots or not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
-        with torch_private.functionalization(), torch_private.autocast_off():
+        with self.functional(), torch_private.autocast_off():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
             try:
                 with torch_private.sizes_of_one_asked(
@@ -253,9 +253,11 @@ class JointLowering(Lowering):
                     found = torch_private.gradients_of(
                         [root for root, _ in roots], wrapped, leaves, retain
                     )
+            except LoweringUnsupported:
+                raise
             except torch_private.fake_failures():
                 raise
-            except (RuntimeError, ArithmeticError) as error:
+            except self.backward_errors as error:
                 # It reads values, writes in place to a wrapper, or divides by a number of elements.
                 reason = f"the backward fails on functional values: {first_line(error)}"
                 raise LoweringUnsupported(reason) from error
@@ -268,6 +270,8 @@ class JointLowering(Lowering):
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:
             raise LoweringUnsupported(f"a gradient is {gradient.layout}")
+        if torch_private.is_wrapper(gradient):
+            raise LoweringUnsupported("the gradient of a plain tensor is a tensor of a subclass")
         value = torch_private.functional_value(gradient)
         like = torch_private.functional_value(leaf)
         if Layout.of(like).dense:

@@ -200,7 +200,7 @@ class Lowering(Interpretation):
 
     def finish(self) -> Ending:
         """Interprets the captured graph, then adds outputs and writes to inputs."""
-        with torch_private.functionalization():
+        with self.functional():
             self.interpret()
         with torch.no_grad():
             writes = self._writes()

@@ -64,6 +64,7 @@ _CHANGING = frozenset(
         "plain",
         "drawn",
         "number",
+        "reading",
         "suspended",
         "suspended_value",
         "peeked",
@@ -274,6 +275,9 @@ class CacheEntry:
     def _fetch_text(self, source: Source, base: str) -> str:
         if source.kind == "applied":
             return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"
+        if source.kind == "reading":
+            function, others = source.key
+            return f"reading({function!r})({', '.join([base, *map(self.use, others)])})"
         if source.kind == "computed":
             fetch = self.use if self.is_late(source) else self.fetch
             return computed(base, source.key, fetch=fetch)

@@ -20,6 +20,7 @@ from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
 from tracer_core.fx_capture.known_scalars import single
+from tracer_core.fx_capture.state_values import reading
 from tracer_core.fx_capture.unbacked import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,
@@ -99,7 +100,7 @@ def runtime_namespace() -> dict[str, Any]:
         "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
-        "payload": payload,
+        "payload": payload, "reading": reading,
         "TracerError": TracerError,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of, "exact_members": exact_members,

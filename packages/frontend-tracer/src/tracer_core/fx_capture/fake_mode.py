@@ -116,6 +116,16 @@ class Fakes:
                 self._uses[torch_private.storage_id(real)] += 1
         return found
 
+    def adopt(self, real: torch.Tensor, fake: Any) -> None:
+        """Takes a tensor of a subclass whose inner tensors are fakes as the fake of a real one."""
+        self._fake[id(real)], self._real[id(fake)] = fake, real
+        self._alive.append(real)
+        self._versions[id(fake)] = writes(fake)
+
+    def known(self, real: torch.Tensor) -> Any:
+        """Returns the fake of a real tensor; None before it is used."""
+        return self._fake.get(id(real))
+
     def shares_memory(self, real: torch.Tensor) -> bool:
         """Returns whether another input aliases this input's storage."""
         return self._uses[torch_private.storage_id(real)] > 1
@@ -194,6 +204,16 @@ class Fakes:
         """Does `was_written` for a real input, which need not have a fake yet."""
         fake = self._fake.get(id(real))
         return fake is not None and self.was_written(fake)
+
+    def memory_was_written(self, real: torch.Tensor) -> bool:
+        """Returns whether the memory of a real tensor was, or may have been, mutated through an
+        input."""
+        at = torch_private.storage_id(real)
+        return any(
+            one.layout is torch.strided and torch_private.storage_id(one) == at
+            for one, fake in self.inputs()
+            if self.was_written(fake)
+        )
 
     def real_of(self, fake: Any) -> torch.Tensor | None:
         """Returns the real tensor of an input's fake, or None for an intermediate."""

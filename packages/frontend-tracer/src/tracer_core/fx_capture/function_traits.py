@@ -29,6 +29,8 @@ _SLOTS: dict[Any, str] = {
     if type(function) is types.FunctionType and name.startswith("__")
 }
 SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+#: Subscripts that are read or written.
+INDEXING = SUBSCRIPTS | {operator.setitem, *names("Tensor.__setitem__")}
 _NEW, _TYPE = frozenset(names("Tensor.new")), frozenset(names("Tensor.type"))
 _TORCHS = ("aten", "prims")
 _OF_NUMBERS = frozenset(names("tensor as_tensor"))

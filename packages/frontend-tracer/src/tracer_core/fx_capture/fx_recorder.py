@@ -21,6 +21,7 @@ from tracer_core.fx_capture import higher_order_calls, out_variants
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
     EFFECT_ONLY,
+    INDEXING,
     SUBSCRIPTS,
     is_blind,
     name_of,
@@ -58,6 +59,11 @@ _DISPATCHED = (
     types.MethodWrapperType,
     types.WrapperDescriptorType,
 )
+#: Operators whose arguments behind the first are sizes and positions.
+_TAKES_SIZES = frozenset(
+    ["pad", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "view", "reshape",
+     "expand", "narrow", "repeat", "arange", "split", "chunk", "roll", "unflatten"]
+)  # fmt: skip
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
@@ -75,7 +81,8 @@ class TensorHooks(Protocol):
 class Recorder(WrittenGraph):
     """Runs torch functions on fakes and records them in the graph. Mutable. step(): index of the
     instruction that the outermost frames run. number_in(tensor): the scalar in a tensor if the
-    program may read it, else None. concrete: for backends without symbolic scalar inputs, returns
+    program may read it, else None. index_in(tensor): the whole number in a tensor if it is known
+    before the graph runs, else None. concrete: for backends without symbolic scalar inputs, returns
     the guarded value of a symbol."""
 
     def __init__(
@@ -86,6 +93,7 @@ class Recorder(WrittenGraph):
         where: Callable[[], str],
         step: Callable[[], int],
         number_in: Callable[[torch.Tensor], Any],
+        index_in: Callable[[torch.Tensor], Any],
         concrete: Callable[[Any], Any] | None,
         may_follow_data: bool,
         floats: bool,
@@ -95,6 +103,7 @@ class Recorder(WrittenGraph):
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
         self.step, self.number_in, self.concrete = step, number_in, concrete
+        self.index_in = index_in
         #: The last `Break` raised by a torch function; native code in between may have caught it.
         self.broken: Break | None = None
         #: Settings that the program changed; autocast levels and devices that it entered; contexts
@@ -232,12 +241,29 @@ class Recorder(WrittenGraph):
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             if all(map(_is_element, indices)):
                 func, args = higher_order_calls.read_element, (args[0], *indices)
+        elif func in INDEXING or operator_name(func) in _TAKES_SIZES:
+            args, kwargs = self._with_indices(args), {k: self._index(v) for k, v in kwargs.items()}
         func, args, kwargs = recordable(func, args, kwargs)
         for key in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[key], torch.Tensor):
                 number = self.number_in(kwargs[key])
                 kwargs = kwargs if number is None else {**kwargs, key: number}
         return func, args, kwargs
+
+    def _with_indices(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replaces tensors that C code reads as whole numbers; the first argument is the operand."""
+        first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
+        return (*first, *map(self._index, args[len(first) :]))
+
+    def _index(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            number = self.index_in(value)
+            return value if number is None else number
+        if type(value) in (tuple, list):
+            return type(value)(map(self._index, value))
+        if type(value) is slice:
+            return slice(*map(self._index, (value.start, value.stop, value.step)))
+        return value
 
     def _on_fakes(
         self, func: Any, given: list[Any], args: Any, kwargs: Any, memory: list[torch.Tensor]
@@ -406,7 +432,9 @@ def _is_element(index: Any) -> bool:
 def _unlike_a_graph_value(value: Any) -> bool:
     """Returns whether a tensor is nested or quantized, without the sizes and strides the tracer
     needs."""
-    return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
+    if not isinstance(value, torch.Tensor) or torch_private.is_jagged(value):
+        return False
+    return value.is_nested or value.dtype in _QUANTIZED
 
 
 def _without_weights(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from tracer_core.guards.gather import GatherCheck
 from tracer_core.guards.native_guard_cache import native_check
 from tracer_core.guards.object_layout import Layout, layout, word
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
-from tracer_core.guards.watched_words import Checked, Words
+from tracer_core.guards.watched_words import Checked, Words, holds_scalars
 
 __all__ = ["Checked", "FastPathGuard", "GuardCache"]
 
@@ -77,7 +77,7 @@ class FastPathGuard:
 
 
 def _weakly(obj: Any, died: Callable[[Any], None]) -> Any:
-    return OwnReference(obj, died) if refers_weakly(obj) else obj
+    return OwnReference(obj, died) if refers_weakly(obj) and not holds_scalars(obj) else obj
 
 
 #: What leads to an object without keeping it alive.

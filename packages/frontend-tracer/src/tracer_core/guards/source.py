@@ -49,6 +49,11 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
     # key: an expression of {b}; or (expression, others), whose others are {1}, {2}, ... in it.
     "computed": (lambda b, k: computed(b, k), lambda b, k: computed(b, k, named=True)),
+    # key: (a function as text, sources of its other arguments), fx_capture/state_values.py.
+    "reading": (
+        lambda b, k: f"reading({k[0]!r})({', '.join([b, *(one.expression for one in k[1])])})",
+        lambda b, k: f"a value of {', '.join([b, *(one.name for one in k[1])])}",
+    ),
     "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "applied": (lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"),
     "nth_key": (lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"),

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.dict_counters import can_count, count_changes
-from tracer_core.guards.guard import same_objects
+from tracer_core.guards.guard import exact_members, same_objects
 from tracer_core.guards.object_layout import (
     CELL_CONTENTS,
     DICT_SIZE,
@@ -263,7 +263,7 @@ class Words:
                 self._keep(owner)
                 probe = partial(_attribute_of, OwnReference(owner), name)
         found = probe()
-        if refers_weakly(found):
+        if refers_weakly(found) and not holds_scalars(found):
             self._keep(found)
             found = OwnReference(found)
         self.probes.append((probe, found))
@@ -322,10 +322,18 @@ def _attribute_of(reference: weakref.ref[Any], name: str) -> Any:
 _SCALARS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
+def holds_scalars(value: Any) -> bool:
+    """Returns whether a value is a set of scalars that the check itself has made: nothing else
+    keeps it alive, and an equal one is as good."""
+    return type(value) is frozenset and all(type(one) in _SCALARS for one in value)
+
+
 def _is_same_constant(now: Any, before: Any) -> bool:
     kind = type(before)
     if kind is not type(now):
         return False
     if kind is tuple:
         return len(now) == len(before) and all(map(_is_same_constant, now, before))
+    if holds_scalars(before):
+        return holds_scalars(now) and exact_members(now) == exact_members(before)
     return kind in _SCALARS and repr(now) == repr(before) and bool(now == before)

@@ -7,6 +7,7 @@ callable gets the plain number, which is then guarded by value.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import operator
 import sys
@@ -61,8 +62,8 @@ def keeps_symbols(function: Any) -> bool:
         return function is typing.cast or not _is_of_library(
             function.__globals__.get("__name__", "")
         )
-    if kind is types.MethodType:
-        return True  # decided for the bound function instead
+    if kind is types.MethodType or kind is functools.partial:
+        return True  # decided for the function behind it
     if isinstance(function, type):
         return function in _PASSING or not (
             _is_of_library(function.__module__) or issubclass(function, (torch.Size, torch.device,

@@ -33,6 +33,7 @@ from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.special_methods import VIEWS
+from tracer_core.trace.state_values import index_in
 
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
@@ -160,6 +161,11 @@ class Items(Component):
 
     # -- subscripts --
 
+    def index_of(self, key: Any) -> Any:
+        """Returns an index: the whole number in a tensor if it is known before the graph runs."""
+        number = index_in(self.tracer, key) if isinstance(key, torch.Tensor) else None
+        return key if number is None else number
+
     def getitem(self, container: Any, key: Any) -> Any:
         container = self.tracer.attributes.unproxied(container)
         if traced_arrays.has_array(self.tracer, (container, key), 0):
@@ -174,7 +180,7 @@ class Items(Component):
         if isinstance(container, torch.Tensor):
             self.operators.native_operands(key)
             return self.operators.apply(operator.getitem, container, key)
-        key = self.tracer.scalars.concrete(key)
+        key = self.tracer.scalars.concrete(self.index_of(key))
         if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
             n = self.tracer.reads.length(container)
             if not -n <= key < n:

@@ -20,6 +20,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.tracebacks import raising_instruction
+from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -30,7 +31,7 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
-from tracer_core.trace import instances, special_methods, torch_function
+from tracer_core.trace import instances, special_methods, state_values, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
@@ -295,6 +296,11 @@ class NativeCalls(Component):
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
             return torch_function.call(self.tracer, function, args, kwargs)
+        read = state_values.READS.get(operator_name(function))
+        if read is not None and len(args) <= 1 and not kwargs:
+            value = read(self.tracer, receiver_of(function, tuple(args)))
+            if value is not None:
+                return value
         refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:
             raise Break(*refused)

@@ -28,6 +28,7 @@ from tracer_core.trace import (
     assertions,
     own_warnings,
     special_methods,
+    state_values,
     torch_function,
     traced_arrays,
 )
@@ -425,6 +426,8 @@ class Operations(Component):
             known = self.recorder.ranges.truth(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
+            if known is None:
+                known = state_values.value_of(self.tracer, value, as_truth=True)
             if known is not None:
                 return known
             raise Break(

@@ -54,6 +54,7 @@ from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand
 from tracer_core.trace.random_draws import RandomDraws
 from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
+from tracer_core.trace.state_values import index_in
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
 
 __all__ = ["Tracer", "opcodes"]
@@ -112,6 +113,7 @@ class Tracer(Machine, Tracing):
         self.recorder = Recorder(
             self.fakes, self.provenance.source_of, self._dims, self.where, lambda: self.outer_step,
             number_in=lambda tensor: number_in(self, tensor),
+            index_in=lambda tensor: index_in(self, tensor),
             concrete=None if shapes.takes_numbers else self._concrete,
             may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
             floats=shapes.takes_data_floats,

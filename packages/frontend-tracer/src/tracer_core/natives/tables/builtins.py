@@ -30,7 +30,7 @@ from tracer_core.natives.effects import (
 )
 from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
-from tracer_core.trace import instances, special_methods
+from tracer_core.trace import instances, special_methods, state_values
 from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_subtype
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
@@ -303,6 +303,10 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A number of what C code converts."""
     value = args[0] if args else None
     if isinstance(value, torch.Tensor):
+        if len(args) == 1 and not kwargs and kind is not complex:
+            known = state_values.READS[f"__{kind.__name__}__"](tracer, value)
+            if known is not None:
+                return known
         reads = {int: is_whole_number, float: is_float}.get(kind)
         if (
             reads is not None

@@ -187,6 +187,7 @@ _VIEWS = tuple(type(getattr({}, name)()) for name in ("keys", "values", "items")
 
 @special(range)
 def range_of(tracer: Tracer, *args: Any) -> Any:
+    args = tuple([tracer.containers.index_of(a) for a in args])
     if any(isinstance(a, torch.Tensor) for a in args):
         tracer.break_graph("data_dependent_value", "range() of a tensor")
     limits = [tracer.operators.index(a) for a in args]

@@ -1,0 +1,93 @@
+"""Reads numbers and truths from tensors whose value is known before the graph runs
+(fx_capture/state_values.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture import state_values
+from tracer_core.natives.tracing import Tracing
+
+#: Values of one reading after which a branch on it breaks the graph again: it changes too often.
+_MOST_VALUES = 4
+#: Settings on which the operators of a reading do not depend.
+_WITHOUT_INFLUENCE = frozenset(
+    ["grad", "autocast_cuda_dtype", "autocast_cuda_enabled", "autocast_cache"]
+)  # fmt: skip
+
+
+def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
+    """Returns the number, truth or symbol that is the one element of a tensor, guarded; or None where
+    only the graph knows it. as_truth: the truth of that element."""
+    recorder, provenance = tracer.recorder, tracer.provenance
+    if tracer.nesting or recorder.program_modes or recorder.devices:
+        return None
+    if not recorder.settings_written <= _WITHOUT_INFLUENCE or torch.is_autocast_enabled("cpu"):
+        return None
+    if torch_private.transforms_active() or torch_private.is_subclass(tensor):
+        return None
+    found = state_values.reading_of(recorder, tensor, as_truth)
+    if found is None:
+        return None
+    value = found.now()
+    if not found.sources:
+        return value  # of constants of the program's code
+    provenance.follows_late = True
+    base, *others = found.sources
+    source = provenance.sources.make(base, "reading", (found.text, tuple(others)))
+    if type(value) is bool:
+        before = tracer.shapes.seen.numbers.get(source.expression, [])
+        if len(before) >= _MOST_VALUES and len(set(before)) > 1:
+            return None
+        tracer.shapes.varies(value, source)
+        return provenance.read(value, source)
+    return provenance.read_varying(value, source)
+
+
+def _whole(tracer: Tracing, tensor: Any) -> Any:
+    value = value_of(tracer, tensor)
+    if type(value) in (float, torch.SymFloat):
+        return (
+            tracer.scalars.operate(int, (value,)) if type(value) is torch.SymFloat else int(value)
+        )
+    return int(value) if type(value) is bool else value
+
+
+def _floating(tracer: Tracing, tensor: Any) -> Any:
+    value = value_of(tracer, tensor)
+    if type(value) is torch.SymInt:
+        return tracer.scalars.operate(float, (value,))
+    return value if value is None or type(value) is torch.SymFloat else float(value)
+
+
+def _index(tracer: Tracing, tensor: Any) -> Any:
+    return None if _is_floating(tensor) else _whole(tracer, tensor)
+
+
+def _list(tracer: Tracing, tensor: Any) -> Any:
+    return (
+        value_of(tracer, tensor) if isinstance(tensor, torch.Tensor) and not tensor.dim() else None
+    )
+
+
+def _is_floating(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating_point)
+
+
+#: Name of a method -> how it reads the one element of a tensor.
+READS: dict[str, Callable[[Tracing, Any], Any]] = {
+    "item": value_of, "tolist": _list, "__int__": _whole, "__float__": _floating,
+    "__index__": _index,
+    "__bool__": lambda tracer, tensor: value_of(tracer, tensor, as_truth=True),
+}  # fmt: skip
+
+
+def index_in(tracer: Tracing, tensor: Any) -> Any:
+    """Returns the whole number in a tensor that is used as an index or a size, or None."""
+    if tensor.dim() or tensor.dtype is torch.bool or _is_floating(tensor):
+        return None
+    return value_of(tracer, tensor)
