@@ -649,8 +649,8 @@ class CompiledFunction:
     def _traced(
         self, segment: GuardedCache, start: Any, state: Any, expecting: bool = False
     ) -> Callable[[Any], Any] | None:
-        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured, since a trace
-        that expects less may be."""
+        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured or the graph
+        has no lowered form, since the graphs between the breaks may have one."""
         global _tracing
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
@@ -680,6 +680,9 @@ class CompiledFunction:
             return None
         finally:
             _tracing = previous
+        fallback = record.runner.fallback if record.runner is not None else None
+        if expecting and fallback is not None and fallback.kind in _WHOLE:
+            raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
@@ -815,8 +818,12 @@ class CompiledFunction:
         return [record.break_ for record in self.records if record.break_ is not None]
 
 
+#: Kinds of fallbacks of whole graphs.
+_WHOLE = ("lowering", "training")
+
+
 class _Unexpected(Exception):
-    """A trace that expects answers captured nothing."""
+    """A trace that expects answers captured nothing worth keeping."""
 
 
 class _Watch:
