@@ -32,6 +32,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("execution",),
         ("explanation",),
         ("api", "cache"),
+        ("diagnosis",),
         ("__init__",),
         ("testing",),
     ),

@@ -22,6 +22,7 @@ from tracer_core.api import (
     save,
 )
 from tracer_core.contract.version import __version__
+from tracer_core.diagnosis import doctor
 from tracer_core.markers import (
     allow_in_graph,
     assume_constant_result,
@@ -44,6 +45,7 @@ __all__ = [
     "compile",
     "disable",
     "disallow_in_graph",
+    "doctor",
     "errors",
     "explain",
     "graph_break",

@@ -378,13 +378,15 @@ class Generator:
             entry.check_late(condition)
         for condition in self._offset_conditions():
             entry.check_late(condition)
-        # The inputs that a graph mutates must still share memory with the same other inputs.
+        # The inputs that a graph mutates must still share memory with the same other inputs, and
+        # with the same tensors whose values were read before the graph.
         if self._mutated_inputs():
             # A wrapper has no memory; its inner tensors are inputs too.
             plain = (
                 one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)
             )
-            entry.check_memory({one.source: memory(one.value) for one in plain})
+            tensors = {one.source: one.value for one in plain} | tracer.recorder.read_early
+            entry.check_memory({source: memory(value) for source, value in tensors.items()})
         self._distinct_guards()
 
     def _offset_conditions(self) -> list[Relation]:

@@ -109,6 +109,8 @@ class Recorder(WrittenGraph):
         #: Settings that the program changed; autocast levels and devices that it entered; contexts
         #: to close at the end of the trace.
         self.settings_written: set[str] = set()
+        #: Tensors whose values are read before the graph runs.
+        self.read_early: dict[Source, torch.Tensor] = {}
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
