@@ -395,3 +395,24 @@ def test_torch_equal_of_a_tensor_with_nan() -> None:
     for n in range(3 * ALIKE):
         x = torch.tensor([1.0, float("nan") if n > ALIKE + 2 and n % 2 else 2.0])
         assert fast(x)[1] == program(x)[1]
+
+
+def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
+    """The size that depends on data and the grad mode are in one graph without the branch."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0] * 2
+        if x.sum() > -100:
+            y = y + 1
+        with torch.no_grad():
+            z = x * 3
+        return y.sum() * z.sum()
+
+    fast = tracer_core.compile(program, backend="inductor")
+    for _ in range(2 * ALIKE):
+        x = torch.randn(6)
+        torch.testing.assert_close(fast(x), program(x))
+    assert not inner(fast)._starts[1,].seen.outcomes
+    runners = [one.runner for one in inner(fast).records]
+    assert not any(one is not None and one.fallback is not None
+                   and one.fallback.kind == "lowering" for one in runners)  # fmt: skip

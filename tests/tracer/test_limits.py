@@ -17,6 +17,7 @@ from benchmarks import changing
 from tests.tracer.twin import replaced, same
 from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
 from tracer_core.execution import compiled_function, guarded_cache
+from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.trace.eager_interpreter import RealMachine
 
@@ -491,3 +492,50 @@ def test_the_reason_names_a_setting_of_torch():
         with torch.no_grad():
             compiled(X)
     assert [told for _, told in counter.recompiles] == ["torch settings: is_grad_enabled() is True"]
+
+
+class Found:
+    """One of several classes that a program tries, as einops its backends."""
+
+    fits = False
+
+
+KINDS = [type(f"Kind{n}", (Found,), {"fits": n == 15}) for n in range(16)]
+
+
+def tried(table, key, always):
+    """Tries kinds until one fits, unless the table knows which."""
+    if key in table and not always:
+        return table[key]
+    for kind in KINDS:
+        tracer_core.graph_break()
+        if kind.fits:
+            table[key] = kind
+            return kind
+    raise KeyError(key)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_loop_of_the_first_call_alone_leaves_later_calls_compiled(always):
+    def run(x, table):
+        kind = tried(table, "torch", always)
+        return (x * 2).sin() if kind.fits else x
+
+    fast = tracer_core.compile(run, backend="eager")
+    x, table = torch.randn(3), {}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for n in range(4):
+            torch.testing.assert_close(fast(x, table), run(x, dict(table)))
+            assert table == {"torch": KINDS[15]}
+            if n == 0:
+                assert not told  # no later call may come there
+    limits = [one for one in told if issubclass(one.category, RecompileLimitWarning)]
+    assert len(limits) == always
+    with CaptureCounter() as counter:
+        fast(x, table)
+    assert counter.graphs == []
+    found = behind(fast)
+    assert found is not None
+    kept = [one for one in found.function.breaks if one.kind == "recompile_limit"]
+    assert bool(kept) == always

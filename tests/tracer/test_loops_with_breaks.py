@@ -5,6 +5,7 @@ change are inputs.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -388,3 +389,91 @@ def test_eval_in_an_expression_of_a_loop_sees_the_variables():
         return x + 1, found
 
     same(f, (X, [1, 2]), (X, [2, 3]), (X, [1, 2]), breaks=None)
+
+
+def ordered_items(x, d):
+    found = []
+    for key, value in d.items():
+        tracer_core.graph_break()
+        found.append((key, x * value))
+    return found
+
+
+def ordered_values_backwards(x, d):
+    for value in reversed(d.values()):
+        x = x + value
+        tracer_core.graph_break()
+        x = x * 2
+    return x
+
+
+def ordered_made_here(x, d):
+    made = OrderedDict((key + "2", value + 1) for key, value in d.items())
+    found = []
+    for key, value in made.items():
+        x = x * value
+        tracer_core.graph_break()
+        found.append((key, x))
+    return found
+
+
+def ordered_halfway(x, d):
+    items, keys, back = iter(d.items()), iter(d), reversed(d.items())
+    first = next(items), next(keys), next(back)
+    tracer_core.graph_break()
+    return x * 2, first, list(items), list(keys), list(back), type(items).__name__
+
+
+def ordered_at_its_end(x, d):
+    given, spent = iter(d.values()), iter(d)
+    first = [next(given) for _ in range(len(d))], list(spent)
+    tracer_core.graph_break()
+    return x * 2, first, next(given, "end"), next(spent, "end"), list(given)
+
+
+def ordered_replaced_behind_a_break(x, d):
+    values = iter(d.values())
+    first = next(values)
+    tracer_core.graph_break()
+    last = next(reversed(d))
+    d[last] = 9
+    return x * first, list(values)
+
+
+def ordered_grown_behind_a_break(x, d):
+    keys = iter(d)
+    first = next(keys)
+    tracer_core.graph_break()
+    d["new"] = 1
+    try:
+        second = next(keys)
+    except RuntimeError as error:
+        second = str(error)
+    return x * 2, first, second
+
+
+def ordered_with_the_same_values(x, d):
+    one = [1]
+    made = OrderedDict(a=one, b=one, c=one)
+    values = iter(made.values())
+    next(values)
+    tracer_core.graph_break()
+    made["c"] = [5]
+    return x * len(d), list(values)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [ordered_items, ordered_values_backwards, ordered_made_here, ordered_halfway,
+     ordered_at_its_end, ordered_replaced_behind_a_break, ordered_grown_behind_a_break,
+     ordered_with_the_same_values],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 3])
+def test_iterators_over_an_ordered_dictionary_live_across_breaks(f, size):
+    calls = [
+        (x, OrderedDict((f"k{k}", k + n) for k in range(1, size + 1)))
+        for n, x in enumerate((X, Y, X))
+    ]
+    seen = same(f, *calls, breaks=None)
+    if f is not ordered_with_the_same_values:
+        assert not any("outlives" in reason for _, reason, _ in seen.counter.breaks)

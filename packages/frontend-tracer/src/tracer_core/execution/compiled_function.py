@@ -131,6 +131,8 @@ class CompiledFunction:
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
         self._segments: dict[Any, GuardedCache] = {}
+        #: How many calls reached a graph break.
+        self._n_broken = 0
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -414,6 +416,7 @@ class CompiledFunction:
     def _drive(self, suspended: Suspended, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a suspended activation: the breaking instruction, then the next code region, and so
         on."""
+        self._n_broken += 1
         exit: Exit | None = None
         state: Any = ()
         watch = self._watch(args, kwargs)
@@ -516,6 +519,7 @@ class CompiledFunction:
                         self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
+                    segment.made_in = self._n_broken
                 again = functools.partial(self._capture_inside, segment, layouts, held)
                 if _traced == traced:
                     captured = again()
@@ -529,7 +533,12 @@ class CompiledFunction:
             del state
             return self._leave_loop(frames_of(layouts, held.pop()), segment.loop_at, call)
         if result is MISS and segment.is_closed(state):
-            self._call_natively_from_now_on(segment, call)
+            if not segment.closed_early:
+                self._call_natively_from_now_on(segment, call)
+            elif segment.made_in != self._n_broken:  # a later call comes here, too
+                segment.closed_early = False
+                self._warn_of_limit(segment, state)
+                self._call_natively_from_now_on(segment, call)
         del state
         return self._natively(segment, finish) if result is MISS else result
 
@@ -640,8 +649,8 @@ class CompiledFunction:
     def _traced(
         self, segment: GuardedCache, start: Any, state: Any, expecting: bool = False
     ) -> Callable[[Any], Any] | None:
-        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured, since a trace
-        that expects less may be."""
+        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured or the graph
+        has no lowered form, since the graphs between the breaks may have one."""
         global _tracing
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
@@ -671,6 +680,9 @@ class CompiledFunction:
             return None
         finally:
             _tracing = previous
+        fallback = record.runner.fallback if record.runner is not None else None
+        if expecting and fallback is not None and fallback.kind in _WHOLE:
+            raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
@@ -741,11 +753,21 @@ class CompiledFunction:
         if self.config.fullgraph:
             raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
         segment.close(state, self.config.recompile_limit)
-        if not self._warned:
-            self._warned = True
-            facts = self._at_the_limit(segment, newest, state, max(count, 1))
-            warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
+        # A loop of the call that fills a program's tables (of einops' backends) may be run by no
+        # later one: this call ends in eager mode, and nothing is said yet.
+        segment.closed_early = segment.made_in == self._n_broken
+        if not segment.closed_early:
+            self._warn_of_limit(segment, state)
         return False
+
+    def _warn_of_limit(self, segment: GuardedCache, state: Any) -> None:
+        """Warns once a function of a region that is at the recompile limit."""
+        newest = segment.newest(state)
+        if self._warned or newest is None:
+            return
+        self._warned = True
+        facts = self._at_the_limit(segment, newest, state, max(segment.count(state), 1))
+        warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:
         """Returns the guard that a state fails; None if the entry was loaded or no guard fails."""
@@ -796,8 +818,12 @@ class CompiledFunction:
         return [record.break_ for record in self.records if record.break_ is not None]
 
 
+#: Kinds of fallbacks of whole graphs.
+_WHOLE = ("lowering", "training")
+
+
 class _Unexpected(Exception):
-    """A trace that expects answers captured nothing."""
+    """A trace that expects answers captured nothing worth keeping."""
 
 
 class _Watch:

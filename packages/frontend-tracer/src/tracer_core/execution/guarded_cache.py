@@ -121,12 +121,13 @@ class GuardedCache:
     captured for any object. raised: by the last trace. loose: entries captured for no object, or for
     a dead one. other_data: how often unbacked SymInts or assertions differed from what a graph was
     captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
-    profile: how branches that follow data went in the calls.
+    profile: how branches that follow data went in the calls. made_in: the number of the call that
+    reached the region first. closed_early: that call closed it.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "profile", "_at", "_roots", "_recent",
+    "other_data", "profile", "made_in", "closed_early", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -139,6 +140,8 @@ class GuardedCache:
         self.loose = 0
         self.other_data: Counter[str] = Counter()
         self.profile = BranchProfile()
+        self.made_in = -1
+        self.closed_early = False
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()

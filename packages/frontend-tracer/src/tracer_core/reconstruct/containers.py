@@ -19,11 +19,15 @@ from tracer_core.fx_capture.set_order import filling
 from tracer_core.reconstruct.emitter import Emitter
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
+    ORDERED_VIEWS,
     at_end,
     deque_iterator,
     dict_iterator,
     is_stale,
+    ordered_iterator,
+    ordered_over,
     spent_iterator,
+    spent_ordered_iterator,
 )
 from tracer_core.trace.dict_entries import class_namespace
 from tracer_core.trace.special_methods import check_hashed_again
@@ -38,6 +42,16 @@ VIEWS: dict[type, Any] = {
 def dictionary_of(obj: Any) -> Any:
     """Returns the dictionary behind a view or an iterator; None if the iterator is exhausted."""
     return next((held for held in gc.get_referents(obj) if isinstance(held, dict)), None)
+
+
+def _same_items(some: list[Any], others: list[Any]) -> bool:
+    """Returns whether two lists hold the same objects; of the pairs of a dictionary, their items."""
+    return len(some) == len(others) and all(
+        one is other
+        or (type(one) is type(other) is tuple and len(one) == 2 == len(other)
+            and one[0] is other[0] and one[1] is other[1])
+        for one, other in zip(some, others, strict=True)
+    )  # fmt: skip
 
 
 class ContainerRebuilder(Emitter):
@@ -151,6 +165,30 @@ class ContainerRebuilder(Emitter):
         stale = not left and not at_end(obj)
         view, consumed = DICT_ITERATORS[type(obj)], len(mapping) - left
         return self._call(obj, dict_iterator, mapping, view, consumed, stale)
+
+    def _ordered_iterator(self, obj: Any) -> str:
+        """Emits an iterator advanced as far, over the same OrderedDict. The view that it iterates
+        over is the one with the items that it has left."""
+        mapping = dictionary_of(obj)
+        if mapping is None:
+            return self._call(obj, spent_ordered_iterator)
+        try:
+            left = obj.__reduce__()[1][0]
+        except RuntimeError:  # the dictionary has changed since the iterator was made
+            raise self._no_way(obj) from None
+        consumed = len(mapping) - len(left)
+        views = [
+            view
+            for view in ORDERED_VIEWS
+            if _same_items(list(ordered_over(mapping, view))[consumed:], left)
+        ]
+        kinds = {view.removeprefix("-") for view in views}
+        if not views or (left and (len(kinds) > 1 or (len(views) > 1 and len(mapping) > 1))):
+            raise self._no_way(obj)  # several views have the same items left
+        self._flush(mapping)  # the iterator must not see the replay as a change
+        self._value(mapping)
+        self._fill_pending()
+        return self._call(obj, ordered_iterator, mapping, views[0], consumed)
 
     def _set_iterator(self, obj: Any) -> str:
         """Emits a fresh iterator over the same set. An advanced one cannot be made: the order of a

@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import sys
@@ -39,6 +40,31 @@ def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool
     iterator = _over(mapping, view)
     for _ in range(consumed):
         next(iterator)
+    return iterator
+
+
+#: The views of an OrderedDict, whose iterators are of one type.
+ORDERED_VIEWS = ("keys", "values", "items", "-keys", "-values", "-items")
+
+
+def ordered_over(mapping: Any, view: str) -> Any:
+    """Returns a new iterator over a view of an OrderedDict."""
+    seen = getattr(collections.OrderedDict, view.removeprefix("-"))(mapping)
+    return reversed(seen) if view.startswith("-") else iter(seen)
+
+
+def ordered_iterator(mapping: Any, view: str, consumed: int) -> Any:
+    """Returns an iterator over an OrderedDict that has given `consumed` items."""
+    iterator = ordered_over(mapping, view)
+    for _ in range(consumed):
+        next(iterator)
+    return iterator
+
+
+def spent_ordered_iterator() -> Any:
+    """Returns an exhausted iterator over an OrderedDict."""
+    iterator = iter(collections.OrderedDict[Any, Any]())
+    next(iterator, None)
     return iterator
 
 

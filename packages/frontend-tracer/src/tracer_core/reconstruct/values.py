@@ -524,6 +524,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_CALLS, lambda r, obj: r._call(obj, *_CALLS[type(obj)](obj))),
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
+    type(iter(collections.OrderedDict())): Rebuilder._ordered_iterator,
     type(iter(set())): Rebuilder._set_iterator,
     **dict.fromkeys(_STARS, Rebuilder._type_parameter),
     **dict.fromkeys(_ALIAS_STATEMENTS, Rebuilder._type_alias),
