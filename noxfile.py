@@ -79,6 +79,8 @@ TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expect
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
 TEST_ALONE = ("accelerate==1.15.0",)
+#: A C++ compiler from PyPI, which serves where the system has none.
+ZIG = "ziglang==0.17.1"
 TEST_ALONE_NEED = ("psutil==7.2.2",)
 
 #: The libraries whose programs `python -m benchmarks ecosystem` runs, and what they import; without
@@ -143,7 +145,7 @@ def install_models(session: nox.Session, torchvision: str = TORCHVISION) -> None
 
 def install_tests(session: nox.Session) -> None:
     """What the tests import besides."""
-    session.install(*TEST, *TEST_ALONE_NEED, OPENVINO)
+    session.install(*TEST, *TEST_ALONE_NEED, OPENVINO, ZIG)
     session.install("--no-deps", *TEST_ALONE)
 
 

@@ -16,7 +16,6 @@ processes that run the same code.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -139,7 +138,7 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
         )
         for number in range(plan.rounds):
             for name in turned(list(workers), number):
-                answer = workers[name].ask({"do": "turn", **dataclasses.asdict(plan)}, limit=limit)
+                answer = workers[name].ask({"do": "turn", **plan.numbers()}, limit=limit)
                 seconds.setdefault(name, []).append(answer["seconds"])
                 peaks[name] = max(peaks.get(name, 0), answer["peak"])
     took = time.perf_counter() - started

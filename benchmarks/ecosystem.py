@@ -8,10 +8,10 @@ to docs/ecosystem.md.
 How it is measured: a program gets a process of its own for each compiler, with one thread: a fork of
 one that has imported the libraries and compiled another program. Three calls with different inputs
 are compared with eager's: results, arguments afterwards, gradients, modules and optimizers, the
-state of the random generator. Then eager and compiled take turns in rounds; a figure is the median
-of the rounds' processor time a call, so that other work on the machine counts little. What always
-holds: rows are resumable; a program that dies or takes too long costs its own row only; a program
-whose library is missing is a row "not installed".
+state of the random generator. After some calls more eager and compiled take turns in rounds; a
+figure is the median of the rounds' processor time a call, so that other work on the machine counts
+little. What always holds: rows are resumable; a program that dies or takes too long costs
+its own row only; a program whose library is missing is a row "not installed".
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ CALLS = 3
 _CALL_SEED = 7
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _PLAN = Plan(rounds=5, seconds=0.15, least=3, clock=time.process_time)
+#: Calls before those that are timed, and seconds of them at most: a compiler may compare its code
+#: with eager mode first, or compile what is called often again.
+_SETTLING, _SETTLING_SECONDS = 64, 5.0
 #: Compiled calls that take longer than this share of eager's are called slower.
 _SLOWER = 1.05
 
@@ -303,6 +306,12 @@ def _timed(program: Program, plain: Any, target: Any, compiled: Any) -> dict[str
         return call
 
     turns = {"eager": calls(plain.function), "compiled": calls(compiled)}
+    for call in turns.values():
+        start = time.perf_counter()
+        for _ in range(_SETTLING):
+            call()
+            if time.perf_counter() - start > _SETTLING_SECONDS:
+                break
     found = alternate(turns, (), {}, _PLAN)
     eager, settled = (statistics.median(found[name]) for name in ("eager", "compiled"))
     ratios = [a / b for a, b in zip(found["eager"], found["compiled"], strict=True)]

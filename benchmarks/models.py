@@ -250,6 +250,44 @@ def _unet(batch: int) -> Callable[[], Program]:
     return build
 
 
+def _scan(steps: int, batch: int) -> Callable[[], Program]:
+    def build() -> Program:
+        import torch
+        from torch._higher_order_ops import scan
+
+        class Recurrent(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cell = torch.nn.RNNCell(32, 64)
+
+            def forward(self, xs: torch.Tensor, h: torch.Tensor) -> Any:
+                def step(h: torch.Tensor, x: torch.Tensor) -> Any:
+                    h = self.cell(x, h)
+                    return h, h.clone()
+
+                return scan(step, h, xs)
+
+        return Program(Recurrent(), (torch.randn(steps, batch, 32), torch.zeros(batch, 64)))
+
+    return build
+
+
+def _linear_recurrence(steps: int, width: int) -> Callable[[], Program]:
+    def build() -> Program:
+        import torch
+        from torch._higher_order_ops import associative_scan
+
+        def combine(x: Any, y: Any) -> Any:
+            return x[0] * y[0], x[1] * y[0] + y[1]
+
+        def recurrence(a: torch.Tensor, b: torch.Tensor) -> Any:
+            return associative_scan(combine, (a.sigmoid(), b), 0, combine_mode="generic")
+
+        return Program(recurrence, (torch.randn(steps, width), torch.randn(steps, width)))
+
+    return build
+
+
 _SEEDS = frozenset({"seeds"})
 _MORE = frozenset({"more"})
 
@@ -303,8 +341,8 @@ def _peers(batch: int) -> list[Model]:
 
 
 #: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside
-#: every peer (all, by batch).
-GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8", "depth")
+#: every peer (all, by batch), depths, torch's scans.
+GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8", "depth", "scans")
 
 #: Layers of the GPT-2s whose compile times show how those grow with what repeats.
 DEPTHS = (6, 12, 24, 48)
@@ -369,6 +407,13 @@ MODELS: dict[str, Model] = {
                 groups=frozenset({"depth"}),
             )
             for layers in DEPTHS
+        ),
+        *(
+            Model(name, "torch", build, title, groups=frozenset({"scans"}))
+            for name, build, title in (
+                ("scan_rnn", _scan(1000, 8), "scan of an RNN cell, 1,000 steps, 8×64"),
+                ("associative_scan", _linear_recurrence(4096, 64), "linear recurrence 4,096×64"),
+            )
         ),
     )
 }

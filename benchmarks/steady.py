@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import statistics
 import tempfile
@@ -143,7 +142,7 @@ def measure(model: models.Model, names: Sequence[str], plan: Plan, limit: float)
             workers[name] = worker
         for number in range(plan.rounds):
             for name in turned(list(workers), number):
-                told = workers[name].ask({"do": "turn", **dataclasses.asdict(plan)}, limit=limit)
+                told = workers[name].ask({"do": "turn", **plan.numbers()}, limit=limit)
                 seconds.setdefault(name, []).append(told["seconds"])
                 peaks[name] = max(peaks.get(name, 0), told["peak"])
     return {
@@ -156,7 +155,7 @@ def measure(model: models.Model, names: Sequence[str], plan: Plan, limit: float)
         "peak_bytes": peaks,
         "model_bytes": {name: row["memory_before"] for name, row in answers.items()},
         "failed_compilers": failed,
-        "plan": dataclasses.asdict(plan),
+        "plan": plan.numbers(),
     }
 
 

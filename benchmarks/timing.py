@@ -30,6 +30,11 @@ class Plan:
     shortest: float = 0.5e-3
     clock: Callable[[], float] = time.perf_counter
 
+    def numbers(self) -> dict[str, float]:
+        """Returns the fields that another process can be told: all but the clock."""
+        return {"rounds": self.rounds, "seconds": self.seconds, "least": self.least,
+                "shortest": self.shortest}  # fmt: skip
+
 
 def per_call(
     function: Callable[..., Any],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core.execution import artifact
 from tracer_core.execution.artifact_references import StoredError
 
 MODELS = {
@@ -103,13 +105,19 @@ def test_a_file_of_other_code_is_refused(tmp_path):
     first = tracer_core.compile(double)
     first(torch.ones(3))
     tracer_core.save(first, path)
-    document = json.loads(path.read_text())
+    document = json.loads(path.read_text().partition("\n")[2])
+
+    def write():
+        content = json.dumps(document)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        path.write_text(json.dumps({"format": artifact.FORMAT, "sha256": digest}) + "\n" + content)
+
     document["entries"][0]["code"][0][1] = "0" * 64
-    path.write_text(json.dumps(document))
+    write()
     with pytest.raises(StoredError, match="has changed since"):
         tracer_core.load(tracer_core.compile(double), path)
     document["made_by"]["torch"] = "1.0"
-    path.write_text(json.dumps(document))
+    write()
     with pytest.raises(StoredError, match=r"torch 1\.0"):
         tracer_core.load(tracer_core.compile(double), path)
 

@@ -17,7 +17,7 @@ import tracer_core
 from tests.support.threads import together
 from tracer_core.autoselect.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
-from tracer_core.plugin_api import Backend
+from tracer_core.plugin_api import Backend, Store
 
 MANY = 60
 
@@ -257,9 +257,12 @@ def test_the_choice_is_remembered_and_still_checked(caplog):
 
 
 def test_a_damaged_memory_is_measured_again(tmp_path):
-    for text in (None, "{", '{"chosen": "clever", "rows": [{"name": "x"}]}', "[]"):
-        for file in (tmp_path / "cache").rglob("*.json"):
-            file.write_text(text)
+    for text in (None, "{", '{"chosen": "clever", "rows": [{"name": "x"}]}', "[]", "damaged"):
+        for file in (tmp_path / "cache" / "auto").glob("*"):
+            if text == "damaged":
+                file.write_bytes(file.read_bytes()[:-1])
+            else:
+                Store("auto").write(file.name, text.encode())
         fast = tracer_core.compile(additions, backend=[clever], options={"wait": True})
         torch.testing.assert_close(fast(torch.zeros(4)), torch.full((4,), 60.0))
         choice = decided(fast)

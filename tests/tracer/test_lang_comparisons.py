@@ -11,8 +11,10 @@ import fractions
 import types
 
 import numpy
+import pytest
 import torch
 
+import tracer_core
 from tests.tracer.programs import Programs, texts_of
 
 program = Programs()
@@ -567,3 +569,51 @@ def test_a_changed_operand_is_seen():
     assert torch.equal(compiled(x), x - 1)
     world["other"] = collections.Counter("aab")
     assert torch.equal(compiled(x), x + 1)
+
+
+class Thing:
+    """Compares by identity."""
+
+
+def pairs_of_containers():
+    one, other, kind = Thing(), Thing(), type("Kind", (), {})
+    return [
+        ((Thing, kind), (Thing, Thing)),
+        ((one, 1), (other, 1)),
+        ([one, other], [one, one]),
+        ([one, [other]], [one, [one]]),
+        ((one, {"a": other}), (one, {"a": one})),
+        ((one,), (one, other)),
+        ((Thing, 1), (Thing, 2)),
+        ((Thing, 1), (Thing, one)),
+        ([one, 1], (one, 1)),
+        ([(1, one), 2], [(1, other), 2]),
+    ]
+
+
+@pytest.mark.parametrize("at", range(len(pairs_of_containers())))
+@pytest.mark.parametrize("negated", [False, True])
+def test_containers_of_objects_that_differ_and_then_do_not(at, negated):
+    def f(x, one, other):
+        return x * 2 if (one != other if negated else one == other) else x * 3
+
+    x, (one, other) = torch.ones(2), pairs_of_containers()[at]
+    fast = tracer_core.compile(f, backend="eager")
+    for left, right in [(one, other), (one, type(other)(one)), (one, other), (other, other)]:
+        for _ in range(2):
+            assert torch.equal(fast(x, left, right), f(x, left, right))
+
+
+def test_a_list_of_objects_that_becomes_equal_in_place():
+    one, other, x = Thing(), Thing(), torch.ones(2)
+
+    def f(x, left, right):
+        return x * 2 if left == right else x * 3
+
+    fast = tracer_core.compile(f, backend="eager")
+    left, right = [one, other, 1], [one, one, 1]
+    for item in (one, other, one, one, 1):
+        right[1] = item
+        assert torch.equal(fast(x, left, right), f(x, left, right))
+        left[1] = item
+        assert torch.equal(fast(x, left, right), f(x, left, right))

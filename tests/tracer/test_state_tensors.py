@@ -389,3 +389,54 @@ def test_items_whose_base_was_written_to_behind_autograd():
         assert [float(one) for one in got[0]] == [float(one) for one in wanted[0]]
         assert got[1] is other
         assert torch.equal(other, leaf)
+
+
+def whole_and_part(element, length):
+    """A tensor of one element, and a vector that it may be an element of."""
+    vector = torch.arange(6.0)
+    part = torch.arange(100.0, 100.0 + length)[element] if length else vector[element]
+    return part, vector
+
+
+VIEWS_OF_INPUTS = [
+    pytest.param(lambda a, v: (a + 0.25, v[-1]), id="element"),
+    pytest.param(lambda a, v: (a * 2, v.detach()[1:].unsqueeze(0), a.view(1), v), id="both"),
+    pytest.param(lambda a, v: (a * 2, *v.unbind()[2:4], *v.split(2)), id="parts"),
+    pytest.param(lambda a, v: (a * 2, torch.reshape(v, (2, 3)), v.view_as(v)[::2]), id="reshaped"),
+    pytest.param(lambda a, v: (a * 2, *torch.broadcast_tensors(a, v)), id="broadcast"),
+    pytest.param(lambda a, v: (a * 2, *torch.atleast_1d(a, v)), id="atleast"),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("f", VIEWS_OF_INPUTS)
+def test_views_of_inputs_that_share_memory_in_the_first_call_only(f, requires_grad, backend):
+    """Each result is a view of the input that the program made it of, wherever the other one lies."""
+    compiled = tracer_core.compile(f, backend=backend)
+    for place in [(0, 0), (1, 0), (3, 10), (4, 0), (0, 1)]:
+        calls = []
+        for call in (f, compiled):
+            given = [one.requires_grad_(requires_grad) for one in whole_and_part(*place)]
+            if requires_grad and not place[1]:
+                given[0] = given[1][place[0]]
+            calls.append((given, call(*given)))
+        (given, want), (ours, got) = calls
+        for w, g in zip(want, got, strict=True):
+            assert torch.equal(w, g)
+            assert (w.stride(), w.storage_offset()) == (g.stride(), g.storage_offset())
+            shared = [memory(w) == memory(one) for one in given]
+            assert [memory(g) == memory(one) for one in ours] == shared
+        if requires_grad:
+            leaves = [[one for one in side if one.is_leaf] for side in (given, ours)]
+            for side, results in zip(leaves, (want, got), strict=True):
+                grads = torch.autograd.grad(
+                    sum(one.sum() for one in results), side, allow_unused=True
+                )
+                side[:] = [torch.zeros(()) if one is None else one for one in grads]
+            for w, g in zip(*leaves, strict=True):
+                assert torch.equal(w, g)
+
+
+def memory(tensor):
+    return tensor.untyped_storage().data_ptr()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import tracer_core
 from tests.tracer.twin import twin
 
 BACKENDS = ("eager", "aten_eager", "inductor")
@@ -291,3 +292,30 @@ def test_learned_numbers_are_data() -> None:
             return x * 2 if self.gate > 0 else x
 
     twin(Gate, *rows(2), breaks=1)
+
+
+def test_counters_that_come_to_share_memory() -> None:
+    """A write of the graph to one is then one to the other, whose value is read before."""
+
+    class Counters(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counts = [torch.tensor(2), torch.tensor(0)]
+
+        def forward(self, x: torch.Tensor) -> Any:
+            first, second = self.counts
+            first.add_(1)
+            x = x * second.item()
+            return x, second.item()
+
+    ours, eager = Counters(), Counters()
+    compiled = tracer_core.compile(ours, backend="eager")
+    for number in range(12):
+        x = torch.full((3,), float(number))
+        found, expected = compiled(x), eager(x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        torch.testing.assert_close(ours.counts, eager.counts)
+        if number == 4:
+            ours.counts[0], eager.counts[0] = ours.counts[1], eager.counts[1]
+        if number == 8:
+            ours.counts[0], eager.counts[0] = torch.tensor(1), torch.tensor(1)

@@ -878,3 +878,56 @@ def test_a_mamba_layer_trains_as_in_eager():
         torch.testing.assert_close(
             b.grad, a.grad, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5
         )
+
+
+class MaskedBackward(torch.autograd.Function):
+    """Saves its result; its backward assigns a number, which is a tensor that the graph makes."""
+
+    @classmethod
+    def forward(cls, ctx, x, dim=-1):
+        out = torch.clamp(x - x.mean(dim, keepdim=True), min=0)
+        ctx.dim = dim
+        ctx.save_for_backward((out > 0).sum(dim, keepdim=True), out)
+        return out
+
+    @classmethod
+    def backward(cls, ctx, g):
+        size, out = ctx.saved_tensors
+        g = g.clone()
+        g[out == 0] = 0
+        return torch.where(out != 0, g - g.sum(ctx.dim, keepdim=True) / size, g), None
+
+
+class ConstantsBothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = x * torch.tensor([2.0, 3.0, 4.0, 5.0], dtype=x.dtype)
+        out[out < 0] = 0.5
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.tensor(2.5, dtype=g.dtype) * (x + torch.tensor([1.0, 2.0]).sum())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+@pytest.mark.parametrize("function", [MaskedBackward, ConstantsBothWays])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("twice", [False, True])
+def test_constants_that_a_backward_makes(function, backend, used, twice):
+    def f(x):
+        return function.apply(x), function.apply(x.sin()) * 2
+
+    compiled = tracer_core.compile(f, backend=backend, fullgraph=not twice)
+    for _ in range(3):
+        start, found = torch.randn(3, 4, dtype=torch.float64), []
+        for call in (f, compiled):
+            x = start.clone().requires_grad_()
+            loss = sum(call(x)[k].pow(2).sum() for k in used)
+            (grad,) = torch.autograd.grad(loss, x, create_graph=twice)
+            if twice:
+                (grad,) = torch.autograd.grad(grad.pow(2).sum(), x)
+            found.append((loss.detach(), grad))
+        torch.testing.assert_close(found[1], found[0])

@@ -98,8 +98,23 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
 
 
+def test_a_captured_part_of_a_tensor():
+    """The program reads it from its own first element on."""
+    bias = torch.randn(3, HEADS, 64, 64)
+    given = [torch.randn(1, HEADS, 64, 16) for _ in range(3)]
+
+    def attend(q, k, v, bias):
+        part = bias[1]
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + part[h, i, j])
+
+    with interpreted():
+        found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*given, bias)
+    wanted, _ = dense(*given, lambda s, b, h, i, j: s + bias[1][h, i, j])
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_positions_beyond_32_bits_are_computed_in_64():
-    from inductor_backend.codegen.triton.scalar_functions import is_narrow
+    from inductor_backend.codegen.common.scalar_functions import is_narrow
     from tracer_core.plugin_api import flex_attention as operators
 
     flex = operators()

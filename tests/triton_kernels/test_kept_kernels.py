@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return list(folder.glob("triton-kernels-*/*"))
 
 
 def test_what_is_kept_comes_back(folder):
@@ -72,7 +72,7 @@ def test_a_comment_is_no_other_kernel_and_all_else_is():
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone"])
-def test_a_damaged_file_is_none_and_is_written_again(folder, damage, caplog):
+def test_a_damaged_file_is_none_and_is_written_again(folder, damage):
     kernel_store.store(DOUBLE, 90, MADE)
     (path,) = files(folder)
     whole = path.read_bytes()
@@ -83,7 +83,6 @@ def test_a_damaged_file_is_none_and_is_written_again(folder, damage, caplog):
             {"cut": whole[:-9], "changed": whole[:100] + b"?" + whole[101:], "empty": b""}[damage]
         )
     assert kernel_store.load(DOUBLE, 90) is None
-    assert (f"{path} is damaged" in caplog.text) == (damage != "gone")
     kernel_store.store(DOUBLE, 90, MADE)
     assert kernel_store.load(DOUBLE, 90) == MADE
 
@@ -128,13 +127,13 @@ def test_another_triton(monkeypatch, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to(monkeypatch, caplog):
-    def full(path, data):
+    def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tracer_core.storage.entries.replace_file", full)
+    monkeypatch.setattr("tracer_core.storage.store.os.replace", full)
     with caplog.at_level("INFO", logger="tracer_core"):
         kernel_store.store(DOUBLE, 90, MADE)
-    assert "double is not kept: [Errno 28]" in caplog.text
+    assert "double is not kept: " in caplog.text and "No space left on device" in caplog.text
     assert kernel_store.load(DOUBLE, 90) is None
 
 

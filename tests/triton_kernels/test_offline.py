@@ -102,3 +102,25 @@ def test_bulk_copies_on_sm_90(report, way):
     assert made["matrices"] == [2, 0] and made["tensor cores"] > 0 and made["scratch"] == 0
     assert made["parameters"] == [made["pointers"] + 2 * 5 + 2, made["pointers"] + 2]
     assert made["warps"] == 4
+
+
+@pytest.fixture(scope="module")
+def flex_report(tmp_path_factory):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    return reported_by(
+        "-m", "tests.triton_kernels.offline_flex", environment=environment, timeout=300
+    )
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_flex_attention(flex_report, learned):
+    """Its three kernels multiply in tensor cores, fit into the shared memory of any GPU since Ampere,
+    and spill few registers; only the gradients of captured tensors are added atomically."""
+    kernels = flex_report[f"bfloat16, heads of 64{', learned' if learned else ''}"]
+    query = "flex_attention_backward_query"
+    assert set(kernels) == {"flex_attention", query, "flex_attention_backward_key"}
+    for name, told in kernels.items():
+        assert told["tensor cores"] > 0 and told["shared"] < 99 << 10, (name, told)
+        assert told["spilled"] < 1024, (name, told)
+        assert (told["atomic additions"] > 0) == (learned and name == query), (name, told)

@@ -10,7 +10,7 @@ tracer_core.registry.discovery import ...`` still reaches.
 
 from __future__ import annotations
 
-from tracer_core import errors
+from tracer_core import cache, errors
 from tracer_core.api import (
     backends,
     compile,
@@ -22,6 +22,7 @@ from tracer_core.api import (
     save,
 )
 from tracer_core.contract.version import __version__
+from tracer_core.diagnosis import doctor
 from tracer_core.markers import (
     allow_in_graph,
     assume_constant_result,
@@ -40,9 +41,11 @@ __all__ = [
     "allow_in_graph",
     "assume_constant_result",
     "backends",
+    "cache",
     "compile",
     "disable",
     "disallow_in_graph",
+    "doctor",
     "errors",
     "explain",
     "graph_break",

@@ -229,14 +229,16 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
     return implementation(compiled, path)
 
 
-def load(compiled: Any, path: str | os.PathLike[str]) -> int:
+def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) -> int:
     """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first
-    call traces and compiles nothing. Returns how many entries there were. See
+    call traces and compiles nothing. Returns how many entries there were.
+
+    The file is code: one that another user owns or may write to is refused unless `trust`. See
     `tracer_core.execution.artifact`."""
     _demand_capture("load")
     from tracer_core.execution.artifact import load as implementation  # heavy: the tracer
 
-    return implementation(compiled, path)
+    return implementation(compiled, path, trust=trust)
 
 
 # Inside

@@ -61,6 +61,10 @@ class BackendError(TracerError):
         )
 
 
+class CompilerMissingError(BackendError):
+    """A backend's compiler is not there, nor what it made before: the graph runs in eager mode."""
+
+
 class BackendNotFoundError(TracerError, KeyError):
     """No installed backend has that name.
 

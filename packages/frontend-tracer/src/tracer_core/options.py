@@ -6,8 +6,11 @@ Only this module of the package reads `os.environ`.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tracer_core.errors import OptionError
 
 if TYPE_CHECKING:
     # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
@@ -37,7 +40,8 @@ class Environment:
     """The settings of the environment variables.
 
     logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
-    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR).
+    None. cache_dir: TRACER_CACHE_DIR. cache_limit: bytes of TRACER_CACHE_LIMIT. strict:
+    TRACER_STRICT. check: TRACER_CHECK (verify every IR).
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
     TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster).
     """
@@ -45,10 +49,21 @@ class Environment:
     logs: frozenset[str]
     debug: str | None
     cache_dir: str
+    cache_limit: int
     strict: bool
     check: bool
     python_guards: bool = False
     always_compiled: bool = False
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def _bytes(variable: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B|)", text.strip().upper())
+    if found is None:
+        raise OptionError(f"{variable}={text!r}: a size in bytes, or such as 500MB or 2GB")
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def env() -> Environment:
@@ -60,6 +75,7 @@ def env() -> Environment:
         logs=frozenset(name.strip() for name in get("TRACER_LOGS", "").split(",") if name.strip()),
         debug={"": None, "0": None, "1": "tracer_debug"}.get(debug, debug),
         cache_dir=get("TRACER_CACHE_DIR") or default_cache,
+        cache_limit=_bytes("TRACER_CACHE_LIMIT", get("TRACER_CACHE_LIMIT") or "2GB"),
         strict=get("TRACER_STRICT", "") not in ("", "0"),
         check=get("TRACER_CHECK", "") not in ("", "0"),
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),

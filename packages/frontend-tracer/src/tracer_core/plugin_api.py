@@ -42,9 +42,11 @@ from tracer_core.contract.specs import (
 )
 from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
+from tracer_core.engine_support.compilers import Command, compilers
 from tracer_core.errors import (
     BackendError,
     BackendNotFoundError,
+    CompilerMissingError,
     OptionError,
     TracerError,
     VerifyError,
@@ -52,13 +54,11 @@ from tracer_core.errors import (
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
-    cache_folder,
     demand_room,
-    leave_folder,
     private_folder,
 )
-from tracer_core.storage.entries import FORMAT as ENTRY_FORMAT
-from tracer_core.storage.entries import Entries, replace_file
+from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
+from tracer_core.storage.store import Folder, Store, packed, unpacked
 from tracer_core.torch_private.distributed import communicates
 from tracer_core.torch_private.names import operators
 
@@ -75,9 +75,11 @@ __all__ = [
     "BackendError",
     "BackendNotFoundError",
     "CacheLocationError",
+    "Command",
     "CompileSpec",
-    "Entries",
+    "CompilerMissingError",
     "Environment",
+    "Folder",
     "ValueClass",
     "InputSpec",
     "OptionError",
@@ -88,14 +90,15 @@ __all__ = [
     "Runner",
     "SizeSpec",
     "StageRecord",
+    "Store",
     "TracerError",
     "Training",
     "VerifyError",
     "add_value_check",
-    "cache_folder",
     "checks_indices",
     "communicates",
     "compile_graph",
+    "compilers",
     "contiguous_graph",
     "debug_folder",
     "demand_room",
@@ -104,17 +107,18 @@ __all__ = [
     "get_backend",
     "hookimpl",
     "enabled",
-    "leave_folder",
     "logger",
     "lower",
     "op_support_check",
     "note",
     "operators",
+    "packed",
     "private_folder",
     "promote",
-    "replace_file",
     "resolve",
+    "scan",
     "stage",
+    "unpacked",
     "wants_text",
 ]
 
@@ -202,6 +206,14 @@ def flex_attention() -> Any:
     argument `program` (`flex_of`, `ScalarProgram`), and what else they are made of. See
     `tracer_core.aot.flex_attention`."""
     from tracer_core.aot import flex_attention as implementation  # heavy: torch
+
+    return implementation
+
+
+def scan() -> Any:
+    """For backends with kernels for loops over slices: the operator `SCAN`, and its step as
+    a graph (`step_of`). See `tracer_core.aot.scan`."""
+    from tracer_core.aot import scan as implementation  # heavy: torch
 
     return implementation
 

@@ -34,7 +34,7 @@ class Compilation:
     around the runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes
     of its constant part. cut: the graph without repeated subgraphs; cut_late: they are looked for
     after packing; go_on_at: the stage after it. text: of the generated module; code: the part of it
-    that is executed."""
+    that is executed. in_loop: the graph is the step of a loop over slices."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
@@ -68,6 +68,7 @@ class Compilation:
     cut: Cut | None = None
     cut_late: bool = False
     go_on_at: str = ""
+    in_loop: bool = False
     replication: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from inductor_backend.autotune.matmul import matmul_kernel, tiles_of
 from inductor_backend.codegen.common.module import KernelModule
+from inductor_backend.codegen.cpp.flex_attention import kernel_of
 from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
@@ -18,6 +19,7 @@ from inductor_backend.codegen.triton.module import TritonModule, specification_o
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
+from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.target import Target
 from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
@@ -76,11 +78,19 @@ class CppCodegen(DeviceCodegen):
 
     def kernels(self, c: Compilation) -> list[Any]:
         return [
-            None
+            self._of_call(c, group)
             if body is None
             else KernelWriter(c.program, body, self._nest(c, group, body), c.sizes).write()
             for group, body in zip(c.plan.groups, c.bodies, strict=True)
         ]
+
+    @staticmethod
+    def _of_call(c: Compilation, group: Group) -> KernelText | None:
+        """Returns the kernel that is generated for an operator call, if one is."""
+        assert group.extern is not None
+        if c.choices[group.extern.name].kind != "generated":
+            return None
+        return kernel_of(c.program, group.extern, c.sizes)
 
     def _nest(self, c: Compilation, group: Group, body: KernelBody) -> Any:
         return loop_nest(c.program, body, c.sizes, self._is_column(c, group))
@@ -89,7 +99,8 @@ class CppCodegen(DeviceCodegen):
         return Arena.ALL
 
     def module(self, c: Compilation) -> CppModule:
-        return CppModule(c.program, c.memory.offsets.get)
+        prefix = f"{c.spec.name}_" if c.in_loop else ""
+        return CppModule(c.program, c.memory.offsets.get, prefix)
 
     def wrapper(self, c: Compilation) -> Wrapper:
         wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)

@@ -16,11 +16,14 @@ import torch
 
 from inductor_backend.autotune import matmul
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
+from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.cpp.native_loop import LoopShape, LoopWriter
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import printer, verify
 from inductor_backend.device_codegen import codegen_of
-from inductor_backend.ir.nodes import BufferKind
+from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import target_of
 from inductor_backend.kernels.packed_ops import name_of
@@ -31,6 +34,7 @@ from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.attention import with_own_attention
 from inductor_backend.passes.causal_mask import with_causal_masks
 from inductor_backend.passes.constant_folding import with_folded_constants
+from inductor_backend.passes.decompositions import step_products
 from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without_constants
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.fx_edit import Editor
@@ -48,18 +52,21 @@ from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.kernel_choice import choose_externs
+from inductor_backend.schedule.kernel_choice import choose_externs, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import (
     BackendError,
+    CompilerMissingError,
     CompileSpec,
+    Phase,
     Runner,
     enabled,
     env,
     note,
+    scan,
     stage,
     wants_text,
 )
@@ -155,6 +162,54 @@ def _lower(c: Compilation) -> None:
     c.program.nodes = live_nodes(c.program)
 
 
+def _loops(c: Compilation) -> None:
+    """Compiles the steps of loops over slices."""
+    nodes = {node.name: node for node in c.gm.graph.nodes}
+    for at, node in enumerate(c.program.nodes):
+        if isinstance(node, ExternNode) and node.target is scan().SCAN:
+            c.program.nodes[at] = _native(c, node, nodes[node.origin.fx], f"loop_{at}")
+
+
+def _native(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
+    """Returns the call of a loop as C++; as a loop in Python over its compiled step, where the step
+    does not run without Python."""
+    outer, carried, rows, numbers, length, reverse, _ = node.args
+    gm, sizes = scan().step_of(fx, step_products())
+    spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
+                   phase=Phase.INFERENCE)  # fmt: skip
+    step = Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=True)
+    run_stages(step, "group_runs", first="lower")
+    assert isinstance(step.module, CppModule)
+    shape = LoopShape(len(outer), len(carried), len(rows), length, reverse)
+    writer = LoopWriter(
+        name, shape, step.program, step.memory, step.choices, step.steps, step.module
+    )
+    reason = writer.why_not()
+    if reason is not None:
+        # ATen's products are faster for a step in Python
+        step = Compilation(gm, spec, c.options, SizeVars(sizes), gm)
+        run_stages(step, "module", first="lower")
+        steps = CompiledSteps(name, step.code, reason)
+        return replace(node, target=steps, args=(outer, carried, rows, numbers, length, reverse))
+    layouts = [c.program.buffers[one].layout for one in node.outputs[: len(carried)] if one]
+    dtypes = [c.program.buffers[one].dtype for one in node.outputs[: len(carried)] if one]
+    scratch = [*zip(dtypes, layouts, strict=True), (torch.uint8, Layout((step.memory.size,), (1,)))]
+    names = []
+    for number, (dtype, layout) in enumerate(scratch):
+        names.append(f"{name}_scratch_{number}")
+        c.program.buffers[names[-1]] = Buffer(names[-1], dtype, layout, BufferKind.TEMP)
+    return replace(
+        node, target=writer.write(), args=(*outer, *carried, *rows),
+        outputs=(*node.outputs, *names),
+    )  # fmt: skip
+
+
+def _loop_reasons(c: Compilation) -> str:
+    nodes = [one for one in c.program.nodes if isinstance(one, ExternNode)]
+    steps = [one.target for one in nodes if isinstance(one.target, CompiledSteps)]
+    return "\n".join(f"{one.name} is a loop in Python: {one.why}" for one in steps)
+
+
 def _inline(c: Compilation) -> None:
     if c.options.inline:
         c.not_inlined = inline(c.program, c.target.triton)
@@ -184,7 +239,8 @@ def _fuse(c: Compilation) -> None:
 
 
 def _externs(c: Compilation) -> None:
-    c.choices = choose_externs(c.program, c.sizes, codegen_of(c.target).choice)
+    rule = step_choice_of if c.in_loop else codegen_of(c.target).choice
+    c.choices = choose_externs(c.program, c.sizes, rule)
 
 
 def _bodies(c: Compilation) -> None:
@@ -281,7 +337,10 @@ def _group_runs(c: Compilation) -> None:
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
+    targets = [one.target for one in c.program.nodes if isinstance(one, ExternNode)]
+    loops = [one for one in targets if isinstance(one, NativeLoop)]
     c.module, c.sources = module, module.sources()
+    c.sources += [text for one in loops for text in one.sources]
 
 
 def _module_text(c: Compilation) -> None:
@@ -417,6 +476,7 @@ PIPELINE = (
     _pass("repeated_packed_subgraphs", _cut_late_repeats, "cpu"),
     Stage("prebuild", _prebuild, "cpu"),
     Stage("lower", _lower, "", _program, lambda c: printer.program(c.program)),
+    Stage("loops", _loops, "cpu", _program, _loop_reasons),
     Stage("inline", _inline, "", _program, lambda c: printer.inlined(c.program, c.not_inlined)),
     Stage("epilogue", _epilogue, "cpu", _program, lambda c: "\n".join(c.absorbed)),
     Stage("scatter", _scatter, "cuda"),
@@ -452,6 +512,8 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
                 item.run(c)
                 if check and item.verify is not None:
                     item.verify(c)
+            except CompilerMissingError:
+                raise
             except Exception as error:
                 detail, dump = f"{type(error).__name__}: {error}", None
                 if isinstance(error, BackendError):

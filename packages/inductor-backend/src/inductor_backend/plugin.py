@@ -15,6 +15,7 @@ BACKEND = Backend(
     ir="aten",
     decompositions="inductor_backend.passes.decompositions:decompositions",
     training=Training.FORWARD_BACKWARD,
+    keep_ops=frozenset({"tracer_core.scan.default"}),
     fuses=True,
     shapes="symbolic",
     numbers="inputs",

@@ -10,8 +10,9 @@ No recorded operator mutates its arguments. A real tensor becomes an extra input
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,6 +83,9 @@ class AtenRecorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
+        #: Whether operators skip functionalization because there are tensors of subclasses, and
+        #: whether one is being functionalized.
+        self.wraps = self._inside = False
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
@@ -91,6 +95,7 @@ class AtenRecorder(TorchDispatchMode):
         self._nodes: dict[int, torch.fx.Node] = {}
         self._alive: list[Any] = []  # ids in _nodes stay unique while their objects live
         self._constant_ids: dict[int, Any] = {}
+        self._constant_nodes: set[torch.fx.Node] = set()
         self._composite: dict[Any, bool] = {}
         self._plain: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
@@ -134,8 +139,20 @@ class AtenRecorder(TorchDispatchMode):
         """Adds an extra input for a real tensor whose fake tensor is `fake`."""
         self._constant_ids[id(tensor)] = fake
         self._alive.append(tensor)
-        self.add_input(f"constant_{len(self.constants)}", fake)
+        self._constant_nodes.add(self.add_input(f"constant_{len(self.constants)}", fake))
         self.constants.append(tensor)
+
+    def move_constants(self, at: int) -> list[torch.fx.Node]:
+        """Moves the constants behind the input `at` to before it; returns their placeholders."""
+        first = at
+        for index in range(at, len(self.placeholders)):
+            node = self.placeholders[index]
+            if node in self._constant_nodes:
+                self.placeholders[first].prepend(node)
+                for inputs in (self.placeholders, self.inputs):
+                    inputs.insert(first, inputs.pop(index))
+                first += 1
+        return self.placeholders[at:first]
 
     # Values and nodes
 
@@ -182,6 +199,12 @@ class AtenRecorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch_private.any_wrapper(types):
+            with self._functional():
+                return torch_private.handled(func, args, kwargs)
+        if self.wraps and not self._inside:
+            with self._functional():
+                return func(*args, **kwargs)
         if func is _ZERO or (self._zeros and self._stays_zero(func, args)):
             return self._zero(func, args, kwargs)
         plain = self._plain.get(func)
@@ -206,6 +229,16 @@ class AtenRecorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    @contextlib.contextmanager
+    def _functional(self) -> Iterator[None]:
+        """Functionalizes operators inside the block, and records them."""
+        before, self._inside = self._inside, True
+        try:
+            with self, torch_private.functionalization_again():
+                yield
+        finally:
+            self._inside = before
 
     def _stays_zero(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether eager's result has no memory either and is zero, also beside NaN."""

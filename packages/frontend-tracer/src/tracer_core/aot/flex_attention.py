@@ -49,9 +49,9 @@ _LIBRARY.define(
     " SymInt[] numbers, float scale, str program) -> (Tensor, Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse,"
-    " Tensor grad_out, Tensor? grad_lse, Tensor[] blocks, Tensor[] buffers, SymInt[] numbers,"
-    " float scale, str program) -> Tensor[]"
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor lse, Tensor delta,"
+    " Tensor grad_out, Tensor[] blocks, Tensor[] buffers, SymInt[] numbers, float scale,"
+    " str program) -> Tensor[]"
 )
 FORWARD = torch.ops.tracer_core.flex_attention.default
 BACKWARD = torch.ops.tracer_core.flex_attention_backward.default
@@ -265,22 +265,31 @@ def _restrided(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return packed.permute([order.index(dim) for dim in range(4)])
 
 
+def delta_of(
+    out: torch.Tensor, grad_out: torch.Tensor, grad_lse: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns delta, a number a row: the gradient of a score is its weight times (the gradient of the
+    weight - delta)."""
+    wide = working_dtype(out)
+    delta = (out.to(wide) * grad_out.to(wide)).sum(-1)
+    return delta if grad_lse is None else delta - grad_lse.to(wide) / math.log(2)
+
+
 def decomposed_backward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    out: torch.Tensor,
     lse: torch.Tensor,
+    delta: torch.Tensor,
     grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
     blocks: Sequence[torch.Tensor],
     buffers: Sequence[torch.Tensor],
     numbers: Sequence[Any],
     scale: float,
     program: str,
 ) -> list[torch.Tensor]:
-    """The backward operator in ATen operators: the gradients of query, key, value, then of
-    `Flex.differentiated`."""
+    """The backward operator in ATen operators: the gradients of query, key, value, then, in the
+    dtype of scores, of `Flex.differentiated`. delta: `delta_of`."""
     flex, wide = flex_of(program), working_dtype(query)
     one_key, one_value = key, value
     key, value = _for_each_batch(query, key), _for_each_batch(query, value)
@@ -293,10 +302,7 @@ def decomposed_backward(
     in_groups = weights.view(batch, shared, -1, columns)
     grad_value = in_groups.to(query.dtype).transpose(-2, -1) @ grouped_out.to(query.dtype)
     towards = (grouped_out.to(wide) @ value.to(wide).transpose(-2, -1)).view(weights.shape)
-    rows = (out.to(wide) * grad_out.to(wide)).sum(-1, keepdim=True)
-    if grad_lse is not None:
-        rows = rows - grad_lse.to(wide).unsqueeze(-1) / math.log(2)
-    incoming = weights * (towards - rows)
+    incoming = weights * (towards - delta.unsqueeze(-1))
     if scores.allowed is not None:
         incoming = torch.where(scores.allowed, incoming, 0.0)
     grad_scores = incoming
@@ -339,7 +345,7 @@ def _through_score(
     for one in flex.gradient.contributions:
         k = int(one.buffer[1:])
         found[k] = _added(found[k], [values[at] for at in one.at], masked(values[one.value]))
-    return grad_scores, [found[k].to(buffers[k].dtype) for k in flex.differentiated]
+    return grad_scores, [found[k] for k in flex.differentiated]
 
 
 def _added(total: torch.Tensor, at: list[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
@@ -378,18 +384,19 @@ def _backward_fake(
     query: Any,
     key: Any,
     value: Any,
-    out: Any,
     lse: Any,
+    delta: Any,
     grad_out: Any,
-    grad_lse: Any,
     blocks: Any,
     buffers: Any,
     numbers: Any,
     scale: float,
     program: str,
 ) -> Any:
-    given = [query, key, value, *(buffers[k] for k in flex_of(program).differentiated)]
-    return [torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in given]
+    read = [buffers[k] for k in flex_of(program).differentiated]
+    given = [(one, one.dtype) for one in (query, key, value)]
+    given += [(one, working_dtype(query)) for one in read]
+    return [torch.empty(one.shape, dtype=dtype, device=one.device) for one, dtype in given]
 
 
 def _backward_kernel(*args: Any) -> Any:
@@ -438,10 +445,9 @@ class _Attention(torch.autograd.Function):
             query,
             key,
             value,
-            out,
             lse,
+            delta_of(out, grad_out, grad_lse),
             grad_out,
-            grad_lse,
             blocks,
             buffers,
             numbers,
@@ -450,7 +456,7 @@ class _Attention(torch.autograd.Function):
         )
         of_buffers: list[Any] = [None] * len(buffers)
         for k, gradient in zip(flex_of(program).differentiated, found[3:], strict=True):
-            of_buffers[k] = gradient
+            of_buffers[k] = gradient.to(buffers[k].dtype)
         return *found[:3], None, None, None, None, *of_buffers
 
 

@@ -63,6 +63,12 @@ SYMBOLIC_KERNELS = frozenset(
 )  # fmt: skip
 
 
+#: What operators raise that fail on functional values.
+_ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError, ValueError, TypeError, IndexError, ArithmeticError,
+)  # fmt: skip
+
+
 class Interpretation:
     """One interpretation of a captured graph. Mutable.
 
@@ -87,6 +93,11 @@ class Interpretation:
         self.env: dict[torch.fx.Node, Any] = {}
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
         placeholders = gm.graph.find_nodes(op="placeholder")
+        #: Whether there are tensors of subclasses in the graph, whose handlers may raise anything.
+        self.wraps = any(map(torch_private.is_wrapper, values.values()))
+        self.errors = (Exception,) if self.wraps else _ERRORS
+        self.backward_errors = (Exception,) if self.wraps else (RuntimeError, ArithmeticError)
+        self.recorder.wraps = self.wraps
         self.symbolic = bool(size_origins([values[node] for node in placeholders]))
         for node in placeholders:
             _require_resolved(node, values[node])
@@ -112,6 +123,14 @@ class Interpretation:
                 yield
         finally:
             REGIONS.reset(regions)
+
+    @contextlib.contextmanager
+    def functional(self) -> Iterator[None]:
+        """Functionalizes operators inside the block. Tensors of subclasses hold functional values,
+        and are none: their operators skip functionalization, and the recorder starts it again."""
+        outside = torch_private.functionalization_off if self.wraps else contextlib.nullcontext
+        with torch_private.functionalization(), outside():
+            yield
 
     def interpret(self) -> None:
         """Runs every node, in order. Call it inside `active`."""
@@ -160,7 +179,9 @@ class Interpretation:
             return self._node(node)
         except torch_private.fake_failures():
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+        except LoweringUnsupported:
+            raise
+        except self.errors as error:
             reason = f"{node.target} fails on functional values: {first_line(error)}"
             raise LoweringUnsupported(reason, self.recorder.frame) from error
 
@@ -266,8 +287,11 @@ class Interpretation:
 
 def _require_resolved(node: torch.fx.Node, value: Any) -> None:
     """Raises LoweringUnsupported for lazily conjugated or negated tensors: a backend reads memory,
-    which holds other values.
+    which holds other values; and for tensors of subclasses.
     """
+    if isinstance(value, torch.Tensor) and torch_private.is_subclass(value):
+        reason = f"input {node.name} is a {type(value).__name__}, whose operators are nodes"
+        raise LoweringUnsupported(reason)
     if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
         raise LoweringUnsupported(
             f"input {node.name} is lazily {'conjugated' if value.is_conj() else 'negated'} (its"

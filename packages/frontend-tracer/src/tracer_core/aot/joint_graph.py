@@ -110,11 +110,16 @@ class JointLowering(Lowering):
         recorder = self.recorder
         with self.active():
             ending = self.finish()
-            inputs, plan = specs + self.extra_specs(), self.plan(ending)
-            forward = tuple(recorder.graph.nodes)
+            plan, forward = self.plan(ending), tuple(recorder.graph.nodes)
             leaves = self._leaves()
+            n_inputs = len(recorder.placeholders)
             tangents = self._tangents(ending)
             gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
+            # The forward is given the constants of the backward, too, and saves them.
+            made = recorder.move_constants(n_inputs)
+            forward = (*forward[:n_inputs], *made, *forward[n_inputs:])
+            plan = replace(plan, constants=tuple(recorder.constants))
+            inputs = specs + self.extra_specs()
             self.ending = ending
             if any(gradient is not None for gradient in gradients):
                 # A leaf that no gradient reaches is not connected in eager: the node that made it
@@ -147,12 +152,15 @@ class JointLowering(Lowering):
         values = [None if node is None else node.meta["val"] for node in tangents]
         places = torch_private.guard_locations(self.fake_mode.shape_env)
         asked = 0 if places is None else len(places.guards) + len(places.forced)
+        n_constants = len(self.recorder.constants)
         with self.active():
             wrappers = dict(self._leaves())
             leaves = [wrappers[index] for index in joint.differentiable]
             gradients = self._differentiate(self.ending, values, leaves)
         if places is not None and len(places.guards) + len(places.forced) > asked:
             raise LoweringUnsupported("the backward of some outputs alone asks for sizes anew")
+        if len(self.recorder.constants) > n_constants:
+            raise LoweringUnsupported("the backward of some outputs alone makes constants anew")
         return replace(joint, tangents=tangents, gradients=tuple(gradients))
 
     def finish(self) -> Ending:
@@ -172,7 +180,7 @@ class JointLowering(Lowering):
         if not root.requires_grad:
             return
         try:
-            with torch_private.functionalization(), torch_private.autocast_off():
+            with self.functional(), torch_private.autocast_off():
                 ones, leaves = torch.ones_like(root), [leaf for _, leaf in self._leaves()]
                 torch.autograd.grad(root, leaves, ones, True, allow_unused=True)
         except RuntimeError as error:
@@ -236,7 +244,7 @@ class JointLowering(Lowering):
         if not roots or not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
-        with torch_private.functionalization(), torch_private.autocast_off():
+        with self.functional(), torch_private.autocast_off():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
             try:
                 with torch_private.sizes_of_one_asked(
@@ -245,9 +253,11 @@ class JointLowering(Lowering):
                     found = torch_private.gradients_of(
                         [root for root, _ in roots], wrapped, leaves, retain
                     )
+            except LoweringUnsupported:
+                raise
             except torch_private.fake_failures():
                 raise
-            except (RuntimeError, ArithmeticError) as error:
+            except self.backward_errors as error:
                 # It reads values, writes in place to a wrapper, or divides by a number of elements.
                 reason = f"the backward fails on functional values: {first_line(error)}"
                 raise LoweringUnsupported(reason) from error
@@ -260,6 +270,8 @@ class JointLowering(Lowering):
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:
             raise LoweringUnsupported(f"a gradient is {gradient.layout}")
+        if torch_private.is_wrapper(gradient):
+            raise LoweringUnsupported("the gradient of a plain tensor is a tensor of a subclass")
         value = torch_private.functional_value(gradient)
         like = torch_private.functional_value(leaf)
         if Layout.of(like).dense:

@@ -30,7 +30,7 @@ from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.lazy_graph_module import Deferred
-from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step
+from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
 from tracer_core.contract.backend import Backend, resolve
@@ -200,7 +200,7 @@ class Lowering(Interpretation):
 
     def finish(self) -> Ending:
         """Interprets the captured graph, then adds outputs and writes to inputs."""
-        with torch_private.functionalization():
+        with self.functional():
             self.interpret()
         with torch.no_grad():
             writes = self._writes()
@@ -216,6 +216,7 @@ class Lowering(Interpretation):
                 self.recorder.inputs,
                 list(self.values.values()),
                 lambda value: self.wrappers[id(value)],
+                lambda value: viewed_inputs(self.gm.graph, self.values, value),
                 self.differentiates,
             )
             steps = planner.plan(_returned_values(self.gm, self.values))
@@ -307,7 +308,8 @@ class Lowering(Interpretation):
 
     def extra_specs(self) -> tuple[InputSpec, ...]:
         """Returns an InputSpec for each tensor attribute of the captured graph."""
-        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
+        first = len(self.gm.graph.find_nodes(op="placeholder"))
+        extra = self.recorder.placeholders[first : first + len(self.recorder.constants)]
         is_parameter = [isinstance(one, torch.nn.Parameter) for one in self.recorder.constants]
         roles = [Role.PARAMETER if one else Role.BUFFER for one in is_parameter]
         return tuple(

@@ -13,7 +13,7 @@ base in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
 from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.needed import pytree
 
 if TYPE_CHECKING:
     import sympy
@@ -212,14 +213,15 @@ class OutputPlanner:
     """Makes one plan. Mutable.
 
     recorder: holds the ATen graph. functional: the functional wrapper of an eager fake value (by
-    id). eager: all eager fake values of the captured graph, in order. differentiated: autograd
-    records what makes the outputs.
+    id). eager: all eager fake values of the captured graph, in order. viewed: `viewed_inputs` of an
+    eager value. differentiated: autograd records what makes the outputs.
     """
 
     recorder: AtenRecorder
     inputs: Sequence[Any]
     eager: Sequence[Any]
     functional: Callable[[Any], Any]
+    viewed: Callable[[torch.Tensor], Collection[int]]
     differentiated: bool = False
     nodes: list[torch.fx.Node] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
@@ -264,9 +266,15 @@ class OutputPlanner:
             if self.inputs[index] is value:
                 return InputItself(index)
         self._require_history(value)
+        if len(candidates) > 1:
+            # Inputs that share memory here need not do so, or lie there alike, in the next call.
+            candidates = sorted(self.viewed(value))
         possible = [i for i in candidates if self._has_gradients_of(self.inputs[i], value)]
         if not possible:
             reason = "an output shares memory with an input that it has no gradient from"
+            raise LoweringUnsupported(reason, self.recorder.frame)
+        if len(possible) > 1 and _node(value) is None:
+            reason = "an output is a view of one of several inputs that share memory"
             raise LoweringUnsupported(reason, self.recorder.frame)
         nearest = min(possible, key=lambda index: _distance(value, self.inputs[index]))
         if (
@@ -375,6 +383,39 @@ class OutputPlanner:
         self.values.append(result)
         self.sources.append(value)
         return len(self.nodes) - 1
+
+
+def viewed_inputs(
+    graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], value: torch.Tensor
+) -> set[int]:
+    """Returns the inputs, by index, that a value of a captured graph may be a view of: those from
+    which operators lead to it whose operand and result share memory."""
+    storage = torch_private.storage_id(value)
+
+    def shares(node: torch.fx.Node) -> bool:
+        return any(
+            isinstance(leaf, torch.Tensor)
+            and leaf.layout is torch.strided
+            and torch_private.storage_id(leaf) == storage
+            for leaf in pytree.tree_leaves(values[node])
+        )
+
+    inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    waiting = [node for node in graph.nodes if values.get(node) is value]
+    found: set[int] = set()
+    seen: set[torch.fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in inputs:
+            found.add(inputs[node])
+        elif node.op == "call_method":  # a view of the receiver, or the receiver itself
+            waiting += [node.args[0]]
+        else:
+            waiting += [one for one in node.all_input_nodes if shares(one)]
+    return found
 
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:

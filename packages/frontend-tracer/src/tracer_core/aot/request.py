@@ -98,7 +98,7 @@ def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSp
     earlier: dict[int, int] = {}
     specs = []
     for index, value in enumerate(values):
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or torch_private.is_jagged(value):
             specs.append(OutputSpec(None, None, None, None))
             continue
         storage = torch_private.storage_id(value)

@@ -27,11 +27,17 @@ SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def as_plain(value: Any) -> Any:
     """Returns the number if a SymInt's expression is constant; returns anything else as it is."""
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, torch.SymInt) and not torch_private.is_nested_int(value):
         expr = value.node.expr
         if expr.is_number:
             return int(expr)
     return value
+
+
+def as_expression(value: Any) -> Any:
+    """Returns the expression of a SymInt, which can be compared without a guard; anything else as it
+    is."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def free_symbols(value: Any) -> set[sympy.Symbol]:
@@ -45,7 +51,7 @@ def free_symbols(value: Any) -> set[sympy.Symbol]:
     return {
         symbol
         for part in parts
-        if isinstance(part, SYM_TYPES)
+        if isinstance(part, SYM_TYPES) and not torch_private.is_nested_int(part)
         for symbol in part.node.expr.free_symbols
     }
 

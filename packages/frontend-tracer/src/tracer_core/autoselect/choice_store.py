@@ -1,7 +1,6 @@
 """Choices on disk: the fastest correct candidate for a graph, a machine and a set of versions.
 
-A file is written whole or not at all; an unreadable one counts as missing, with a line in the log
-``cache``. A stored choice only saves benchmarking: it is still verified against eager.
+A stored choice only saves benchmarking: it is still verified against eager.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -24,9 +22,11 @@ from tracer_core.autoselect.choice import Choice, from_json
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.version import __version__
 from tracer_core.debug.logs import logger, note
-from tracer_core.storage.cache_location import CacheLocationError, private_folder
+from tracer_core.storage.cache_location import CacheLocationError
+from tracer_core.storage.store import Store
 
 log = logger("cache")
+_STORE = Store("auto")
 
 
 def key_of(captured: CapturedGraph, plan: Plan) -> str:
@@ -96,12 +96,12 @@ def processor() -> str:
 def recall(key: str, graph: str) -> Choice | None:
     """Returns the choice stored under a key, or None."""
     try:
-        path = private_folder("auto")[0] / f"{key}.json"
-        found = from_json(graph, json.loads(path.read_text()))
-    except FileNotFoundError:
-        note("cache", "auto %s: miss: no choice of an earlier process", key)
-        return None
-    except (CacheLocationError, OSError, ValueError) as error:
+        data = _STORE.read(key)
+        if data is None:
+            note("cache", "auto %s: miss: no choice of an earlier process", key)
+            return None
+        found = from_json(graph, json.loads(data))
+    except (CacheLocationError, ValueError) as error:
         log.warning("auto %s: miss: %s", key, error)
         return None
     note("cache", "auto %s: hit: %s", key, found.chosen)
@@ -111,10 +111,6 @@ def recall(key: str, graph: str) -> Choice | None:
 def keep(key: str, choice: Choice) -> None:
     """Stores a choice; a failure is logged, and the next process benchmarks again."""
     try:
-        folder, _ = private_folder("auto")
-        descriptor, name = tempfile.mkstemp(dir=folder, suffix=".part")
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(choice.to_json(), file, indent=1)
-        os.replace(name, folder / f"{key}.json")
-    except (CacheLocationError, OSError) as error:
+        _STORE.write(key, json.dumps(choice.to_json(), indent=1).encode())
+    except CacheLocationError as error:
         log.warning("auto %s: not kept: %s", key, error)

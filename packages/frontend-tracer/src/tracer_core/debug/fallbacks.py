@@ -18,7 +18,7 @@ from tracer_core.debug.stages import stage
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: its name. backend: that was
+    """kind: ``"training"``, ``"lowering"``, ``"unsupported"`` or ``"toolchain"``. graph: its name. backend: that was
     asked for. reason: for users. refused: (operator, reason) of each operator that the backend
     refused."""
 

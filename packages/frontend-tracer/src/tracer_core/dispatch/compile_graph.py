@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,9 @@ from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
+from tracer_core.aot.scan import KEPT, has_scans
 from tracer_core.aot.static_shapes import PerSize, has_symbols
+from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import Cut, has_marks
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Selection
@@ -44,8 +47,8 @@ from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
-from tracer_core.errors import BackendError
-from tracer_core.options import CompileConfig
+from tracer_core.errors import BackendError, CompilerMissingError
+from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
@@ -76,6 +79,8 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGra
 
 def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     backend = config.backend
+    if backend.ir != "torch" and holds_wrappers(captured.gm):
+        return _of_wrappers(captured, config)
     is_step = backend.ir != "torch" and calls_autograd(captured.gm)
     if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
         reason = (
@@ -93,12 +98,39 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())
-        return build(captured, config)
+        with _scans(captured, config, differentiate=is_step or captured.needs_grad):
+            return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
+
+
+def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where its inputs or outputs are tensors of subclasses."""
+    try:
+        plain, boundary = desugared(captured)
+    except LoweringUnsupported as error:
+        return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
+    compiled = _compiled(plain, config)
+    return CompiledGraph(
+        boundary.around(compiled.run),
+        mutated_on_error=boundary.input_indices(compiled.mutated_on_error),
+        fallback=compiled.fallback,
+    )
+
+
+def _scans(
+    captured: CapturedGraph, config: CompileConfig, differentiate: bool
+) -> AbstractContextManager[None]:
+    """Context in which a graph's scans are lowered to the operator, if the backend keeps it."""
+    if KEPT not in config.backend.keep_ops or not has_scans(captured.gm.graph):
+        return nullcontext()
+    from tracer_core.aot.scan_lowering import lowered_scans  # heavy: only scans pay for it
+
+    request = _request(captured, config)
+    return lowered_scans(captured.gm, captured.real_inputs, request, differentiate)
 
 
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -225,8 +257,14 @@ def _compile_lowered(
     it.
     """
     backend, name = config.backend, captured.name
+    missing = None
     with stage("compile", graph=name):
-        runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
+        try:
+            runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
+        except CompilerMissingError as error:
+            if env().strict:
+                raise
+            runner, refused, missing = compile_eager(lowered.graph, lowered.spec), (), error.detail
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
     own = lowered.ir == "torch" and backend.compile is compile_eager
@@ -237,6 +275,9 @@ def _compile_lowered(
     fallback = artifacts = None
     if refused:
         fallback = Fallback("unsupported", name, backend.name, refused.reason, refused.operators)
+        report(fallback)
+    elif missing is not None:
+        fallback = Fallback("toolchain", name, backend.name, f"graphs run in eager mode: {missing}")
         report(fallback)
     elif functional:
         artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)

@@ -1,9 +1,10 @@
-"""Saves captured cache entries to a JSON file and loads them in another process without tracing.
+"""Saves captured cache entries to a file and loads them in another process without tracing.
 
-The file holds the generated text of every entry (guards, fetches, side effects, result), how to
-find each constant again (`portable`), hashes of the code that was followed, and the backend's own
-serialized graph. Nothing is unpickled. A file made by other versions, or whose code has changed
-since, is rejected with the reason; so is each entry that cannot be stored.
+The file is code, and is treated so: see `load`. It holds the generated text of every entry (guards,
+fetches, side effects, result), how to find each constant again (`portable`), hashes of the code
+that was followed, and the backend's own serialized graph. Nothing is unpickled. A file made by
+other versions, or whose code has changed since, is rejected with the reason; so is each entry that
+cannot be stored.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.guards.guard_cache import GuardCache
+from tracer_core.storage.cache_location import not_private
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +77,24 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
                     entries.append(_entry(key, record, function))
                 except NotPortable as error:
                     left_out.append((record.name, str(error)))
-    document = {"format": FORMAT, "made_by": _versions(function), "entries": entries}
-    _write(path, json.dumps(document, indent=1))
+    content = json.dumps({"made_by": _versions(function), "entries": entries}, indent=1)
+    head = json.dumps({"format": FORMAT, "sha256": hashlib.sha256(content.encode()).hexdigest()})
+    _write(path, f"{head}\n{content}")
     return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
 
 
-def load(compiled: Any, path: str | os.PathLike[str]) -> int:
+def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) -> int:
     """Adds the cache entries stored at `path` to `compiled` and returns their number.
 
-    Raises StoredError if the file is damaged, was made by other versions or for another function or
-    backend, or if code that was followed has changed since.
+    The file is code: whoever wrote it can run anything in this process. So it must belong to this
+    user or to root, and no other user may be able to write to it; `trust` waives that.
+
+    Raises StoredError if the file is another user's, damaged, was made by other versions or for
+    another function or backend, or if code that was followed has changed since.
     """
     function = _compiled_function(compiled)
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        entries = document["entries"]
-        if document["format"] != FORMAT:
-            raise StoredError(f"{path}: format {document['format']}, this version reads {FORMAT}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoredError(f"{path} cannot be read ({error}); store the entries again") from error
+    document = _read(path, trust)
+    entries = document["entries"]
     here = _versions(function)
     for what, value in document["made_by"].items():
         if here.get(what) != value:
@@ -106,6 +106,27 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
         table = function._starts if start else function._segments
         table.setdefault(key, GuardedCache(key)).add_loaded(attempt)
     return len(loaded)
+
+
+def _read(path: str | os.PathLike[str], trust: bool) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            problem = not_private(os.fstat(file.fileno()), root_too=True)
+            if problem is not None and not trust:
+                raise StoredError(
+                    f"{path}: it {problem}, and what is loaded is code: whoever wrote it can run"
+                    " anything in this process. load(..., trust=True) loads it all the same"
+                )
+            first, _, content = file.read().partition(b"\n")
+        head = json.loads(first)
+        if head["format"] != FORMAT:
+            raise StoredError(f"{path}: format {head['format']}, this version reads {FORMAT}")
+        if head["sha256"] != hashlib.sha256(content).hexdigest():
+            raise ValueError("its checksum is wrong")
+        document: dict[str, Any] = json.loads(content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoredError(f"{path} cannot be read ({error}); store the entries again") from error
+    return document
 
 
 def _compiled_function(compiled: Any) -> CompiledFunction:
@@ -132,8 +153,14 @@ def _versions(function: CompiledFunction) -> dict[str, str]:
 def _write(path: str | os.PathLike[str], text: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 # -- one cache entry

@@ -35,6 +35,7 @@ from tracer_core.errors import (
     RecompileLimitWarning,
     TracerError,
 )
+from tracer_core.execution.branch_profile import ALIKE, outcome
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
@@ -47,8 +48,14 @@ from tracer_core.execution.profitability import (
     Verdict,
 )
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
+from tracer_core.fx_capture.dynamic_shapes import Outcome
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import AssertionFailed, DataDiffers, SizeDiffers
+from tracer_core.fx_capture.unbacked import (
+    ASSERTIONS,
+    AssertionFailed,
+    DataDiffers,
+    SizeDiffers,
+)
 from tracer_core.guards.explanation import Failed
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
@@ -187,6 +194,10 @@ class CompiledFunction:
         return not torch.cuda.is_initialized() and not (
             world and torch.distributed.get_world_size() > 1
         )
+
+    def is_broken(self) -> bool:
+        """Returns whether there are graph breaks in the function."""
+        return bool(self.breaks)
 
     def whole(self, key: Any, region: Region) -> Run:
         """Returns what makes a whole compiled call, or returns MISS."""
@@ -335,7 +346,11 @@ class CompiledFunction:
             segment.other_data[error.refuses] += 1
             if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
                 segment.forget()
-                segment.seen.refused.add(error.refuses)
+                if error.refuses == ASSERTIONS and segment.seen.outcomes:
+                    segment.seen.outcomes = ()
+                    segment.other_data[ASSERTIONS] = 0
+                else:
+                    segment.seen.refused.add(error.refuses)
 
     def _capture_start(
         self,
@@ -401,12 +416,14 @@ class CompiledFunction:
         on."""
         exit: Exit | None = None
         state: Any = ()
+        watch = self._watch(args, kwargs)
         #: How many regions in a row ran no graph; the fewest frames at the later ones.
         n_plain, fewest = 0, sys.maxsize
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
             n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
+            asked = watch is not None and watch.ask(suspended)
             state = ()  # what the program has dropped must be able to die in the next instruction
             try:
                 exit, state = suspended.transition.run(suspended)
@@ -415,7 +432,11 @@ class CompiledFunction:
             except BaseException as error:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
             if exit is None:
+                if watch is not None:
+                    self._expect(watch)
                 return state
+            if watch is not None and not asked:
+                watch.begin(exit.segment)
             if n_plain > _MANY_PLAIN:
                 fewest = min(fewest, len(exit.layouts))
                 if n_plain > 2 * _MANY_PLAIN and len(exit.layouts) == fewest:
@@ -432,8 +453,38 @@ class CompiledFunction:
                 result = self._miss_inside(exit, held, traced, (args, kwargs))
                 state = held.pop() if held else ()  # from which a graph that raised goes on
             if type(result) is not Suspended:
+                if watch is not None:
+                    self._expect(watch)
                 return result
             suspended = result
+
+    # -- branches that follow data --
+
+    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Watch | None:
+        """Returns what notes how branches go in this call; None where nothing is to be expected of
+        them: the user chose how it is compiled, or a graph that takes the wrong way could not be
+        left (an index out of bounds on CUDA, a collective)."""
+        start = self._starts.get((len(args), *kwargs))
+        if start is None or start.profile.is_over:
+            return None
+        may = self.config.native_if_faster and not self._must_compile() and self.may_measure()
+        if not may or not _can_trace():
+            start.profile.is_over = start.profile.is_over or not may
+            return None
+        return _Watch(start)
+
+    def _expect(self, watch: _Watch) -> None:
+        """Has the regions whose branches went the same way in several calls captured again."""
+        for segment, answers in watch.found():
+            expected = segment.profile.note(answers)
+            if expected and ASSERTIONS not in segment.seen.refused:
+                reason = f"{len(expected)} branches on tensors went the same way in {ALIKE} calls"
+                events.recompile(
+                    function=_name(self.function), reason=reason, count=len(segment.entries)
+                )
+                with _LOCK:
+                    segment.seen.outcomes = expected
+                    segment.forget()
 
     def _miss_inside(
         self,
@@ -578,6 +629,19 @@ class CompiledFunction:
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
         """Does `_capture`, which counts it."""
+        if not segment.seen.outcomes:
+            return self._traced(segment, start, state)
+        try:
+            return self._traced(segment, start, state, expecting=True)
+        except _Unexpected:
+            segment.seen.outcomes = ()
+        return self._traced(segment, start, state)
+
+    def _traced(
+        self, segment: GuardedCache, start: Any, state: Any, expecting: bool = False
+    ) -> Callable[[Any], Any] | None:
+        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured, since a trace
+        that expects less may be."""
         global _tracing
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
@@ -587,21 +651,17 @@ class CompiledFunction:
                     start, state, self.config, segment.seen, name, self._natives, self._answers
                 )
             give_back_free_memory()
-        except UserError as error:
-            if isinstance(error.__cause__, RunNatively):
-                if self.config.fullgraph:
-                    raise self._not_captured(str(error.__cause__)) from error.__cause__
-                return self._run_natively(error.__cause__, segment, start, state)
-            segment.raised = error.__cause__
-            return None
-        except Abandoned as error:
-            self._give_up(segment, str(error))
-            return None
+        except (UserError, Abandoned) as error:
+            if expecting:
+                raise _Unexpected from error
+            return self._not_traced(error, segment, start, state)
         except (TracerError, KeyboardInterrupt):
             raise
         except Exception as error:
             if env().strict:
                 raise
+            if expecting:
+                raise _Unexpected from error
             if self.config.fullgraph:
                 raise self._not_captured(f"internal error: {error!r}") from error
             logger().warning(
@@ -616,6 +676,21 @@ class CompiledFunction:
         segment.add(record.attempt, state)
         self._compare_again()
         return record.attempt
+
+    def _not_traced(
+        self, error: UserError | Abandoned, segment: GuardedCache, start: Any, state: Any
+    ) -> Callable[[Any], Any] | None:
+        """Does what follows from a trace that ended without an entry; see `_capture`."""
+        cause = error.__cause__
+        if isinstance(error, Abandoned):
+            self._give_up(segment, str(error))
+            return None
+        if isinstance(cause, RunNatively):
+            if self.config.fullgraph:
+                raise self._not_captured(str(cause)) from cause
+            return self._run_natively(cause, segment, start, state)
+        segment.raised = cause
+        return None
 
     def _run_natively(
         self, found: RunNatively, segment: GuardedCache, start: Any, state: Any
@@ -719,6 +794,37 @@ class CompiledFunction:
     def breaks(self) -> list[BreakRecord]:
         """Returns the graph breaks found so far."""
         return [record.break_ for record in self.records if record.break_ is not None]
+
+
+class _Unexpected(Exception):
+    """A trace that expects answers captured nothing."""
+
+
+class _Watch:
+    """How branches that follow data go in one call. Mutable. segment: where the call begins."""
+
+    def __init__(self, segment: GuardedCache) -> None:
+        #: Code regions, each with the number of answers before it.
+        self._segments: list[tuple[GuardedCache, int]] = [(segment, 0)]
+        self._answers: list[Outcome] = []
+
+    def begin(self, segment: GuardedCache | None) -> None:
+        """Notes a code region that does not begin behind such a branch, if it was captured."""
+        if segment is not None:
+            self._segments.append((segment, len(self._answers)))
+
+    def ask(self, suspended: Suspended) -> bool:
+        """Notes the answer that the instruction at a graph break will get, if it asks for one."""
+        layouts, values = suspended.transition.layouts, suspended.values
+        found = outcome(layouts, values) if _can_trace() else None
+        if found is not None:
+            self._answers.append(found)
+        return found is not None
+
+    def found(self) -> list[tuple[GuardedCache, list[Outcome]]]:
+        """Returns the code regions, each with all answers behind it: a trace that answers one more
+        question may have no break that made the next region begin there."""
+        return [(segment, self._answers[n:]) for segment, n in self._segments]
 
 
 def _can_trace() -> bool:

@@ -21,6 +21,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
+from tracer_core.aot.subclasses import inner_tensor
 from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
@@ -352,6 +353,8 @@ class Generator:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or uses_rng(node):
                 continue
+            if torch_private.is_wrapper(value):  # its handlers have run where it is lowered
+                continue
             if any(map(is_data_size, value.shape)):
                 continue  # an output shows its sizes
             if value.requires_grad:
@@ -390,9 +393,15 @@ class Generator:
             entry.check_late(condition)
         for condition in self._offset_conditions():
             entry.check_late(condition)
-        # The inputs that a graph mutates must still share memory with the same other inputs.
+        # The inputs that a graph mutates must still share memory with the same other inputs, and
+        # with the same tensors whose values were read before the graph.
         if self._mutated_inputs():
-            entry.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
+            # A wrapper has no memory; its inner tensors are inputs too.
+            plain = (
+                one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)
+            )
+            tensors = {one.source: one.value for one in plain} | tracer.recorder.read_early
+            entry.check_memory({source: memory(value) for source, value in tensors.items()})
         self._distinct_guards()
 
     def _offset_conditions(self) -> list[Relation]:
@@ -533,4 +542,4 @@ def _input_spec(given: GraphInput) -> InputSpec:
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
-_UNUSED_GONE = frozenset({getattr, operator.getitem})
+_UNUSED_GONE = frozenset({getattr, operator.getitem, inner_tensor})

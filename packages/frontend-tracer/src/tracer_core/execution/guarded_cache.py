@@ -25,6 +25,7 @@ from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.execution.branch_profile import BranchProfile
 from tracer_core.execution.entry_codegen import DIRECT_ROOTS
 from tracer_core.fx_capture.dynamic_shapes import Seen
 from tracer_core.guards.object_layout import weak_reference_offset
@@ -120,11 +121,12 @@ class GuardedCache:
     captured for any object. raised: by the last trace. loose: entries captured for no object, or for
     a dead one. other_data: how often unbacked SymInts or assertions differed from what a graph was
     captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
+    profile: how branches that follow data went in the calls.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "_at", "_roots", "_recent",
+    "other_data", "profile", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -136,6 +138,7 @@ class GuardedCache:
         self.raised: BaseException | None = None
         self.loose = 0
         self.other_data: Counter[str] = Counter()
+        self.profile = BranchProfile()
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()

@@ -5,9 +5,10 @@ right, so each measured call runs one of them, whole, and its result is the prog
 twice, and nothing is thrown away.
 
 `TimedRegion` stands in for the guarded cache in the table of starts. It waits until calls capture
-nothing any more, lets `SAMPLES` calls of each way take turns, compares medians and gives its place
-to the cache or to an `EagerRegion`. A settled compiled call therefore costs nothing more. An entry
-captured later begins the next comparison, each after twice as many calls as the one before.
+nothing any more, lets up to `SAMPLES` calls of each way take turns, compares medians and gives its
+place to the cache or to an `EagerRegion`. A settled compiled call therefore costs nothing more. An
+entry captured later, or samples that contradict one another, begin the next comparison, each after
+twice as many calls as the one before.
 """
 
 from __future__ import annotations
@@ -29,19 +30,24 @@ use_own_builtins(globals())
 
 #: Seconds, of any origin. Tests put another clock here.
 clock: Callable[[], float] = time.perf_counter
+#: The same where PyTorch computes in the calling thread alone: what other processes do meanwhile is
+#: no property of a call.
+thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
-SETTLED, MOST_SETTLED = 16, 4096
+SETTLED, MOST_SETTLED = 8, 4096
 #: Measured calls of each way. Before them `WARM` calls of each do not count: eager mode may have
 #: caches to fill.
-SAMPLES, WARM = 16, 2
+SAMPLES, WARM = 16, 4
 #: The share of an eager call by which a compiled one must be slower, and the share of all pairs of
 #: samples in which it must be.
 MARGIN, MOST_PAIRS = 0.05, 0.8
-#: A compiled call of more seconds computes so much that entering it does not matter.
-MOST_SECONDS = 0.1
-#: After so many samples of each way the comparison ends if the compiled way leads by this factor.
-EARLY, LEAD = 4, 0.8
+#: A compiled call of more seconds computes so much that entering it does not matter; with graph
+#: breaks, where it is entered again and again, one of so many.
+MOST_SECONDS, MOST_BROKEN_SECONDS = 0.1, 1.0
+#: After so many samples of each way the comparison ends if the median of one leads by this factor
+#: and no sample of the other is as short as its longest.
+EARLY, LEAD = 6, 0.8
 #: One in so many eager calls is timed; where two such in a row took this factor longer than the
 #: measured ones, the program is another one now.
 WATCHED, SLOWER = 64, 3.0
@@ -54,12 +60,14 @@ Run = Callable[[Any], Any]
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """compiled, eager: median seconds of a call. native: the function runs in eager mode from now
-    on. with_backward: what was compared is the time from call to call."""
+    on. with_backward: what was compared is the time from call to call. unclear: eager mode has the
+    better median, but other samples contradict it."""
 
     compiled: float
     eager: float
     native: bool
     with_backward: bool = False
+    unclear: bool = False
 
     def __str__(self) -> str:
         what = " from call to call, backward included" if self.with_backward else " a call"
@@ -83,6 +91,9 @@ class Host(Protocol):
     def may_measure(self) -> bool:
         """Returns whether the two ways may take turns in this process."""
 
+    def is_broken(self) -> bool:
+        """Returns whether there are graph breaks in the function."""
+
     def whole(self, key: Any, region: Region) -> Run:
         """Returns what makes the whole compiled call, or returns MISS."""
 
@@ -104,6 +115,11 @@ class Host(Protocol):
 _current: weakref.ref[TimedRegion] | None = None
 
 
+def _call_clock() -> Callable[[], float]:
+    alone = clock is time.perf_counter and torch.get_num_threads() == 1
+    return thread_clock if alone else clock
+
+
 def _second_half(n: int) -> bool:
     """Returns the n-th term of the Thue-Morse sequence: each way gets half of the calls of a
     program that repeats two, three or four kinds of calls, where plain turns would give one way all
@@ -117,12 +133,12 @@ class TimedRegion:
 
     __slots__ = ("_host", "_key", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
     "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used", "_is_long",
-                 "__weakref__")  # fmt: skip
+                 "_clock", "__weakref__")  # fmt: skip
 
     def __init__(self, host: Host, key: Any, region: Region, wait: int) -> None:
         self._host, self._key, self._region, self._wait = host, key, region, wait
         self._eager, self._whole = host.eager(key), host.whole(key, region)
-        self._used, self._is_long = 0.0, 0
+        self._used, self._is_long, self._clock = 0.0, 0, clock
         self._captures = host.n_captures
         self._begin_anew()
 
@@ -170,13 +186,14 @@ class TimedRegion:
             self._left = SETTLED
             return False
         _current, self._used = weakref.ref(self), clock()
+        self._clock = _call_clock()
         self._thread, self._grad = threading.get_ident(), torch.is_grad_enabled()
         return True
 
     def _measured(self, state: Any) -> Any:
         """Makes one call, in the way whose turn it is, and notes how long it took."""
         native = self._way = _second_half(self._n)
-        start = self._used = clock()
+        start, self._used = self._clock(), clock()
         last, self._last = self._last, None  # another thread's call may forget it meanwhile
         if last is not None:
             begun, way = last
@@ -185,7 +202,7 @@ class TimedRegion:
             result = self._eager(state) if native else self._whole(state)
         finally:
             self._way = None
-        seconds = clock() - start
+        seconds = self._clock() - start
         if result is MISS:
             return MISS
         self._n += 1
@@ -197,18 +214,21 @@ class TimedRegion:
         return result
 
     def _judge(self, last: float) -> None:
-        compiled, eager = self._seconds
-        few = min(len(compiled), len(eager))
-        if self._n == 1 and last > MOST_SECONDS:  # the first one, which is compiled
+        compiled, eager = times = self._periods if self._backward else self._seconds
+        if self._n == 1 and self._is_too_long(last):  # the first one, which is compiled
             self._is_long += 1
             self._begin_anew()
             if self._is_long > 1:  # not by chance
                 self._end(Verdict(last, 0.0, False), tell=False)
-        elif few == EARLY and statistics.median(compiled) < LEAD * statistics.median(eager):
-            self._end(Verdict(statistics.median(compiled), statistics.median(eager), False))
-        elif few >= SAMPLES:
-            times = self._periods if self._backward else self._seconds
-            self._end(verdict(*times, min(eager), self._backward))
+        elif min(map(len, times)) == EARLY and (leads(compiled, eager) or leads(eager, compiled)):
+            ours, theirs = map(statistics.median, times)
+            self._end(Verdict(ours, theirs, theirs < ours, self._backward))
+        elif min(map(len, self._seconds)) >= SAMPLES:
+            self._end(verdict(*times, min(self._seconds[True]), self._backward))
+
+    def _is_too_long(self, seconds: float) -> bool:
+        most = MOST_BROKEN_SECONDS if self._host.is_broken() else MOST_SECONDS
+        return seconds > most
 
     def _end(self, found: Verdict, tell: bool = True) -> None:
         global _current
@@ -216,10 +236,12 @@ class TimedRegion:
         region = self._region
         if found.native:
             typical = statistics.median(self._seconds[True])
-            region = EagerRegion(self._host, self._key, region, self._grad, typical)
-        self._host.put(self._key, self, region)
+            region = EagerRegion(self._host, self._key, region, self._grad, typical, self._clock)
         if tell:
             self._host.decided(found)
+        if found.unclear:
+            region = self._host.timed(self._key, region)
+        self._host.put(self._key, self, region)
 
 
 def verdict(
@@ -227,16 +249,21 @@ def verdict(
 ) -> Verdict:
     """Compares samples of the two ways. call: the seconds of an eager call, of which `MARGIN` is
     taken. Eager mode wins only if medians, sums without the largest samples, and most pairs agree:
-    calls of different kinds or a busy machine leave the function compiled."""
+    calls of different kinds or a busy machine leave the function compiled for now."""
     ours, theirs = _median(compiled), _median(eager)
     pairs = sum(a > b for a in compiled for b in eager)
+    is_slower = ours - theirs > MARGIN * call and _mean(compiled) > _mean(eager)
     native = (
         len(compiled) >= SAMPLES // 2 <= len(eager)
-        and ours - theirs > MARGIN * call
-        and _mean(compiled) > _mean(eager)
+        and is_slower
         and pairs >= MOST_PAIRS * len(compiled) * len(eager)
     )
-    return Verdict(ours, theirs, native, with_backward)
+    return Verdict(ours, theirs, native, with_backward, unclear=is_slower and not native)
+
+
+def leads(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Returns whether one way is so much faster that no more samples are needed."""
+    return max(one) < min(other) and statistics.median(one) < LEAD * statistics.median(other)
 
 
 def _median(samples: Sequence[float]) -> float:
@@ -266,11 +293,29 @@ class EagerRegion:
     """Runs the calls of a start in eager mode, because that is faster. Mutable: it times a call now
     and then."""
 
-    __slots__ = ("_host", "_key", "_region", "_grad", "_usual", "_eager", "_left", "_slow")
+    __slots__ = (
+        "_host",
+        "_key",
+        "_region",
+        "_grad",
+        "_usual",
+        "_clock",
+        "_eager",
+        "_left",
+        "_slow",
+    )
 
-    def __init__(self, host: Host, key: Any, region: Region, grad: bool, usual: float) -> None:
+    def __init__(
+        self,
+        host: Host,
+        key: Any,
+        region: Region,
+        grad: bool,
+        usual: float,
+        clock: Callable[[], float],
+    ) -> None:
         self._host, self._key, self._region = host, key, region
-        self._grad, self._usual = grad, usual
+        self._grad, self._usual, self._clock = grad, usual, clock
         self._eager = host.eager(key)
         self._left, self._slow = WATCHED, False
 
@@ -286,9 +331,9 @@ class EagerRegion:
             self._host.put(self._key, self, self._region)
             return self._region.run(state)
         self._left = WATCHED
-        start = clock()
+        start = self._clock()
         result = self._eager(state)
-        slow = clock() - start > SLOWER * self._usual
+        slow = self._clock() - start > SLOWER * self._usual
         if slow and self._slow:
             self._host.put(self._key, self, self._host.timed(self._key, self._region))
         elif slow:

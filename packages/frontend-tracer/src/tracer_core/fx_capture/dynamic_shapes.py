@@ -6,6 +6,7 @@ Module tensors (parameters, buffers) and sizes 0 and 1 stay static.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,15 +20,26 @@ from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one question about a tensor's value was answered with. code, at: the instruction."""
+
+    code: types.CodeType
+    at: int
+    answer: bool
+
+
 @dataclass(slots=True)
 class Seen:
     """What the cache entries of one code region were specialized on. Mutable. shapes, numbers:
     source expression -> the values of each entry. refused: symbols that the backend or later calls
-    turned out not to support."""
+    turned out not to support. outcomes: what the next trace expects of the branches that follow
+    data, in order."""
 
     shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     numbers: dict[str, list[int | float]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    outcomes: tuple[Outcome, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.shapes or self.numbers or self.refused)

@@ -116,6 +116,16 @@ class Fakes:
                 self._uses[torch_private.storage_id(real)] += 1
         return found
 
+    def adopt(self, real: torch.Tensor, fake: Any) -> None:
+        """Takes a tensor of a subclass whose inner tensors are fakes as the fake of a real one."""
+        self._fake[id(real)], self._real[id(fake)] = fake, real
+        self._alive.append(real)
+        self._versions[id(fake)] = writes(fake)
+
+    def known(self, real: torch.Tensor) -> Any:
+        """Returns the fake of a real tensor; None before it is used."""
+        return self._fake.get(id(real))
+
     def shares_memory(self, real: torch.Tensor) -> bool:
         """Returns whether another input aliases this input's storage."""
         return self._uses[torch_private.storage_id(real)] > 1

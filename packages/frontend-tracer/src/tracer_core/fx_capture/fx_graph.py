@@ -66,14 +66,24 @@ class WrittenGraph:
 
     def fake(self, real: torch.Tensor) -> Any:
         """Returns the fake of an input tensor; makes its placeholder at the first use."""
-        source = self.source_of(real)
-        if source is None:
-            reason = f"a tensor of shape {tuple(real.shape)} made outside the trace"
-            raise Break("real_tensor_in_trace", reason)
+        source = self._source(real)
         fake = self.fakes.of(real, source.name, self._dims_of(real))
         if id(fake) not in self._nodes:
             self.placeholder(source, real, fake)
         return fake
+
+    def wrapper(self, real: torch.Tensor, fake: Any) -> Any:
+        """Makes a tensor of a subclass an input. fake: one of its class that holds fakes."""
+        self.fakes.adopt(real, fake)
+        self.placeholder(self._source(real), real, fake)
+        return fake
+
+    def _source(self, real: torch.Tensor) -> Source:
+        source = self.source_of(real)
+        if source is None:
+            reason = f"a tensor of shape {tuple(real.shape)} made outside the trace"
+            raise Break("real_tensor_in_trace", reason)
+        return source
 
     def as_fake(self, tensor: torch.Tensor) -> Any:
         if torch_private.is_fake(tensor) or id(tensor) in self._nodes:

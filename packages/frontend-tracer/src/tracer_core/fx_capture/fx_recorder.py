@@ -109,6 +109,8 @@ class Recorder(WrittenGraph):
         #: Settings that the program changed; autocast levels and devices that it entered; contexts
         #: to close at the end of the trace.
         self.settings_written: set[str] = set()
+        #: Tensors whose values are read before the graph runs.
+        self.read_early: dict[Source, torch.Tensor] = {}
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
@@ -432,7 +434,9 @@ def _is_element(index: Any) -> bool:
 def _unlike_a_graph_value(value: Any) -> bool:
     """Returns whether a tensor is nested or quantized, without the sizes and strides the tracer
     needs."""
-    return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
+    if not isinstance(value, torch.Tensor) or torch_private.is_jagged(value):
+        return False
+    return value.is_nested or value.dtype in _QUANTIZED
 
 
 def _without_weights(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

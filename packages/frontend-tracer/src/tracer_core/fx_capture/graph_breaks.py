@@ -75,8 +75,8 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "tensor_subclass": BreakDoc(
         "a tensor is sparse, nested, quantized or distributed, or a tensor of a subclass with"
-        " __torch_dispatch__ requires grad, is used under autocast or torch.func, or is made without"
-        " Python code",
+        " __torch_dispatch__ carries gradients and is written to, is used under torch.func, or is made"
+        " without Python code",
         "use plain tensors, or run operators of such a tensor under torch.no_grad()",
     ),
     "tensor_metadata_mutation": BreakDoc(

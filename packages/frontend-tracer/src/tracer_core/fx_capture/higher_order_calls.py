@@ -7,7 +7,7 @@ autograd.Function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import flex_attention
 from tracer_core.aot.rng import REGIONS
+from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.torch_private.needed import pytree
 
@@ -64,7 +65,7 @@ class CheckpointCall(Target):
         if not torch.is_grad_enabled():
             return self.graph(*inputs)  # no backward, so no recomputation
         values, options = list(inputs), self.options
-        if any(map(_is_lowered, inputs)):
+        if any(map(is_lowered, inputs)):
             # What is kept changes no result; a graph that is lowered decides that later.
             options = {name: one for name, one in options.items() if name != "context_fn"}
         region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
@@ -210,18 +211,16 @@ class WhileCall(Target):
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
 
 
-#: Steps of the longest loop over slices that is unrolled where the graph is lowered.
-_UNROLLED = 256
+#: Steps of the longest loop over slices that is unrolled where the graph is lowered; of one for a
+#: backend that keeps the operator.
+_UNROLLED, _SHORT = 256, 4
 
 
 @dataclass(eq=False)
-class ScanCall(Target):
+class ScanCall(CapturedScan, Target):
     """Runs a loop over the slices of tensors: step(outer..., carried..., slices...) -> (carried...,
     parts...), whose parts are stacked. Takes (outer..., carried..., tensors...)."""
 
-    step: torch.fx.GraphModule
-    n_outer: int
-    n_carried: int
     title = "scan"
 
     def __call__(self, *inputs: Any) -> Any:
@@ -230,9 +229,13 @@ class ScanCall(Target):
         length = tensors[0].shape[0]
         if any(torch_private.is_fake(value) for value in given):
             return self._on_fakes(outer, carried, tensors, length)
-        if any(map(_is_lowered, given)):
+        if any(map(is_lowered, given)):
+            scan = SCANS.get().get(self)
+            if isinstance(scan, Scan) and not _is_short(length, tensors[0].device):
+                return scan(*inputs)
             if not isinstance(length, int) or length > _UNROLLED:
-                raise RuntimeError(f"a scan over {length} slices is not unrolled")
+                why = "" if scan is None else f": {scan}"
+                raise RuntimeError(f"a scan over {length} slices is not unrolled{why}")
         parts: list[Any] = []
         step = self.step.forward  # a module's call costs more than a step
         for row in zip(*[tensor.unbind(0) for tensor in tensors], strict=True):
@@ -257,9 +260,52 @@ class ScanCall(Target):
         return [*after, *parts]
 
 
-def _is_lowered(value: Any) -> bool:
-    """Returns whether a value stands for one of a graph that is captured or lowered now."""
-    return torch_private.is_fake(value) or torch_private.is_functional(value)
+def _is_short(length: Any, device: torch.device) -> bool:
+    """Returns whether a loop is unrolled where its operator could be kept: kernels of a whole loop
+    are for the CPU."""
+    return isinstance(length, int) and length <= (_SHORT if device.type == "cpu" else _UNROLLED)
+
+
+@dataclass(eq=False)
+class AssociativeScanCall(CapturedScan, Target):
+    """Runs torch's associative_scan over the slices of tensors, by a tree. step: takes (outer...,
+    combined slices..., slices...) and returns the combined slices twice."""
+
+    title = "associative_scan"
+
+    def parts_of(self, inputs: Sequence[Any]) -> list[Any]:
+        outer, leaves = inputs[: self.n_outer], inputs[self.n_outer :]
+        return [*outer, *(leaf[0] for leaf in leaves), *(leaf[1:] for leaf in leaves)]
+
+    def __call__(self, *inputs: Any) -> Any:
+        outer, leaves = inputs[: self.n_outer], list(inputs[self.n_outer :])
+        if any(torch_private.is_fake(leaf) for leaf in leaves):
+            return self._on_fakes(outer, leaves)
+        length = leaves[0].shape[0]
+        scan = SCANS.get().get(self) if any(map(is_lowered, leaves)) else None
+        if isinstance(scan, Scan) and not (isinstance(length, int) and length <= _SHORT):
+            if scan.pointwise and not torch.is_grad_enabled():
+                return scan.associative(leaves)
+            if leaves[0].device.type == "cpu":  # elsewhere a tree keeps the device busy
+                parts = scan(*self.parts_of(inputs))[self.n_carried :]
+                pairs = zip(leaves, parts, strict=True)
+                return [torch.cat([leaf[:1], rest]) for leaf, rest in pairs]
+
+        def combine(left: list[Any], right: list[Any]) -> Any:
+            return self.step(*outer, *left, *right)[: self.n_carried]
+
+        return scanned_by_tree(torch.vmap(combine), leaves)
+
+    def _on_fakes(self, outer: Any, leaves: list[Any]) -> list[Any]:
+        slices = [leaf[0] for leaf in leaves]
+        once = self.step(*outer, *slices, *slices)[: self.n_carried]
+        again = self.step(*outer, *once, *slices)[: self.n_carried]
+        length = leaves[0].shape[0]
+        return [
+            one.unsqueeze(0).expand(length, *one.shape).clone(
+                memory_format=torch.contiguous_format)
+            for one in again
+        ]  # fmt: skip
 
 
 def _without_aliases(values: Any, given: Any) -> list[Any]:

@@ -22,13 +22,18 @@ def filling(order: Sequence[Any]) -> tuple[bool, list[Any]] | None:
 
     Members that only code of the program can hash are given in the order they have.
     """
-    if not all(is_constant(one) or type(one).__hash__ is object.__hash__ for one in order):
+    if not all(is_constant(one) or _has_own_address_hash(one) for one in order):
         return False, list(order)
     for from_dict in (False, True):
         found = _insertion_order(dict.fromkeys if from_dict else list, order)
         if found is not None:
             return from_dict, found
     return None
+
+
+def _has_own_address_hash(member: Any) -> bool:
+    hashed: Any = type(member).__hash__
+    return hashed is object.__hash__
 
 
 def _insertion_order(

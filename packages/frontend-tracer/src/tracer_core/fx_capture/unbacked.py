@@ -163,7 +163,9 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...], floats: bool) -
 
 def is_data_size(size: Any) -> bool:
     """Returns whether a size is a symbol without a value in the trace."""
-    return isinstance(size, torch.SymInt) and size.node.hint is None
+    if not isinstance(size, torch.SymInt) or torch_private.is_nested_int(size):
+        return False
+    return size.node.hint is None
 
 
 def is_float(value: Any) -> bool:

@@ -100,7 +100,7 @@ class GuardCache:
     #: After this many fast-path guards in a row that no call reused (the program creates its
     #: objects anew for each call), only one full check in a few makes another: making one costs
     #: more than the check that it saves.
-    WASTED, SELDOM = 16, 64
+    WASTED, SELDOM = 6, 64
 
     def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
         self._check = check

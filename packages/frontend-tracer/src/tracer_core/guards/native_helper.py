@@ -1,7 +1,7 @@
 """Builds and loads the C files in this folder, which are called through ctypes.
 
 A library is built once and kept in the cache folder, under a name derived from its source. It is
-loaded only if `Entries.check_file` accepts it; a rejected one is rebuilt. Without a C compiler, or
+loaded only if the store accepts it; a rejected one is rebuilt. Without a C compiler, or
 when C is disabled, callers use the equivalent Python code.
 """
 
@@ -12,25 +12,21 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tracer_core.debug.logs import logger, note
+from tracer_core.engine_support.compilers import Command, compilers
 from tracer_core.options import env
-from tracer_core.storage.cache_location import (
-    CacheLocationError,
-    demand_room,
-    leave_folder,
-    private_folder,
-)
-from tracer_core.storage.entries import Entries
+from tracer_core.storage.cache_location import CacheLocationError, demand_room
+from tracer_core.storage.store import Folder, Store
 
 #: The C files are compiled for any processor of an architecture.
-_ENTRIES = Entries(hashlib.sha256(f"{sys.platform} {platform.machine()}".encode()).hexdigest()[:16])
+_STORE = Store(
+    "guards", hashlib.sha256(f"{sys.platform} {platform.machine()}".encode()).hexdigest()[:16]
+)
 
 
 def helper(source: str, name: str, arguments: list[Any]) -> Any:
@@ -49,42 +45,41 @@ def helper(source: str, name: str, arguments: list[Any]) -> Any:
 def library(name: str) -> Any:
     """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
-    found = (os.environ.get("CC"), *map(shutil.which, ("cc", "gcc", "clang")))
-    compiler = next(filter(None, found), None)
-    key = hashlib.sha256(f"{_ENTRIES.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
+    found = compilers(os.environ.get("CC", ""), ("cc", "gcc", "clang"), "cc")
+    compiler = next((command for command in found if command.found), None)
+    key = hashlib.sha256(f"{_STORE.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
-        while True:
-            folder, _ = private_folder("stamp")
-            try:
-                return _loaded(folder / f"{name}_{key}.so", source, compiler)
-            except OSError as error:
-                leave_folder(folder, error)
+        return _STORE.inside(lambda folder: _loaded(folder, f"{name}_{key}.so", source, compiler))
     except (CacheLocationError, subprocess.SubprocessError) as error:
         logger().warning("guards are checked in Python, which takes longer: %s", error)
     return None
 
 
-def _loaded(target: Path, source: Path, compiler: str | None) -> Any:
-    problem = _ENTRIES.check_file(target)
-    if problem is not None:
-        if compiler is None:
-            return None
-        _ENTRIES.write(target, _built(compiler, source, target.parent))
+def _loaded(folder: Folder, key: str, source: Path, compiler: Command | None) -> Any:
+    path, problem = folder.find(key)
     state = "hit" if problem is None else f"miss: {problem}"
-    note("cache", "guards' helper %s: %s (%s)", source.name, state, target)
-    return ctypes.PyDLL(str(target))
+    note("cache", "guards' helper %s: %s (%s)", source.name, state, path)
+    if problem is None:
+        return _load(path)
+    if compiler is None:
+        return None
+    return folder.write(key, _built(compiler, source, folder), _load)
 
 
-def _built(compiler: str, source: Path, folder: Path) -> bytes:
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
-        made = Path(scratch) / "out.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
-        environment = {**os.environ, "TMPDIR": scratch}
+def _load(path: Path) -> ctypes.PyDLL:
+    return ctypes.PyDLL(str(path))
+
+
+def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
+    with folder.scratch() as scratch:
+        made = scratch / "out.so"
+        command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
+        environment = {**os.environ, **compiler.environment, "TMPDIR": str(scratch)}
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
         except subprocess.CalledProcessError:
-            demand_room(folder)
+            demand_room(folder.path)
             raise
         except OSError as error:
-            raise subprocess.SubprocessError(f"{compiler}: {error}") from error
+            raise subprocess.SubprocessError(f"{compiler.words[0]}: {error}") from error
         return made.read_bytes()

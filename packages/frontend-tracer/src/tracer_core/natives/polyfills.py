@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.scan import scanned_by_tree
 from tracer_core.torch_private.needed import pytree
 
 
@@ -188,46 +189,32 @@ def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool
 ) -> Any:
     """torch._higher_order_ops.associative_scan: inclusive scan along `dim`, by a tree of depth
-    log2(length).
+    log2(length), or by a kernel that takes one slice after the other.
 
     `combine_fn` runs on whole slices for both of torch's modes, and autograd differentiates it.
     Torch's gradient of ``combine_mode="pointwise"`` (CUDA) wrongly treats the leaves of `xs` as
     independent.
     """
     leaves, structure = pytree.tree_flatten(xs)
-    combine = torch.vmap(combine_fn)
     leaves = [torch.movedim(leaf, dim, 0) for leaf in leaves]
     if reverse:
         leaves = [leaf.flip([0]) for leaf in leaves]
-
-    def scan(items: list[Any]) -> list[Any]:
-        length = items[0].shape[0]
-        if length < 2:
-            return items
-        left = pytree.tree_unflatten([item[: length - 1 : 2] for item in items], structure)
-        right = pytree.tree_unflatten([item[1::2] for item in items], structure)
-        odd = scan(pytree.tree_leaves(combine(left, right)))
-        even = [item[:1] for item in items]
-        if length > 2:
-            left = pytree.tree_unflatten([item[: (length - 1) // 2] for item in odd], structure)
-            right = pytree.tree_unflatten([item[2::2] for item in items], structure)
-            rest = pytree.tree_leaves(combine(left, right))
-            even = [torch.cat([first, others]) for first, others in zip(even, rest, strict=True)]
-        whole = length - length % 2  # the last element of an odd length has no partner
-        both = [
-            torch.stack([a[: whole // 2], b], 1).flatten(0, 1)
-            for a, b in zip(even, odd, strict=True)
-        ]
-        if whole < length:
-            both = [
-                torch.cat([pairs, a[whole // 2 :]]) for pairs, a in zip(both, even, strict=True)
-            ]
-        return both
-
-    results = scan(leaves)
+    results = associative_rows(combine_fn, leaves, structure)
     if reverse:
         results = [result.flip([0]) for result in results]
     return pytree.tree_unflatten([torch.movedim(result, 0, dim) for result in results], structure)
+
+
+def associative_rows(
+    combine_fn: Callable[[Any, Any], Any], leaves: list[Any], structure: Any
+) -> list[Any]:
+    """Returns the inclusive scan of the slices of leaves. The tracer has a node for it."""
+
+    def combine(left: list[Any], right: list[Any]) -> list[Any]:
+        pairs = [pytree.tree_unflatten(one, structure) for one in (left, right)]
+        return list(pytree.tree_leaves(combine_fn(*pairs)))
+
+    return scanned_by_tree(torch.vmap(combine), leaves)
 
 
 def may_pack(encoder: Any, src: Any, padding: Any) -> bool:

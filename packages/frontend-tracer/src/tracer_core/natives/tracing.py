@@ -336,6 +336,12 @@ class TracedSubclasses(Protocol):
         """Returns the program's object for a fake, or for the plain tensor in its place."""
 
 
+class TracedExpectations(Protocol):
+    """What a trace expects of branches that follow data."""
+
+    def take(self, frame: Frame) -> bool | None: ...
+
+
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
@@ -361,6 +367,7 @@ class Tracing(semantics.CallBinder, Protocol):
     calls: TracedCalls
     native_calls: TracedNativeCalls
     subclasses: TracedSubclasses
+    expected: TracedExpectations
     frames: list[Frame]
     outer_step: int
     advanced_at: int

@@ -2,19 +2,23 @@
 
 The folder is ``TRACER_CACHE_DIR``, else ``$XDG_CACHE_HOME/tracer``, else ``~/.cache/tracer``. Where
 it cannot be used, a temporary folder replaces it, which is removed when the process ends. Because
-machine code is loaded from these folders, every folder returned belongs to this user and no other
-user can write to it.
+machine code is loaded from these folders, every folder returned belongs to this user, and no other
+user can write to it or put another folder in its place.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import grp
 import os
+import pwd
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from tracer_core.debug.logs import logger
 from tracer_core.errors import TracerError
@@ -40,8 +44,8 @@ class CacheLocationError(TracerError):
 def cache_folder(*parts: str) -> Path:
     """Returns the folder ``<cache>/<parts...>``, made with mode 0700 if it is missing.
 
-    Raises CacheLocationError if it cannot be made or written to, belongs to another user, or is
-    writable for others.
+    Raises CacheLocationError if it cannot be made or written to, belongs to another user, is
+    writable for others, or lies where another user can exchange it.
     """
     try:
         root = Path(env().cache_dir).expanduser().absolute()
@@ -49,11 +53,21 @@ def cache_folder(*parts: str) -> Path:
         raise CacheLocationError(Path(env().cache_dir), str(error)) from error
     folder = root.joinpath(*parts)
     try:
+        for path in (
+            *reversed(root.parents),
+            root,
+            *(root.joinpath(*parts[: i + 1]) for i in range(len(parts))),
+        ):
+            # one by one: Path.mkdir gives missing parents the mode of the umask
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)  # another process may make it meanwhile
+        for above in _above(root):
+            problem = _exchangeable(above)
+            if problem is not None:
+                raise CacheLocationError(root, f"{above}, where it lies, {problem}")
         for path in (root, *(root.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
-            # exist_ok: another process may make it at the same time.
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = path.stat()
-            problem = not_private(found)
+            found = path.stat() if path == root else path.lstat()
+            problem = not_private(found) if stat.S_ISDIR(found.st_mode) else "is not a folder"
             if problem is not None and not (path != folder and _keeps_folders_apart(found)):
                 raise CacheLocationError(path, problem)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -64,6 +78,44 @@ def cache_folder(*parts: str) -> Path:
     if reason is not None:
         raise CacheLocationError(folder, reason)
     return folder
+
+
+def _above(root: Path) -> Iterator[Path]:
+    """Yields the folders and links that lead to the cache folder, of its path and of where that
+    leads in the end."""
+    yield from root.parents
+    if root.is_symlink():
+        yield root
+    yield from Path(os.path.realpath(root)).parents
+
+
+def _exchangeable(path: Path) -> str | None:
+    """Returns why another user can put something else in the place of what lies in a folder, or of
+    a link; None if only this user and root can."""
+    if not hasattr(os, "geteuid"):
+        return None
+    found = path.lstat()
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to user id {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or _keeps_folders_apart(found):
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written to by all users (chmod o-w it)"
+    if not _is_own_group(found.st_gid):
+        return f"can be written to by group {found.st_gid} (chmod g-w it)"
+    return None
+
+
+@functools.cache
+def _is_own_group(gid: int) -> bool:
+    """Whether a group has no member but this user: each user's own one of many Linux systems,
+    which let it write to home folders; root's own in containers."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        group = grp.getgrgid(gid)
+    except KeyError:  # a user or group that the system does not list, as in containers
+        return gid == os.getegid()
+    return gid == os.getegid() and group.gr_name in (user, "root") and set(group.gr_mem) <= {user}
 
 
 def private_folder(*parts: str) -> tuple[Path, str | None]:
@@ -81,7 +133,24 @@ def private_folder(*parts: str) -> tuple[Path, str | None]:
         return folder, f"{error.path}: {error.reason}"
 
 
-def leave_folder(folder: Path, error: OSError) -> None:
+T = TypeVar("T")
+
+
+def in_private_folder(kind: str, make: Callable[[Path, str | None], T]) -> T:
+    """Returns make(folder, why it is not the cache's or None) for `private_folder` of a kind, again
+    with a temporary folder where a file cannot be written to the first or loaded from there.
+
+    Raises CacheLocationError if there is no folder in which it can be done.
+    """
+    while True:
+        folder, problem = private_folder(kind)
+        try:
+            return make(folder, problem)
+        except OSError as error:
+            _leave_folder(folder, error)
+
+
+def _leave_folder(folder: Path, error: OSError) -> None:
     """Marks a folder from `private_folder` as unusable: later calls return a temporary folder
     instead.
 
@@ -104,13 +173,13 @@ def demand_room(folder: Path) -> None:
         file.write(bytes(_ROOM))
 
 
-def not_private(found: os.stat_result) -> str | None:
+def not_private(found: os.stat_result, root_too: bool = False) -> str | None:
     """Returns why another user may have written this file or folder, or None if only this user can
-    have.
+    have, or root if `root_too`.
     """
     if not hasattr(os, "geteuid"):  # no POSIX ownership to check
         return None
-    if found.st_uid != os.geteuid():
+    if found.st_uid != os.geteuid() and not (root_too and found.st_uid == 0):
         return f"belongs to user id {found.st_uid}, not to {os.geteuid()}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "other users may write to it (chmod go-w it)"

@@ -17,6 +17,7 @@ import torch
 from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.releases import is_tested
+from tracer_core.torch_private.subclasses import any_wrapper
 
 #: Operators whose references, in torch 2.11, fail to drop a reduced dimension of size 1 given as a
 #: negative index.
@@ -63,8 +64,9 @@ def capture_mode(
 
     class CaptureMode(FakeTensorMode):
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
+        #: natively: torch calls the subclasses instead.
         by_class: Callable[[Any, Any, Any], Any] | None = None
-        records = False
+        records = natively = False
 
         def __init__(self) -> None:
             if light:
@@ -76,11 +78,24 @@ def capture_mode(
         def _should_skip_dynamo(cls) -> bool:
             return False
 
+        def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+            """Returns the size of a ragged dimension. FakeTensorMode's needs a ShapeEnv, and is a
+            symbol of it."""
+            from torch.nested._internal import nested_tensor
+
+            number = nested_tensor._tensor_id_counter
+            nested_tensor._tensor_id_counter += 1
+            return torch.SymInt(nested_tensor.NestedIntNode(number, 1))
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if self.by_class is not None and any(one is not FakeTensor for one in types):
-                return self.by_class(func, args, kwargs)
+            if any(one is not FakeTensor for one in types):
+                by_class = None if self.natively else self.by_class
+                if by_class is not None:
+                    return by_class(func, args, kwargs)
+                if any_wrapper(types):
+                    return NotImplemented
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a metadata query

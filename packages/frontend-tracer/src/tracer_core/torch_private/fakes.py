@@ -107,12 +107,15 @@ def _new_fake(
 
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
     """Wraps a meta tensor in a fake on `device` (FakeTensor's constructor; in the tested releases
-    without its argument checks)."""
+    without its argument checks). No torch function mode sees the meta tensor: one is on while an
+    autograd.Function's apply() makes views of its results."""
     if not is_tested():
         return fake_class()(mode, meta, device)
-    fake = torch.Tensor._make_subclass(
-        fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
-    )
+    with torch._C.DisableTorchFunction():
+        fake = torch.Tensor._make_subclass(
+            fake_class(), meta, meta.requires_grad, dispatch_device=True,
+            device_for_backend_keys=device,
+        )  # fmt: skip
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(_FAKE_ATTRIBUTES, fake_mode=mode)
     fake.__dict__[_device_attribute()] = device

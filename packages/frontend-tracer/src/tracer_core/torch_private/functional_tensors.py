@@ -28,6 +28,17 @@ def functionalization_off() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def functionalization_again() -> Iterator[None]:
+    """Context, inside an operator that functionalization has passed on, in which it works again."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(
+        torch._C._dispatch_tls_local_include_set() | keys, excluded - keys
+    ):
+        yield
+
+
 def functional(tensor: torch.Tensor) -> torch.Tensor:
     """Wraps a tensor for functionalization."""
     return torch._to_functional_tensor(tensor)

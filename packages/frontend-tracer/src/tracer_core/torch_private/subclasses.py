@@ -48,6 +48,21 @@ def has_dispatch(kind: Any) -> bool:
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
+def is_wrapper(value: Any) -> bool:
+    """Returns whether a value is a tensor whose operators call ``__torch_dispatch__`` of a class of
+    the program, or of a library."""
+    return is_subclass(value) and has_dispatch(type(value))
+
+
+def any_wrapper(kinds: Iterable[Any]) -> bool:
+    """Returns whether a class of the program, or of a library, has ``__torch_dispatch__``; kinds: of
+    the arguments of an operator."""
+    return any(
+        kind not in PLAIN_TENSORS and not issubclass(kind, fake_class()) and has_dispatch(kind)
+        for kind in kinds
+    )
+
+
 def refused_subclass(value: torch.Tensor) -> str:
     """Returns what keeps a tensor of a subclass out of graphs, or ""."""
     kind = type(value)
@@ -77,6 +92,17 @@ def overloads(values: Iterable[Any], overrides: Callable[[Any], bool]) -> list[A
             above = (i for i, other in enumerate(found) if issubclass(kind, other))
             found.insert(next(above, len(found)), kind)
     return found
+
+
+def handled(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Calls ``__torch_dispatch__`` of the classes of an operator's arguments, as torch does."""
+    values = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
+    kinds = overloads(filter(is_wrapper, values), has_dispatch)
+    for kind in kinds:
+        result = kind.__torch_dispatch__(operator, tuple(kinds), args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"{operator}: no class implements it")
 
 
 def without_class(value: torch.Tensor) -> torch.Tensor:
@@ -201,3 +227,36 @@ def requires_grad_now(value: torch.Tensor) -> bool:
     """Returns whether a tensor of any class requires grad."""
     with functions_off():
         return value.requires_grad
+
+
+def is_traceable(value: Any) -> bool:
+    """Returns whether a tensor of a subclass tells its inner tensors."""
+    kind = type(value)
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def flattened(value: Any) -> tuple[list[str], Any]:
+    """Returns the names of the inner tensors, and the context, of a tensor of a subclass."""
+    names, context = value.__tensor_flatten__()
+    if type(context) is dict and "requires_grad" in context:
+        context = {**context, "requires_grad": False}  # which the caller sees to
+    return list(names), context
+
+
+def unflattened(kind: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any) -> Any:
+    """Returns a tensor of a subclass of its inner tensors."""
+    return kind.__tensor_unflatten__(parts, context, size, stride)
+
+
+def layout_of(value: torch.Tensor) -> tuple[Any, Any]:
+    """Returns the outer sizes and strides of a tensor of any class."""
+    with functions_off():
+        return value.size(), value.stride()
+
+
+def leaf(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Makes a new tensor of a subclass require grad, or not."""
+    with functions_off():
+        return (
+            value if value.requires_grad is requires_grad else value.requires_grad_(requires_grad)
+        )

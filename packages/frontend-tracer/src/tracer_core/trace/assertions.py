@@ -1,8 +1,9 @@
-"""Assertions of a program: branches on a tensor of which one way only raises.
+"""Assertions: answers of a tensor's value that the trace goes on with, and that the graph checks.
 
-The trace goes the other way, and the graph has one more result: whether all these conditions hold.
-The entry reads it before any side effect. Where it is false the program runs eagerly from where the
-entry begins, and raises what it raises.
+A branch of which one way only raises is taken the other way. A branch that went the same way in
+several calls (`execution/branch_profile.py`) is expected to go that way again. The graph has one
+more result: whether all these conditions hold. The entry reads it before any side effect. Where it
+is false the program runs eagerly from where the entry begins.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import Frame
+from tracer_core.fx_capture.dynamic_shapes import Outcome
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
@@ -22,19 +25,67 @@ _JUMPS_IF = {
 }
 
 
+class Expectations:
+    """The outcomes that one trace expects. Mutable: it takes them in order."""
+
+    def __init__(self, outcomes: tuple[Outcome, ...]) -> None:
+        self._left = list(reversed(outcomes))
+
+    def take(self, frame: Frame) -> bool | None:
+        """Returns the answer expected at the instruction of a frame, or None. A trace that takes
+        another way than the calls did expects nothing any more."""
+        if not self._left:
+            return None
+        expected = self._left.pop()
+        if expected.code is frame.code.raw and expected.at == frame.last:
+            return expected.answer
+        self._left.clear()
+        return None
+
+
 def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
-    """Returns the truth of a tensor if the instruction is a branch whose other way only raises, and
-    makes it a condition of the graph; else None."""
-    frame, recorder = tracer.frames[-1], tracer.recorder
+    """Returns the truth of a tensor if the instruction is a branch whose other way only raises, or
+    if its outcome is expected, and makes it a condition of the graph; else None."""
+    if not _is_single(value) or not _may_assert(tracer):
+        return None
+    truth = _only_way(tracer.frames[-1])
+    if truth is None:
+        truth = tracer.expected.take(tracer.frames[-1])
+    if truth is not None:
+        _assert(tracer, value, truth)
+    return truth
+
+
+def expected_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+    """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
+    it a condition of the graph; else None."""
+    answer = tracer.expected.take(tracer.frames[-1]) if _may_assert(tracer) else None
+    if answer is not None:
+        same = tracer.recorder.call(torch.eq, (left, right), {})
+        _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
+    return answer
+
+
+def _only_way(frame: Frame) -> bool | None:
+    """Returns the truth with which a branch goes on whose other way only raises; else None."""
     jumps_if = _JUMPS_IF.get(frame.code.names[frame.last])
-    if jumps_if is None or not tracer.shapes.takes_assertions or not _is_single(value):
+    if jumps_if is None:
         return None
     raises = frame.code.only_raises
     ways = {jumps_if: frame.code.args[frame.last] in raises, not jumps_if: frame.last + 1 in raises}
+    return None if ways[True] == ways[False] else ways[False]
+
+
+def _may_assert(tracer: Tracing) -> bool:
+    """Returns whether the graph can check a condition that is asked for here."""
+    recorder = tracer.recorder
     inside = tracer.nesting or recorder.program_modes or torch_private.transforms_active()
-    if ways[True] == ways[False] or inside or recorder.fakes.any_was_written():
-        return None
-    truth = ways[False]
+    may = tracer.shapes.takes_assertions and not inside
+    return may and not recorder.fakes.any_was_written()
+
+
+def _assert(tracer: Tracing, value: torch.Tensor, truth: bool) -> None:
+    recorder = tracer.recorder
     condition = recorder.call(torch.Tensor.bool, (value,), {})
     if value.dim():
         condition = recorder.call(torch.Tensor.reshape, (condition, ()), {})
@@ -43,7 +94,6 @@ def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
     if recorder.asserted is not None:
         condition = recorder.call(torch.logical_and, (recorder.asserted, condition), {})
     recorder.asserted = condition
-    return truth
 
 
 def _is_single(value: Any) -> bool:

@@ -93,6 +93,10 @@ class Region:
                 outside.update(source for source in node.all_input_nodes if source in inside)
         return [node for node in nodes if node in reached or node not in outside]
 
+    def writes(self) -> bool:
+        """Returns whether a node of the part writes to a tensor."""
+        return any(node.meta.get("writes") for node in self._nodes())
+
     def drop(self) -> tuple[Any, ...]:
         """Removes the part from the graph; returns the call targets of its nodes."""
         nodes = self._nodes()

@@ -371,9 +371,23 @@ class Operations(Component):
         return result
 
     def _guard_difference(self, left: Any, right: Any) -> None:
-        """Guards that containers of objects that compare by identity stay different."""
-        if type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
+        """Guards that containers of objects that compare by identity stay different. Their lengths
+        and constants are guarded already."""
+        if type(left) is not type(right) or _only_constants(left) or _only_constants(right):
+            return
+        if not isinstance(left, (list, tuple)) or self.tracer.scalars.symbolic:
             raise Break("unknown_native", "containers of objects are compared, and differ")
+        if len(left) != len(right):
+            return
+        one, other = next(
+            (one, other)
+            for one, other in zip(left, right, strict=True)
+            if one is not other and one != other
+        )
+        if isinstance(one, CONTAINERS) and isinstance(other, CONTAINERS):
+            self._guard_difference(one, other)
+        else:
+            self.same(one, other)
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""

@@ -37,6 +37,7 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     if not found.sources:
         return value  # of constants of the program's code
     provenance.follows_late = True
+    recorder.read_early.update(zip(found.sources, found.tensors, strict=True))
     base, *others = found.sources
     source = provenance.sources.make(base, "reading", (found.text, tuple(others)))
     if type(value) is bool:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.subclasses import WrapCall, inner_tensor
 from tracer_core.fx_capture.function_traits import name_of
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -25,6 +26,7 @@ from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
+from tracer_core.trace.higher_order import Region
 from tracer_core.trace.side_effect_tracking import LateCall
 
 
@@ -40,6 +42,8 @@ class TensorSubclasses(Component):
         self.modes: tuple[tuple[Any, int], ...] = ()
         #: How many handlers of operators are being interpreted.
         self._below = 0
+        #: Whether one of their operators had an argument that requires grad.
+        self._untracked = False
         #: Results of operators without tensors inside dispatch modes.
         self._new: list[Any] = []
         #: id of a tensor that holds data -> it, and the plain tensor in its place (or its fake).
@@ -48,6 +52,8 @@ class TensorSubclasses(Component):
         self._with_class: dict[int, Any] = {}
         #: id of a wrapper that the trace made -> it, and the arguments that made it.
         self._made: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+        #: id of such a wrapper -> it, and the one that a node makes.
+        self._in_graph: dict[int, tuple[Any, Any]] = {}
 
     # -- tensors --
 
@@ -81,7 +87,13 @@ class TensorSubclasses(Component):
 
     def is_known(self, value: Any) -> bool:
         """Returns whether the trace made a tensor of a subclass."""
-        return id(value) in self._made or id(value) in self._plain
+        known = id(value) in self._made or id(value) in self._plain
+        return known or self.recorder.node_of(value) is not None
+
+    @property
+    def made(self) -> int:
+        """How many wrappers the trace made."""
+        return len(self._made)
 
     def give_class(self, kind: Any, plain: torch.Tensor) -> Any:
         """Returns a tensor of a subclass that has the data of a plain tensor of the graph."""
@@ -117,15 +129,13 @@ class TensorSubclasses(Component):
         return self._with_class.get(id(value), value)
 
     def hook(self, args: Any, kwargs: Any) -> bool:
-        """Returns whether a call of a torch function may call Python code of the program. Breaks for
-        an operator in a handler of operators whose gradients eager mode does not follow."""
+        """Returns whether a call of a torch function may call Python code of the program. Notes an
+        operator in a handler of operators whose gradients eager mode does not follow."""
         if not self.seen:
             return False
         if self._below and torch.is_grad_enabled():
             leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
-            if any(map(torch_private.requires_grad_now, leaves)):
-                reason = "an operator inside __torch_dispatch__ on a tensor that requires grad"
-                raise Break("tensor_subclass", reason)
+            self._untracked |= any(map(torch_private.requires_grad_now, leaves))
         return bool(self.modes) or bool(self._among(args, kwargs))
 
     def _among(self, args: Any, kwargs: Any) -> list[Any]:
@@ -139,6 +149,8 @@ class TensorSubclasses(Component):
         """Calls a torch function with tensors of subclasses among its arguments, or inside a
         dispatch mode of the program."""
         given = self._among(args, kwargs)
+        if any(map(torch_private.is_jagged, given)):
+            return self._jagged(function, given, args, kwargs)
         if self._functions_on():
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
@@ -149,6 +161,34 @@ class TensorSubclasses(Component):
             return mapped(self.original, result)
         return self._on_wrappers(function, plain_args, plain_kwargs)
 
+    def jagged(self, given: tuple[Any, ...]) -> Any:
+        """Records how a nested tensor of jagged layout is made of packed values."""
+        self.seen = True
+        return self.node(torch_private.jagged_view, given, {})
+
+    def _jagged(
+        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a function on nested tensors of jagged layout."""
+        if (
+            self.modes
+            or torch_private.transforms_active()
+            or not all(map(torch_private.is_jagged, given))
+        ):
+            raise Break("tensor_subclass", f"{name_of(function)} of a nested tensor, and others")
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        if function is torch_private.NESTED_VALUES:
+            function = torch_private.jagged_values
+        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs, off=not self._functions_on())
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to a nested tensor"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
+
     def _functions_on(self) -> bool:
         return not self.off and torch_private.functions_are_on()
 
@@ -157,23 +197,35 @@ class TensorSubclasses(Component):
         refused = self.recorder.refused(function, args, kwargs)
         if refused is not None:
             raise Break(*refused)
-        if is_autocast_on() or torch_private.transforms_active():
-            raise Break("tensor_subclass", f"{name_of(function)} under autocast or torch.func")
-        fakes = self.recorder.fakes
+        if torch_private.transforms_active():
+            raise Break("tensor_subclass", f"{name_of(function)} under torch.func")
+        fakes, given = self.recorder.fakes, (args, kwargs)
+        region = self._region(name_of(function))
         args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
-        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
+        leaves = [
+            one for one in pytree.arg_tree_leaves(*args, **kwargs) if torch_private.is_wrapper(one)
+        ]
         before = torch_private.versions_of(leaves)
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
+        untracked, self._untracked = self._untracked, False
         with fakes.mode, off, self._recording(True):
             result = function(*args, **kwargs)
         self._new.clear()
+        results = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        carries = torch.is_grad_enabled() and any(map(torch_private.requires_grad_now, results))
+        carries, self._untracked = carries or self._untracked, untracked
+        if results and (carries or is_autocast_on()):
+            if self.modes:
+                reason = f"{name_of(function)} in a dispatch mode, with gradients or autocast"
+                raise Break("tensor_subclass", reason)
+            if before != torch_private.versions_of(leaves) or region.writes():
+                reason = f"{name_of(function)}: a write to a tensor of a subclass, with gradients"
+                raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+            self._drop(region)
+            return self.node(function, *given, off=True)
         for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
             if old is not None and old != new:
                 self._note_write(value, old)
-        results = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
-        if torch.is_grad_enabled() and any(map(torch_private.requires_grad_now, results)):
-            reason = f"{name_of(function)}: gradients of tensors of subclasses"
-            raise Break("tensor_subclass", reason)
         for one in results:
             made_here = self.is_known(one) or self.provenance.source_of(one) is not None
             if torch_private.is_subclass(one) and not made_here:
@@ -181,8 +233,105 @@ class TensorSubclasses(Component):
                 raise Break("tensor_subclass", reason)
         return mapped(self.original, result)
 
+    # -- nodes on wrappers --
+    #
+    # Where autograd or autocast come before the handlers of a wrapper, the operator on the wrapper
+    # is the node. What its handlers do was interpreted for its guards alone.
+
+    def _region(self, what: str) -> Region:
+        tracer = self.tracer
+        return Region(self.recorder, tracer.effects, tracer.outer_step, what)
+
+    def _drop(self, region: Region) -> None:
+        """Removes what handlers did from the graph. Restarts where they changed the program."""
+        changed = region.changed()
+        if changed is not None:
+            reason = f"a handler changes a {changed} that existed before"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", f"{region.what}: {reason}")
+        region.drop()
+
+    def node(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], off: bool = False
+    ) -> Any:
+        """Records a function on wrappers as a node, while torch calls their handlers. off: without
+        ``__torch_function__``."""
+        args, kwargs = mapped(self._placed, args), mapped(self._placed, kwargs)
+        mode = self.recorder.fakes.mode
+        before, mode.natively = mode.natively, True
+        try:
+            functions = torch_private.functions_off() if off else contextlib.nullcontext()
+            with self._recording(False), functions:
+                result = self.recorder.run(function, args, kwargs)
+        finally:
+            mode.natively = before
+        for one in pytree.tree_leaves(result):
+            if torch_private.is_wrapper(one):
+                self._bind_parts(one)
+        return mapped(self.original, result)
+
+    def _placed(self, value: torch.Tensor) -> Any:
+        """Returns a wrapper that a node of the graph makes, or is an input; other tensors
+        unchanged."""
+        if not torch_private.is_wrapper(value) or self.recorder.node_of(value) is not None:
+            return value
+        if not torch_private.is_traceable(value):
+            reason = f"a {type(value).__name__}, which has no __tensor_flatten__, in the graph"
+            raise Break("tensor_subclass", reason)
+        if self.provenance.source_of(value) is None:
+            known = self._in_graph.get(id(value))
+            return self._wrapped(value) if known is None else known[1]
+        found = self.recorder.fakes.known(value)
+        return self.recorder.wrapper(value, self._fake_of(value)) if found is None else found
+
+    def _fake_of(self, value: Any) -> Any:
+        """Makes a wrapper around fakes of one that existed before; guards what it holds."""
+        attributes = self.tracer.attributes
+        flatten = attributes.getattr(value, "__tensor_flatten__")
+        names, context = self.tracer.calls.call_value(flatten, [], {})
+        parts = {}
+        for name in names:
+            part = attributes.getattr(value, name)
+            inside = torch_private.is_wrapper(part)
+            parts[name] = self._fake_of(part) if inside else self.recorder.as_fake(part)
+        made = self._native(
+            torch_private.unflattened, type(value), parts, context, *torch_private.layout_of(value)
+        )
+        return torch_private.leaf(made, torch_private.requires_grad_now(value))
+
+    def _wrapped(self, value: Any) -> Any:
+        """Records how a wrapper that the trace made is made of its inner tensors."""
+        names, context = self._native(torch_private.flattened, value)
+        layout = torch_private.layout_of(value)
+        parts = [getattr(value, name) for name in names]
+        requires_grad = torch_private.requires_grad_now(value)
+        target = WrapCall(type(value), tuple(names), context, requires_grad)
+        made = self.node(target, (*layout, *parts), {})
+        self._in_graph[id(value)] = value, made
+        return made
+
+    def _native(self, function: Any, *args: Any) -> Any:
+        """Calls a function that calls code of a subclass natively."""
+        mode = self.recorder.fakes.mode
+        before, mode.natively = mode.natively, True
+        try:
+            with mode, self._recording(False):
+                return function(*args)
+        finally:
+            mode.natively = before
+
+    def _bind_parts(self, value: Any) -> None:
+        """Gives the inner tensors of a wrapper that a node makes nodes of their own."""
+        node = self.recorder.node_of(value)
+        for name in self._native(torch_private.flattened, value)[0]:
+            part = getattr(value, name)
+            if self.recorder.node_of(part) is None:
+                made = self.recorder.plain_node("call_function", inner_tensor, (node, name), part)
+                self.recorder.bind(part, made)
+                if torch_private.is_wrapper(part):
+                    self._bind_parts(part)
+
     def _as_fake(self, value: torch.Tensor) -> torch.Tensor:
-        return value if _is_wrapper(value) else self.recorder.as_fake(value)
+        return value if torch_private.is_wrapper(value) else self.recorder.as_fake(value)
 
     def _given(self, value: torch.Tensor) -> Any:
         """Returns the program's object for an argument of an operator; the graph makes a number that
@@ -207,7 +356,9 @@ class TensorSubclasses(Component):
         classes of the wrappers; without any, the operator is a node."""
         with self._recording(False):
             args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
-        given = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_wrapper(one)]
+        given = [
+            one for one in pytree.arg_tree_leaves(*args, **kwargs) if torch_private.is_wrapper(one)
+        ]
         kinds = torch_private.overloads(given, torch_private.has_dispatch)
         with self._recording(False), self._inside_handler():
             if self._is_copy_of_new(function, args):
@@ -312,7 +463,3 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if type(value) is dict:
         return {key: mapped(function, one) for key, one in value.items()}
     return pytree.tree_map_only(torch.Tensor, function, value)
-
-
-def _is_wrapper(value: Any) -> bool:
-    return torch_private.is_subclass(value) and torch_private.has_dispatch(type(value))

@@ -167,6 +167,9 @@ class Wrapper:
     def target(self, node: ExternNode, overload: str = "") -> str:
         """Returns a module-level name for the operator. overload: another one than the node's."""
         choice = self.choices[node.name]
+        if choice.kind == "steps":
+            name: str = node.target.name
+            return name
         if choice.kind == "python":
             module, _, function = choice.call.partition(":")
             self.definitions[f"from {module} import {function}"] = None
@@ -221,7 +224,28 @@ class Wrapper:
         self.natives[launcher] = None
         self.body.line(call_text(launcher, numbers))
 
+    def loop(self, node: ExternNode) -> None:
+        """Writes a call of a loop over slices."""
+        loop = node.target
+        results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
+        numbers = [self.address(one) for one in (*node.args, *results)]
+        for launcher in loop.launchers:
+            self.definitions[f"{launcher}_at = native.address({launcher!r})"] = None
+            self.natives[launcher] = None
+            numbers.append(f"{launcher}_at")
+        numbers += [*loop.symbols, size_text(loop.length)]
+        function = f"library.function({loop.name!r}, {len(numbers)}, fails={loop.fails})"
+        self.definitions[f"{loop.name} = {function}"] = None
+        self.body.line(call_text(loop.name, numbers))
+
     def extern(self, node: ExternNode) -> None:
+        if self.choices[node.name].kind == "loop":
+            self.loop(node)
+            return
+        if self.choices[node.name].kind == "steps":
+            self.definitions[
+                f"{node.target.name} = steps_of({literal(node.target.code)}, {node.target.name!r})"
+            ] = None
         if self.choices[node.name].kind == "own":
             self.own(node)
             return
@@ -452,5 +476,6 @@ from inductor_backend.runtime.generated_support import (
     large_empty,
     load_library,
     report,
+    steps_of,
 )
 """

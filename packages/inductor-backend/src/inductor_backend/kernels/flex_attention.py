@@ -1,4 +1,4 @@
-"""Which calls of flex_attention have a Triton kernel, and with which blocks.
+"""Which calls of flex_attention have Triton kernels, and with which blocks.
 
 A block of rows lies within one block of the BlockMask, and so does a block of keys.
 """
@@ -15,6 +15,8 @@ import torch
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: The widest head.
 WIDEST = 256
+#: More keys than any tile has.
+_MANY = 1 << 30
 #: The smallest block of a product in tensor cores.
 SMALLEST = 16
 
@@ -30,9 +32,11 @@ class Tiles:
     stages: int
 
 
-#: (bytes of an element, widest head) -> tiles, the first that fits is taken. With them the forward takes
+#: (bytes of an element, widest head, tiles), of which the first that fits is taken.
+_Table = tuple[tuple[int, int, Tiles], ...]
+#: With them the forward takes
 #: 0.70 to 0.92 of the time of torch.compile's on an H100 (4,096 positions of 64 numbers).
-_FORWARD: tuple[tuple[int, int, Tiles], ...] = (
+_FORWARD: _Table = (
     (2, 64, Tiles(128, 64, 4, 3)),
     (2, 128, Tiles(128, 64, 8, 3)),
     (2, 256, Tiles(64, 32, 4, 2)),
@@ -40,9 +44,30 @@ _FORWARD: tuple[tuple[int, int, Tiles], ...] = (
     (4, 128, Tiles(32, 32, 4, 2)),
     (4, 256, Tiles(16, 32, 4, 2)),
 )
+#: Of the query's gradient, and of those of key and value. Each fits into the shared memory of an A100.
+_OF_QUERIES: _Table = (
+    (2, 64, Tiles(64, 64, 4, 3)),
+    (2, 128, Tiles(64, 64, 8, 2)),
+    (2, 256, Tiles(32, 32, 4, 2)),
+    (4, 64, Tiles(32, 32, 4, 2)),
+    (4, 128, Tiles(32, 32, 4, 1)),
+    (4, 256, Tiles(16, 16, 4, 1)),
+)
+_OF_KEYS: _Table = (
+    (2, 64, Tiles(64, 64, 4, 3)),
+    (2, 128, Tiles(64, 64, 8, 2)),
+    (2, 256, Tiles(32, 32, 4, 2)),
+    (4, 64, Tiles(32, 32, 4, 2)),
+    (4, 128, Tiles(32, 32, 4, 1)),
+    (4, 256, Tiles(16, 16, 4, 1)),
+)
 
-#: Options of a call (`kernel_options`) that choose the tiles.
-_ROWS, _COLUMNS, _WARPS, _STAGES = "BLOCK_M", "BLOCK_N", "num_warps", "num_stages"
+#: Options of a call (`kernel_options`) that choose the tiles: rows, columns, warps and stages.
+_OPTIONS = {
+    "forward": ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"),
+    "queries": ("BLOCK_M2", "BLOCK_N2", "num_warps", "num_stages"),
+    "keys": ("BLOCK_M1", "BLOCK_N1", "num_warps", "num_stages"),
+}
 
 
 def padded(width: int) -> int:
@@ -59,29 +84,63 @@ def forward_tiles(
 ) -> Tiles | None:
     """Returns the tiles of the forward kernel, None where blocks of the BlockMask are not whole
     multiples of any. width: of the wider head. rows: queries in the captured call."""
+    return _tiles(_FORWARD, "forward", dtype, width, (rows, _MANY), block_size, options)
+
+
+def backward_tiles(
+    dtype: torch.dtype,
+    width: int,
+    lengths: tuple[int, int],
+    block_size: tuple[int, int],
+    options: Mapping[str, Any],
+) -> tuple[Tiles, Tiles] | None:
+    """Returns the tiles of the kernel of the query's gradient, and of that of the key's and value's;
+    see `forward_tiles`. lengths: queries and keys in the captured call."""
+    queries = _tiles(_OF_QUERIES, "queries", dtype, width, lengths, block_size, options)
+    keys = _tiles(_OF_KEYS, "keys", dtype, width, lengths, block_size, options)
+    return None if queries is None or keys is None else (queries, keys)
+
+
+def _tiles(
+    table: _Table,
+    kernel: str,
+    dtype: torch.dtype,
+    width: int,
+    lengths: tuple[int, int],
+    block_size: tuple[int, int],
+    options: Mapping[str, Any],
+) -> Tiles | None:
     found = next(
-        tiles
-        for itemsize, widest, tiles in _FORWARD
-        if itemsize == dtype.itemsize and width <= widest
+        tiles for itemsize, widest, tiles in table if itemsize == dtype.itemsize and width <= widest
     )
-    most = max(SMALLEST, 1 << (max(rows, 1) - 1).bit_length())
-    made = [
-        _fitting(min(_given(options, _ROWS, found.rows), most), block_size[0]),
-        _fitting(_given(options, _COLUMNS, found.columns), block_size[1]),
+    names = _OPTIONS[kernel]
+    prefix = "fwd" if kernel == "forward" else "bwd"
+    given = [
+        _given(options, prefix, name, default)
+        for name, default in zip(
+            names, (found.rows, found.columns, found.warps, found.stages), strict=True
+        )
     ]
-    if min(made) < SMALLEST:
+    rows, columns = (
+        _fitting(min(wanted, _enough(length)), block)
+        for wanted, length, block in zip(given, lengths, block_size, strict=False)
+    )
+    if min(rows, columns) < SMALLEST:
         return None
-    warps, stages = _given(options, _WARPS, found.warps), _given(options, _STAGES, found.stages)
-    if made[0] * made[1] < 64 * 64:
-        warps = min(warps, 4)
-    return Tiles(made[0], made[1], warps, stages)
+    warps = min(given[2], 4) if rows * columns < 64 * 64 else given[2]
+    return Tiles(rows, columns, warps, given[3])
 
 
-def _given(options: Mapping[str, Any], name: str, default: int) -> int:
-    value = options.get(f"fwd_{name}", options.get(name))
-    return value if (type(value) is int and value > 0 and value & (value - 1) == 0) or (
-        name == _STAGES and type(value) is int and value > 0
-    ) else default  # fmt: skip
+def _enough(length: int) -> int:
+    """Returns the smallest tile that holds so many positions."""
+    return max(SMALLEST, 1 << (max(length, 1) - 1).bit_length())
+
+
+def _given(options: Mapping[str, Any], prefix: str, name: str, default: int) -> int:
+    value = options.get(f"{prefix}_{name}", options.get(name))
+    if type(value) is not int or value <= 0:
+        return default
+    return value if name == "num_stages" or value & (value - 1) == 0 else default
 
 
 def _fitting(wanted: int, block: int) -> int:
@@ -91,13 +150,26 @@ def _fitting(wanted: int, block: int) -> int:
     return wanted
 
 
-def why_not(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
-    """Returns why a call has no kernel, or None. query, key, value, buffers: (fake) tensors."""
+def why_no_forward(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no forward kernel in Triton, or None; see `why_not_in_cpp`."""
+    widest = max(query.shape[3], value.shape[3])
+    reason = why_not_in_cpp(query, key, value, buffers, flex)
+    if reason is None and not _has_forward_tiles(query.dtype, widest, flex):
+        return f"blocks of {flex.block_size}"
+    return reason
+
+
+def _has_forward_tiles(dtype: torch.dtype, width: int, flex: Any) -> bool:
+    return forward_tiles(dtype, width, 128, flex.block_size, flex.options) is not None
+
+
+def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no forward kernel in C++, or None. query, key, value, buffers: (fake)
+    tensors."""
     if query.dtype not in DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}:
         return f"{query.dtype}, {key.dtype} and {value.dtype}"
     widths = [one.shape[3] for one in (query, value)]
-    fixed = [*widths, *(one.shape[1] for one in (query, key))]
-    if not all(isinstance(size, int) for size in fixed):
+    if not all(isinstance(size, int) for size in (*widths, query.shape[1], key.shape[1])):
         return "heads of a symbolic size"
     if max(widths) > WIDEST:
         return f"heads wider than {WIDEST}"
@@ -105,6 +177,39 @@ def why_not(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | 
         return "empty tensors"
     if any(one.dtype.is_complex or one.dtype.itemsize > 8 for one in buffers):
         return "a captured tensor of an unsupported dtype"
-    if forward_tiles(query.dtype, max(widths), 128, flex.block_size, flex.options) is None:
+    return None
+
+
+def why_no_backward_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no C++ backward kernel, or None; see `why_not_in_cpp`."""
+    if flex.score is not None and flex.gradient is None:
+        return "scores that depend on no tensor with a gradient"
+    if flex.differentiated:
+        return "gradients of captured tensors"
+    if key.shape[0] != value.shape[0]:
+        return "keys and values of different batches"
+    return why_not_in_cpp(query, key, value, buffers, flex)
+
+
+def rows_of_task(most: int, width: int, block: int) -> int:
+    """Returns how many rows a C++ kernel holds in a thread's cache: at most `most`, within one block
+    of the BlockMask."""
+    most = most if width <= 128 else most // 2
+    return next(rows for rows in range(most, 0, -1) if block % rows == 0)
+
+
+def why_no_backward(query: Any, key: Any, value: Any, buffers: Any, flex: Any) -> str | None:
+    """Returns why a call has no backward kernels, or None; see `why_no_forward`."""
+    reason = why_no_forward(query, key, value, buffers, flex)
+    if reason is not None:
+        return reason
+    if flex.score is not None and flex.gradient is None:
+        return "scores that depend on no tensor with a gradient"
+    if key.shape[0] != value.shape[0]:
+        return "keys and values of different batches"
+    if flex.differentiated and torch.are_deterministic_algorithms_enabled():
+        return "deterministic algorithms, which sums by atomic additions are not"
+    widest, none = max(query.shape[3], value.shape[3]), (128, 128)
+    if backward_tiles(query.dtype, widest, none, flex.block_size, flex.options) is None:
         return f"blocks of {flex.block_size}"
     return None

@@ -117,6 +117,11 @@ def function(launcher: str) -> Callable[..., None]:
     return library(family).function(launcher, FAMILIES[family][1][launcher])
 
 
+def address(launcher: str) -> int:
+    """Returns the address of an exported function of native/*.cpp, which stays loaded."""
+    return library(FAMILY_OF[launcher]).address(launcher)
+
+
 def prepare(launchers: Iterable[str]) -> None:
     """Starts building the libraries of these launchers in the background, beside lowering and the
     compilation of the graph's own kernels."""

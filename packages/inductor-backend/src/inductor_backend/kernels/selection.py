@@ -56,10 +56,10 @@ class Operand:
 class Choice:
     """function: called with the operator's arguments. call: its import path,
     ``"module:attribute"``. kind: "own" (hand-written), "python" (a Python function of the backend
-    that returns fresh tensors) or "aten". form: the launcher, where the operator has several.
-    posts: activations it can apply (keyword ``post``). residual: whether it takes the keyword
-    ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether it
-    takes symbolic sizes for any operator."""
+    that returns fresh tensors), "generated" (with the graph's own kernels) or "aten". form: the
+    launcher, where the operator has several. posts: activations it can apply (keyword ``post``).
+    residual: whether it takes the keyword ``residual`` (a tensor of the result's layout, added after
+    the activation). symbolic: whether it takes symbolic sizes for any operator."""
 
     function: Callable[..., Any]
     call: str
@@ -70,6 +70,9 @@ class Choice:
     form: str = ""
     symbolic: bool = False
 
+
+#: Products of matrices.
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 
 _POSTS = frozenset(small_gemm.POSTS)
 
@@ -157,6 +160,23 @@ def _product(
     if _own_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
         return _own(suffix, f"{m} rows: weights are read once")
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
+
+
+def own_product(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+    """Returns the hand-written kernel for a product, however few multiplications it has; None where
+    the operands have none. For calls from native code, where ATen's overhead is Python's."""
+    bias, a, b = args if len(args) == 3 else (None, *args)
+    suffix = "mm" if bias is None else "addmm"
+    biased = bias is None or (
+        len(bias.sizes) == 1 and bias.strides[0] == 1 and bias.sizes[0] == b.sizes[1]
+    )
+    if len(args) not in (2, 3) or not biased or not _all_float32(bias, a, b):
+        return None
+    if _dense_rows(a) and _is_weight(b):
+        return _own(suffix, "a product in a loop")
+    if 1 in a.strides and 1 in b.strides:
+        return _own(f"blocked_{suffix}", "a product in a loop", "blocked")
+    return None
 
 
 def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:

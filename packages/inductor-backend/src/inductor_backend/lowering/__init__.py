@@ -25,6 +25,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     reduction,
     sampling,
     scan,
+    scan_loop,
     scatter,
     special,
     strided_memory,

@@ -13,8 +13,9 @@ from tracer_core.plugin_api import flex_attention
 _FLEX = flex_attention()
 
 
-@lower(_FLEX.FORWARD)
-def forward(ctx: Lowering, *args: Any) -> Any:
+@lower(_FLEX.FORWARD, _FLEX.BACKWARD)
+def attention(ctx: Lowering, *args: Any) -> Any:
     nodes = ctx.node.args
     made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=True)]
-    return ctx.externs(_FLEX.FORWARD, made)
+    used = ctx.used_outputs() if ctx.node.target is _FLEX.BACKWARD else None
+    return ctx.externs(ctx.node.target, made, used=used)

@@ -7,22 +7,30 @@ faster), nor one of the fallback table.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.ir.target import target_of_cpu
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.kernels.flex_attention import why_not
+from inductor_backend.kernels.flex_attention import (
+    why_no_backward,
+    why_no_backward_in_cpp,
+    why_no_forward,
+    why_not_in_cpp,
+)
 from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import flex_attention, scan
 
 aten = torch.ops.aten
-_FLEX = flex_attention()
+_FLEX, _SCAN = flex_attention(), scan()
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -64,14 +72,30 @@ _OWN: dict[Any, Callable[..., Any]] = {
 
 def _flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     """flex_attention in ATen operators, where no kernel computes it."""
-    _, buffers, _, _, program = rest
+    why_not = why_no_forward if _for_triton(query) else why_not_in_cpp
+    if _has_kernel(why_not, query, key, value, *rest):
+        return NotImplemented
+    return _FLEX.decomposed(query, key, value, *rest)
+
+
+def _flex_attention_backward(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    """flex_attention's gradients in ATen operators, where no kernels compute them."""
+    why_not = why_no_backward if _for_triton(query) else why_no_backward_in_cpp
+    if _has_kernel(why_not, query, key, value, *rest):
+        return NotImplemented
+    return _FLEX.decomposed_backward(query, key, value, *rest)
+
+
+def _for_triton(query: Any) -> bool:
+    return bool(query.device.type == "cuda" or target_of_cpu().triton)
+
+
+def _has_kernel(why_not: Callable[..., str | None], *args: Any) -> bool:
+    """Returns whether kernels compute one of flex_attention's operators. why_not: of the operator."""
+    query, key, value, *_, buffers, _, _, program = args
     flex = _FLEX.flex_of(program)
-    if not (query.device.type == "cuda" or target_of_cpu().triton):
-        return _FLEX.decomposed(query, key, value, *rest)
-    known = all(map(_is_lowered, (flex.score, flex.mask)))
-    if not known or why_not(query, key, value, buffers, flex) is not None:
-        return _FLEX.decomposed(query, key, value, *rest)
-    return NotImplemented
+    known = all(map(_is_lowered, (flex.score, flex.mask, flex.gradient)))
+    return known and why_not(query, key, value, buffers, flex) is None
 
 
 def _is_lowered(program: Any) -> bool:
@@ -84,6 +108,24 @@ def _is_lowered(program: Any) -> bool:
 
 
 _OWN[_FLEX.FORWARD] = _flex_attention
+_OWN[_FLEX.BACKWARD] = _flex_attention_backward
+
+
+def _associative_scan(rows: Any, program: str) -> Any:
+    """An associative scan as a loop on CPUs; on GPUs as a tree of operators, where no kernel computes
+    it."""
+    if not (rows[0].device.type == "cuda" or target_of_cpu().triton):
+        return _SCAN.in_turn(rows, program)
+    known = all(one.dtype in SCANNED for one in rows) and _is_lowered_graph(program, rows)
+    return NotImplemented if known else _SCAN.by_tree(rows, program)
+
+
+def _is_lowered_graph(program: str, rows: Any) -> bool:
+    graph = _SCAN.scalars_of(program, [one.dtype for one in rows]).graph
+    return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
+
+
+_OWN[_SCAN.ASSOCIATIVE] = _associative_scan
 
 
 @functools.cache
@@ -94,3 +136,37 @@ def _of_aten() -> dict[Any, Callable[..., Any]]:
     return {
         op: fn for op, fn in table.items() if isinstance(op, OpOverload) and op.namespace == "aten"
     }
+
+
+#: Products of more multiplications than this stay ATen's, whose blocking pays for Python's call.
+_LOOP_PRODUCT = 1 << 18
+
+
+def step_products() -> dict[Any, Callable[..., Any]]:
+    """Returns decompositions of the products in a step of a loop that no hand-written kernel takes
+    (`kernels.selection.own_product`), into sums of products."""
+    return {
+        aten.mm.default: _as_sums,
+        aten.bmm.default: _as_sums,
+        aten.addmm.default: _added,
+        aten.addmv.default: _added,
+        aten.mv.default: lambda a, b: _as_sums(a, b.unsqueeze(-1)).squeeze(-1),
+        aten.dot.default: lambda a, b: (a * b).sum(),
+    }
+
+
+def _as_sums(a: torch.Tensor, b: torch.Tensor) -> Any:
+    count = math.prod(map(hint, (*a.shape, b.shape[-1])))
+    if (a.dtype is torch.float32 and a.dim() == 2) or count > _LOOP_PRODUCT:
+        return NotImplemented
+    wide = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    products = a.to(wide).unsqueeze(-1) * b.to(wide).unsqueeze(-3)
+    return products.sum(-2, dtype=wide).to(a.dtype)
+
+
+def _added(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    if (beta, alpha) != (1, 1) or (bias.dim() == 1 and b.dim() == 2 and a.dtype is torch.float32):
+        return NotImplemented
+    return bias + (a @ b)

@@ -179,6 +179,7 @@ def _value(node: Any) -> torch.Tensor | None:
 def _is_float32(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
+        and not value.is_nested
         and value.device.type == "cpu"
         and value.dtype == torch.float32
     )

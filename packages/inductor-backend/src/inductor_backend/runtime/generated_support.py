@@ -25,6 +25,7 @@ __all__ = [
     "large_empty",
     "load_library",
     "report",
+    "steps_of",
 ]
 
 
@@ -36,6 +37,34 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
         if ready is not None
         else build([without_comments(source) for source in sources], name=name)
     )
+
+
+def steps_of(code: str, name: str) -> Callable[..., list[torch.Tensor]]:
+    """Returns the loop over slices whose step is a generated module: (outer, carried, rows, numbers,
+    length, reverse) -> the last carried tensors and the stacked parts."""
+    space: dict[str, Any] = {"__name__": f"inductor_{name}", "CONSTANTS": {}}
+    exec(compile(code, f"<inductor {name}>", "exec"), space)
+    step = space["call"]
+
+    def run(
+        outer: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        rows: Sequence[torch.Tensor],
+        numbers: Sequence[int],
+        length: int,
+        reverse: bool,
+    ) -> list[torch.Tensor]:
+        state, parts, count = list(carried), [], len(carried)
+        order = range(length - 1, -1, -1) if reverse else range(length)
+        for row in order:
+            found = step([*outer, *state, *(one[row] for one in rows), *numbers])
+            state = found[:count]
+            parts.append(found[count:])
+        if reverse:
+            parts.reverse()
+        return [*state, *(torch.stack(one) for one in zip(*parts, strict=True))]
+
+    return run
 
 
 def without_comments(source: str) -> str:

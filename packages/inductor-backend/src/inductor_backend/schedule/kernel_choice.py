@@ -12,11 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_backend.ir.index_expr import contiguous_strides
+from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels import collectives, packed_ops, unaligned_gemm
-from inductor_backend.kernels.selection import WAIT, Choice, Operand, aten_choice, best
-from tracer_core.plugin_api import operators
+from inductor_backend.kernels.selection import (
+    PRODUCTS,
+    WAIT,
+    Choice,
+    Operand,
+    aten_choice,
+    best,
+    own_product,
+)
+from tracer_core.plugin_api import flex_attention, operators
 
 aten = operators("aten")
 
@@ -57,6 +66,12 @@ CUDA_KERNELS = {
     collectives.wait: WAIT,
 }
 
+#: CPU operators whose kernels are generated with the graph's own.
+GENERATED = {
+    op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
+    for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
+}
+
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
 
 
@@ -81,6 +96,14 @@ def is_static(node: ExternNode) -> bool:
 
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     """Returns the kernel for one operator call on a CPU."""
+    if node.target in GENERATED:
+        return GENERATED[node.target]
+    if isinstance(node.target, CompiledSteps):
+        return Choice(node.target.__str__, "", "steps", node.target.why, symbolic=True)
+    if isinstance(node.target, NativeLoop):
+        return Choice(
+            node.target.__str__, "", "loop", "a loop over slices, without Python", symbolic=True
+        )
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
@@ -93,6 +116,16 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if choice.kind == "aten" and _writes_where_told(program, node):
         return replace(choice, kind="out")
     return choice
+
+
+def step_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+    """Returns the kernel for one operator call in a step of a loop, which runs without Python if no
+    operator is ATen's."""
+    choice = choice_of(program, node, sizes)
+    if choice.kind == "own" or node.target not in PRODUCTS or node.kwargs:
+        return choice
+    own = own_product(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+    return own or choice
 
 
 def cuda_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
@@ -121,7 +154,7 @@ def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[
     for node in program.nodes:
         if isinstance(node, ExternNode):
             chosen[node.name] = choice = rule(program, node, sizes)
-            if choice.kind in ("own", "out"):
-                (name,) = node.writes
-                program.buffers[name].kind = BufferKind.TEMP
+            if choice.kind in ("own", "out", "generated", "loop"):
+                for name in node.writes:
+                    program.buffers[name].kind = BufferKind.TEMP
     return chosen

@@ -97,10 +97,12 @@ class _Fakes(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, self.recorder.as_fake, (args, kwargs or {})
-        )
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+    def _fake(self, value: torch.Tensor) -> Any:
+        """Returns the fake of a plain tensor; wrappers made inside hold fakes."""
+        return value if torch_private.is_wrapper(value) else self.recorder.as_fake(value)
 
 
 class _Context(torch.autograd.function.FunctionCtx):
@@ -115,7 +117,7 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     region = region_of(tracer, what)
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
-    grad = torch.is_grad_enabled()
+    grad, made = torch.is_grad_enabled(), tracer.subclasses.made
     set_grad_mode(False)
     try:
         setup = tracer.attributes.getattr(cls, "setup_context")
@@ -128,20 +130,34 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     finally:
         set_grad_mode(grad)
     _unchanged(tracer, region)
+    wrapped = tracer.subclasses.made > made or any(map(torch_private.is_subclass, rest))
+    if wrapped and not grad and not any(result is one for one in rest):
+        return result  # without gradients the function is its forward
     inside = region.drop()
     tracer.native_calls.native_reads(*rest, *kwargs.values())
     fixed = {i: value for i, value in enumerate(rest) if _is_fixed(tracer, value)}
     others = tuple(value for i, value in enumerate(rest) if i not in fixed)
     with _Fakes(tracer.recorder):
+        if wrapped:
+            return tracer.subclasses.node(FunctionCall(cls, inside, fixed), others, kwargs)
         return tracer.recorder.call(FunctionCall(cls, inside, fixed), others, kwargs)
 
 
 def _is_fixed(tracer: Tracer, value: Any) -> bool:
     """Returns whether an argument is an object that is the same in all calls of the entry."""
-    if isinstance(value, torch.nn.Module) and not tracer.provenance.is_fresh(value):
+    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
+    known = isinstance(value, torch.nn.Module) or frozen
+    if known and not tracer.provenance.is_fresh(value):
         identity(tracer, value)
         return True
+    if isinstance(value, tuple) and type(value) is not tuple:  # a graph would take a plain tuple
+        return not any(map(_varies, pytree.tree_leaves(value)))
     return isinstance(value, enum.Enum) and not isinstance(value, (int, str, float))
+
+
+def _varies(value: Any) -> bool:
+    """Returns whether a part of an argument may be another one in each call of the entry."""
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 # -- hooks on tensors --

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.higher_order_calls import ScanCall
+from tracer_core.fx_capture.higher_order_calls import AssociativeScanCall, ScanCall, may_draw
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
 from tracer_core.natives.tables.higher_order import region_of, traced
@@ -40,6 +40,39 @@ def associative_scan(
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
     scanned = [combine_fn, xs, dim % leaves[0].ndim, reverse]
     return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
+
+
+@special(polyfills.associative_rows, whole=True)
+def associative_rows(tracer: Tracer, combine_fn: Any, leaves: Any, structure: Any) -> Any:
+    """Puts an associative scan into the graph as one node, whose function is traced once."""
+    recorder = tracer.recorder
+    fakes = [recorder.as_fake(leaf) for leaf in leaves]
+    lengths = [fake.shape[0] for fake in fakes]
+    if not all(length == lengths[0] for length in lengths):
+        tracer.break_graph("higher_order", "an associative scan over different numbers of slices")
+    if lengths[0] == 1:
+        return leaves
+    region = region_of(tracer, "an associative scan")
+    with recorder.fakes.mode:
+        inside = [_slice(fake) for fake in (*fakes, *fakes)]
+    for value in inside:
+        region.operand(value)
+    count = len(fakes)
+    given = [pytree.tree_unflatten(one, structure) for one in (inside[:count], inside[count:])]
+    graph, outer, flat, made = traced(tracer, region, combine_fn, given, {})
+    if made != structure or not all(map(_alike, inside, flat)):
+        tracer.break_graph("higher_order", "an associative scan whose function returns others")
+    if any(node.meta.get("writes") for node in graph.graph.nodes) or may_draw(graph):
+        tracer.break_graph("higher_order", "an associative scan whose function has effects")
+    (output,) = graph.graph.find_nodes(op="output")
+    output.args = ((*output.args[0], *output.args[0]),)
+    graph.recompile()
+    target = AssociativeScanCall(graph, len(outer), count)
+    return list(recorder.call(target, (*outer, *leaves), {}))
+
+
+def _slice(fake: torch.Tensor) -> torch.Tensor:
+    return fake[0].detach().clone().requires_grad_(fake.requires_grad)
 
 
 #: Slices of the longest input of `map` that is unrolled.
@@ -94,7 +127,7 @@ def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
     region = region_of(tracer, "a scan")
     with recorder.fakes.mode:
         inside = [fake.detach().clone().requires_grad_(fake.requires_grad) if k < len(carried)
-                  else fake[0].detach().clone().requires_grad_(fake.requires_grad)
+                  else _slice(fake)
                   for k, fake in enumerate(fakes)]  # fmt: skip
     for value in inside:
         region.operand(value)

@@ -156,3 +156,30 @@ def enter_dispatch_mode(tracer: Tracer, mode: Any) -> Any:
 @special(*names("__exit__", of="utils._python_dispatch.TorchDispatchMode"))
 def exit_dispatch_mode(tracer: Tracer, mode: Any, *error: Any) -> None:
     tracer.subclasses.leave(mode)
+
+
+@special(*names("nested._internal.nested_tensor.nested_view_from_values_offsets"))
+def jagged_of_offsets(
+    tracer: Tracer,
+    values: Any,
+    offsets: Any,
+    ragged_idx: int = 1,
+    min_seqlen: Any = None,
+    max_seqlen: Any = None,
+) -> Any:
+    given = (values, offsets, None, ragged_idx, min_seqlen, max_seqlen)
+    return tracer.subclasses.jagged(given)
+
+
+@special(*names("nested._internal.nested_tensor.nested_view_from_values_offsets_lengths"))
+def jagged_of_lengths(
+    tracer: Tracer,
+    values: Any,
+    offsets: Any,
+    lengths: Any,
+    ragged_idx: int = 1,
+    min_seqlen: Any = None,
+    max_seqlen: Any = None,
+) -> Any:
+    given = (values, offsets, lengths, ragged_idx, min_seqlen, max_seqlen)
+    return tracer.subclasses.jagged(given)

@@ -32,6 +32,7 @@ from tracer_core.natives.queries import query
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import TensorBase
+from tracer_core.trace.assertions import expected_equal
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -191,6 +192,34 @@ def tolist(tracer: Tracer, tensor: Any) -> Any:
         return [listed(one) for one in tracer.native_calls.native(torch.Tensor.unbind, part)]
 
     return listed(tensor)
+
+
+@special(*names("equal Tensor.equal"))
+def equal(tracer: Tracer, input: Any, other: Any) -> Any:
+    """Tensors of different shapes are not equal; others may be expected to be, or not to be."""
+    if _is_plain(tracer, input) and _is_plain(tracer, other):
+        left, right = tracer.recorder.as_fake(input), tracer.recorder.as_fake(other)
+        if left.dtype == right.dtype and left.device == right.device:
+            if left.shape != right.shape:
+                return False
+            answer = expected_equal(tracer, input, other)
+            if answer is not None:
+                return answer
+    return tracer.native_calls.call_torch(torch.equal, [input, other], {})
+
+
+def _is_plain(tracer: Tracer, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not acts_as_tensor(value)
+
+
+@special(*names("_C._infer_size"))
+def infer_size(tracer: Tracer, one: Any, other: Any) -> Any:
+    """The shape that two shapes broadcast to; of symbolic ones as torch.broadcast_shapes says."""
+    sizes = [*one, *other] if isinstance(one, tuple) and isinstance(other, tuple) else []
+    function = names("_C._infer_size")[0]
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        function = torch.broadcast_shapes
+    return tracer.native_calls.native(function, one, other)
 
 
 @special(*names("Tensor.requires_grad_"))

@@ -49,14 +49,17 @@ class KernelModule(ABC):
 
     comment: str
 
-    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
-        """offset: returns a storage's byte offset in the arena, None for a separate tensor."""
-        self.program, self.offset = program, offset
+    def __init__(
+        self, program: Program, offset: Callable[[str], Expr | None], prefix: str = ""
+    ) -> None:
+        """offset: returns a storage's byte offset in the arena, None for a separate tensor. prefix: of
+        the names of runs."""
+        self.program, self.offset, self.prefix = program, offset, prefix
         self.kernels: dict[Any, tuple[str, list[str]]] = {}
         self.runs: list[Run] = []
 
     def open_run(self) -> Run:
-        run = Run(f"run_{len(self.runs)}")
+        run = Run(f"{self.prefix}run_{len(self.runs)}")
         self.runs.append(run)
         return run
 

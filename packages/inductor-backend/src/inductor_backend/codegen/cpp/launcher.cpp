@@ -8,7 +8,7 @@ struct PyObject; typedef intptr_t ssize;
 typedef PyObject* (*FastCall)(PyObject* self, PyObject* const* args, ssize n);
 struct MethodDef { const char* name; FastCall call; int flags; const char* doc; };   // PyMethodDef (stable ABI)
 extern "C" {
-extern PyObject *PyExc_TypeError, *PyExc_IndexError, *PyExc_RuntimeError;
+extern PyObject *PyExc_TypeError, *PyExc_IndexError, *PyExc_RuntimeError, *PyExc_MemoryError;
 PyObject* PyCFunction_NewEx(MethodDef*, PyObject*, PyObject*);
 PyObject* PyObject_VectorcallMethod(PyObject* name, PyObject* const* args, size_t n, PyObject* names);
 PyObject* PyUnicode_InternFromString(const char*);
@@ -60,6 +60,7 @@ static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
         if (code == 1) return PyErr_Format(PyExc_IndexError, "index out of range in self");
         if (code == 2) return PyErr_Format(PyExc_RuntimeError, "ZeroDivisionError");
         if (code == 3) return PyErr_Format(PyExc_RuntimeError, "%s was not built for these sizes", launch->name);
+        if (code == 4) return PyErr_Format(PyExc_MemoryError, "%s found no memory", launch->name);
         if (code == 2000) return PyErr_Format(PyExc_RuntimeError, "the CUDA driver (libcuda.so.1) was not found");
         if (code >= 1000) return PyErr_Format(PyExc_RuntimeError, "launching a kernel failed: CUDA error %d", code - 1000);
     }

@@ -15,7 +15,7 @@
 //   16-bit types  tc_bf16[v] tc_half[v]: storage only; tc_load(p, i) -> float, tc_store(p, i, value)
 //   memory        tc_atomic_add(pointer, value)   tc_index(i, size): wraps negatives, reports bad indices
 //   statistics    tc_welford { mean, m2, weight }  .add(x)  tc_welford_combine(a, b)
-//   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION)
+//   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION, TC_NO_MEMORY)
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,6 +31,7 @@
 // ---- errors that a kernel meets while it runs: remembered here, raised by the launcher
 #define TC_BAD_INDEX 1
 #define TC_ZERO_DIVISION 2
+#define TC_NO_MEMORY 4
 // tc_error: how often something failed, and what did last. It is only ever counted up, so a call that compares the count
 // with that at its start cannot miss its own failure; it may take another thread's for its own, and raises too.
 extern "C" {
@@ -415,7 +416,7 @@ TC_INLINE float tc_fmod(float a, float b) {
     const double x = tc_abs(a), y = tc_abs(b), q = x / y;
     if (__builtin_expect(!(q < 0x1p29 && y < TC_INF_F), 0)) return __builtin_fmodf(a, b);
     const double r = x - tc_trunc(q) * y;  // exact: 29 bits by 24, and a multiple of y's last bit
-    return tc_copysign(r < 0 ? r + y : r, a);  // below 0 where q was rounded up to a whole number
+    return tc_copysign(r < 0 ? r + y : r, (double)a);  // below 0 where q was rounded up to a whole number
 }
 TC_INLINE double tc_fmod(double a, double b) { return __builtin_fmod(a, b); }
 template <class T> TC_INLINE T tc_float_mod(T a, T b) {
@@ -477,6 +478,15 @@ template <class T> TC_INLINE void tc_atomic_add(T* address, T value) {
     while (!__atomic_compare_exchange(address, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
+// A store past the caches to a whole vector's place.
+#if defined(__clang__)
+#define TC_STREAM(place, value) __builtin_nontemporal_store(value, place)
+#elif defined(__AVX512F__)
+#define TC_STREAM(place, value) __builtin_ia32_movntps512((float*)(place), value)
+#else
+#define TC_STREAM(place, value) __builtin_ia32_movntps256((float*)(place), value)
+#endif
+
 // Copies bytes past the caches: whole cache lines are written without being read. `from` is in the L1 cache. Stores
 // of other threads' lines may come later than ordinary ones: tc_stream_end() before anybody else reads.
 TC_INLINE void tc_stream(void* to, const void* from, int64_t bytes) {
@@ -492,13 +502,13 @@ TC_INLINE void tc_stream(void* to, const void* from, int64_t bytes) {
         typedef float V __attribute__((vector_size(64)));
         V v;
         memcpy(&v, f + i, 64);
-        __builtin_ia32_movntps512((float*)(t + i), v);
+        TC_STREAM((V*)(t + i), v);
 #else
         typedef float V __attribute__((vector_size(32)));
         V v[2];
         memcpy(v, f + i, 64);
-        __builtin_ia32_movntps256((float*)(t + i), v[0]);
-        __builtin_ia32_movntps256((float*)(t + i + 32), v[1]);
+        TC_STREAM((V*)(t + i), v[0]);
+        TC_STREAM((V*)(t + i + 32), v[1]);
 #endif
     }
     memcpy(t + i, f + i, bytes - i);

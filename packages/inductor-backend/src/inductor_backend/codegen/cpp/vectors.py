@@ -21,8 +21,9 @@ from inductor_backend.ir.index_expr import Index, Var
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.values import Value
-from inductor_backend.runtime.cpp.toolchain import find_compiler
+from inductor_backend.runtime.cpp.toolchain import find_compiler, processor
 from inductor_backend.schedule.fused_body import Phase
+from tracer_core.plugin_api import CompilerMissingError
 
 if TYPE_CHECKING:
     from inductor_backend.codegen.cpp.element_writer import ElementWriter
@@ -53,8 +54,11 @@ UNROLLED = ((60, 2),)
 
 def available() -> bool:
     """Returns whether this processor and compiler have vectors of 16 floats."""
-    tools = find_compiler()
-    return tools.isa == "avx512" and tools.kind == "gcc"
+    try:
+        kind = find_compiler().kind
+    except CompilerMissingError:  # the texts of which an earlier compiler may have left libraries
+        kind = "gcc"
+    return processor()[0] == "avx512" and kind == "gcc"
 
 
 def turns(load: Value) -> bool:

@@ -1,227 +1,36 @@
-"""Writes the functions of flex_attention (score_mod, mask_mod) into a Triton kernel.
-
-A scalar program is lowered like any graph, to a loop IR without loops, whose values become the
-statements of a kernel over a block of scores. Positions are 32-bit integers where no value of the
-program computed from them may need more.
-"""
+"""Writes the functions of flex_attention (score_mod, mask_mod) into a Triton kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.index_text import index_text
-from inductor_backend.codegen.common.op_table import KNOWN_OPS, TRITON_OPS
-from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.common.op_table import TRITON_OPS
+from inductor_backend.codegen.common.scalar_functions import FunctionWriter
 from inductor_backend.codegen.triton.addressing import NARROW
 from inductor_backend.codegen.triton.expressions import constant_text
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.nodes import Buffer, BufferKind, Layout, LoopNode, Program
-from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.target import Target
+from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.values import Value, topological
-from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.graph import GraphLowering
-from inductor_backend.torch_private import OpOverload, fake_tensor_mode
-from tracer_core.plugin_api import flex_attention
-
-#: The names of positions in programs.
-POSITIONS = ("b", "h", "q", "kv")
-#: Inputs that differ from key to key.
-INNER = frozenset({"score", "kv", "grad"})
-#: Larger positions may need 64 bits.
-LONGEST = 2**30
-
-Bounds = tuple[float, float]
 
 
-class _Function(GraphLowering):
-    """Lowers a graph of 0-d tensors. layouts: of the placeholders, by name."""
-
-    def __init__(
-        self, gm: torch.fx.GraphModule, sizes: SizeVars, layouts: Mapping[str, Layout]
-    ) -> None:
-        spec: Any = SimpleNamespace(name="scores", options=None, outputs=())
-        super().__init__(gm, spec, sizes, KNOWN_OPS)
-        self.layouts = layouts
-        self.target = Target(self.program.device, True)
-        self.ctx.gpu = True
-
-    def placeholder(self, node: torch.fx.Node) -> None:
-        name = node.name
-        buffer = Buffer(name, node.meta["val"].dtype, self.layouts[name], BufferKind.INPUT)
-        self.program.buffers[name] = buffer
-        self.env[node] = Ref.of(buffer)
-        self.program.inputs.append(name)
-
-
-def graph_of(
-    program: Any, dtypes: Mapping[str, torch.dtype], ranks: Mapping[str, int], numbers: Any
-) -> torch.fx.GraphModule:
-    """Returns a scalar program as a graph, with its values for sizes of 2. numbers: the expressions
-    of its numbers, by name."""
-    flex, graph = flex_attention(), torch.fx.Graph()
-    nodes: list[Any] = []
-    values: list[Any] = []
-    with fake_tensor_mode():
-        for name in program.inputs:
-            if name in numbers:
-                nodes.append(numbers[name])
-                values.append(1)
-                continue
-            node = graph.placeholder(name)
-            sizes = [2] * ranks.get(name, 0)
-            node.meta["val"] = torch.empty(sizes, dtype=dtypes[name])
-            nodes.append(node)
-            values.append(node.meta["val"])
-        for name, args, kwargs in program.steps:
-            _step(graph, nodes, values, (name, args, dict(kwargs)), flex)
-        outputs = [
-            one for one in (program.output, *(c.value for c in program.contributions)) if one
-        ]
-        outputs += [at for one in program.contributions for at in one.at]
-        graph.output(tuple(nodes[one.number] for one in outputs))
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any, flex: Any) -> None:
-    name, args, kwargs = step
-
-    def found(where: list[Any], value: Any) -> Any:
-        if isinstance(value, flex.Ref):
-            return where[value.number]
-        return [found(where, one) for one in value] if isinstance(value, tuple) else value
-
-    if name == flex.LOAD and len(args) == 1:
-        nodes.append(found(nodes, args[0]))
-        values.append(found(values, args[0]))
-        return
-    target = torch.ops.aten.index.Tensor if name == flex.LOAD else flex.function_of(name)
-    if name == flex.LOAD:
-        args = (args[0], args[1:])
-    if not isinstance(target, OpOverload):  # of sizes: the expression itself
-        nodes.append(target(*found(nodes, args)))
-        values.append(target(*found(values, args)))
-        return
-    made = graph.call_function(target, tuple(found(nodes, one) for one in args),
-                               {key: found(nodes, one) for key, one in kwargs.items()})  # fmt: skip
-    made.meta["val"] = target(
-        *(found(values, one) for one in args),
-        **{key: found(values, one) for key, one in kwargs.items()},
-    )
-    nodes.append(made)
-    values.append(made.meta["val"])
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A program of which a part is written. narrow: positions are 32-bit integers. kinds, registers:
-    dtype and text of what is in registers. names: of values. inner: buffers that change within a
-    row."""
-
-    program: Program
-    narrow: bool
-    kinds: dict[str, torch.dtype]
-    registers: dict[str, str]
-    names: dict[Value, str]
-    inner: set[str]
-
-
-class FunctionWriter(ValueWriter):
-    """Writes scalar programs into a kernel's text. Mutable: adds pointers and sizes on first use.
-
-    operands: dtype and layout of the tensors that programs read, by name; numbers: the expressions
-    of their numbers. pointer_of: returns the argument of a tensor. size_of: returns the text of a
-    size. masks: the text of where a block's rows (``q``) and columns (``kv``) exist, if not everywhere.
-    limits: the size of each position's dimension.
-    """
+class TritonFunctionWriter(FunctionWriter):
+    """Writes scalar programs over blocks. masks: the text of where a block's rows (``q``) and columns
+    (``kv``) exist, if not everywhere."""
 
     spellings = TRITON_OPS
+    floor = "//"
 
-    def __init__(
-        self,
-        out: CodeWriter,
-        sizes: SizeVars,
-        operands: Mapping[str, tuple[torch.dtype, Layout]],
-        numbers: Mapping[str, Expr],
-        pointer_of: Callable[[str], str],
-        size_of: Callable[[Expr], str],
-        limits: Mapping[str, Expr],
-    ) -> None:
-        body: Any = SimpleNamespace(registers={}, origins=())
-        super().__init__(Program("scores"), body, sizes)
-        self.out, self.operands, self.numbers = out, operands, numbers
-        self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.masks: dict[str, str] = {}
-        self.narrow, self.inner = False, set(INNER)
-        self.asserts = False
 
-    def begin(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> Started:
-        """Writes what a program computes from none of the inputs that change within a row
-        (`INNER`). texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
-        kinds = {name: kind for name, (kind, _) in self.operands.items()}
-        narrow = is_narrow(program, self.limits, kinds)
-        whole = torch.int32 if narrow else torch.int64
-        dtypes = {name: whole if name in POSITIONS else dtype for name in program.inputs} | kinds
-        ranks = {name: len(layout.sizes) for name, (_, layout) in self.operands.items()}
-        gm = graph_of(program, dtypes, ranks, self.numbers)
-        layouts = {name: Layout((), ()) for name in program.inputs}
-        layouts |= {name: layout for name, (_, layout) in self.operands.items()}
-        registers = {
-            name: text if narrow or name not in POSITIONS else f"{text}.to(tl.int64)"
-            for name, text in texts.items()
-        }
-        made = _Function(gm, self.sizes, layouts).run()
-        kinds = {name: dtypes.get(name, dtype) for name in texts}
-        started = Started(made, narrow, kinds, registers, {}, set(INNER))
-        self._walk(started, 0)
-        return started
+    def as_long(self, text: str) -> str:
+        return f"{text}.to(tl.int64)"
 
-    def finish(self, started: Started) -> list[str]:
-        """Writes the rest of a program and returns the texts of its outputs."""
-        own = replace(
-            started,
-            kinds=dict(started.kinds),
-            registers=dict(started.registers),
-            names=dict(started.names),
-        )
-        self._walk(own, 1)
-        return [
-            own.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
-            for one in own.program.outputs
-        ]
-
-    def _walk(self, at: Started, level: int) -> None:
-        """Writes the statements of a program up to a level."""
-        self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
-        self.body.registers, self.registers = at.kinds, at.registers
-        for node in at.program.nodes:
-            if not isinstance(node, LoopNode) or node.sizes:
-                raise unsupported("codegen", f"{node.origin.op} in a function of scores")
-            for store in node.stores:
-                self.emit(topological([store.value]), level, at.names)
-                (name,) = store.buffers
-                if self.level(store.value) > level:
-                    at.inner.add(name)
-                    at.kinds[name] = self.program.buffers[name].dtype
-                    continue
-                kept = at.kinds[name] = self.program.buffers[name].dtype
-                text = at.names[store.value]
-                if kept in (torch.bfloat16, torch.float16):
-                    text = f"{text}.to({str(kept).replace('torch', 'tl')}).to(tl.float32)"
-                at.registers[name] = text
-
-    # what ValueWriter asks for -------------------------------------------------------------------
-
-    def level(self, value: Value) -> int:
-        loads = (one.buffer for one in topological([value]) if one.name == "load")
-        return int(not self.inner.isdisjoint(loads))
+    def rounded(self, text: str, dtype: torch.dtype) -> str:
+        return f"{text}.to({str(dtype).replace('torch', 'tl')}).to(tl.float32)"
 
     def constant(self, value: Value) -> str:
         return constant_text(*value.attr)
@@ -229,38 +38,8 @@ class FunctionWriter(ValueWriter):
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"{name} = {text}"
 
-    def size(self, expr: Expr) -> str:
-        return self.size_of(expr)
-
-    def _index(self, index: Index, names: dict[Value, str]) -> str:
-        return index_text(index, (), names.__getitem__, self.size, "//")
-
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         return f"tl.full([], {self._index(index, names)}, tl.int64)"
-
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
-        if value.name in ("wrap_index", "check_index") and self._is_inside(value):
-            return names[value.args[0]]
-        if value.name == "cast" and value.attr == torch.int64 and self.narrow:
-            if value.args[0].dtype == torch.int32 and self._position(value.args[0]) is not None:
-                return names[value.args[0]]
-        return super().value_text(value, names)
-
-    def _position(self, value: Value) -> str | None:
-        """Returns the position that a value is, or None."""
-        while value.name in ("cast", "wrap_index", "check_index"):
-            value = value.args[0]
-        if value.name != "load" or value.buffer not in POSITIONS:
-            return None
-        return value.buffer
-
-    def _is_inside(self, value: Value) -> bool:
-        """Returns whether an index is a position of a dimension that is no longer than the tensor's."""
-        name = self._position(value)
-        if name is None:
-            return False
-        rest = value.attr - self.limits[name]
-        return self.sizes.nonnegative(rest)
 
     def wrapped_index(self, index: str, size: str) -> str:
         return f"tl.where({index} < 0, {index} + {size}, {index})"
@@ -292,129 +71,3 @@ class FunctionWriter(ValueWriter):
         mask = f", {mask}, other=0" if mask else ""
         widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
         return f"tl.load({self.pointer_of(value.buffer)} + ({address}){mask}){widen}"
-
-
-# -- widths of integers --
-
-
-def is_narrow(program: Any, limits: Mapping[str, Expr], dtypes: Mapping[str, torch.dtype]) -> bool:
-    """Returns whether no integer that a program computes from positions needs more than 32 bits.
-    limits: of positions. dtypes: of the tensors that it reads."""
-    flex = flex_attention()
-    bounds: dict[Any, Bounds | None] = {}
-    for number, name in enumerate(program.inputs):
-        limit = limits.get(name, 0)
-        longest = limit if isinstance(limit, int) else LONGEST
-        if name in POSITIONS and longest > LONGEST:
-            return False
-        bounds[flex.Ref(number)] = (0, longest) if name in POSITIONS else None
-    first = len(program.inputs)
-    for number, (name, args, kwargs) in enumerate(program.steps):
-        at = flex.Ref(first + number)
-        if name == flex.LOAD:
-            bounds[at] = _of_dtype(dtypes[program.inputs[args[0].number]])
-            continue
-        given = [bounds.get(one) if isinstance(one, flex.Ref) else _of_number(one) for one in args]
-        read = [one for one in args if isinstance(one, flex.Ref) and bounds.get(one) is not None]
-        if not read:
-            bounds[at] = None
-            continue
-        rule = _rule(name, dict(kwargs))
-        if rule is None:
-            return False
-        if rule is _no_integer or any(one is None for one in given):
-            bounds[at] = None  # a truth value, a float, or a 64-bit integer
-            continue
-        found = rule(*given)
-        if max(map(abs, found)) > NARROW:
-            return False
-        bounds[at] = found
-    return True
-
-
-def _rule(name: str, kwargs: Mapping[str, Any]) -> Callable[..., Bounds] | None:
-    operator = name.split(".")[1]
-    if operator == "_to_copy":
-        dtype = kwargs.get("dtype")
-        if dtype is None or dtype in (torch.int64, torch.int32):
-            return _same
-        return _no_integer if dtype.is_floating_point or dtype is torch.bool else None
-    if operator == "div":
-        return _quotient if kwargs.get("rounding_mode") is not None else _no_integer
-    return _RULES.get(operator)
-
-
-def _of_dtype(dtype: torch.dtype) -> Bounds | None:
-    if dtype.is_floating_point or dtype is torch.bool or dtype.itemsize == 8:
-        return None
-    limits = torch.iinfo(dtype)
-    return limits.min, limits.max
-
-
-def _of_number(value: Any) -> Bounds | None:
-    if type(value) is int:
-        return value, value
-    return (0, 0) if type(value) is bool else None
-
-
-def _corners(function: Callable[[float, float], float]) -> Callable[..., Bounds]:
-    def rule(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
-        found = [function(a, b) for a in left for b in right]
-        return min(found), max(found)
-
-    return rule
-
-
-def _no_integer(*bounds: Bounds) -> Bounds:
-    """The rule of operators whose result is no integer."""
-    return 0, 0
-
-
-def _size(one: Bounds, *rest: Bounds) -> Bounds:
-    return 0, max(map(abs, one))
-
-
-def _same(one: Bounds, *rest: Bounds) -> Bounds:
-    return min(one), max(one)
-
-
-def _quotient(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
-    return -max(map(abs, left)) - 1, max(map(abs, left))
-
-
-def _remainder(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
-    return -max(map(abs, right)), max(map(abs, right))
-
-
-_RULES: dict[str, Callable[..., Bounds]] = {
-    "add": _corners(lambda a, b: a + b),
-    "sub": _corners(lambda a, b: a - b),
-    "mul": _corners(lambda a, b: a * b),
-    "maximum": _corners(max),
-    "minimum": _corners(min),
-    "neg": lambda one: (-max(one), -min(one)),
-    "abs": _size,
-    "floor_divide": _quotient,
-    "remainder": _remainder,
-    "fmod": _remainder,
-    **dict.fromkeys(
-        [
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "exp",
-            "log",
-            "sqrt",
-            "rsqrt",
-            "tanh",
-            "sigmoid",
-        ],
-        _no_integer,
-    ),
-}

@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_buffer
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
-from inductor_backend.codegen.triton.flex_attention import call_of, forward_kernel
+from inductor_backend.codegen.triton.associative_scan import associative_kernel
+from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import (
     NUMBERS,
@@ -24,13 +27,13 @@ from inductor_backend.codegen.triton.module import (
     specification_text,
 )
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
-from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.nodes import ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import SizeSpec, flex_attention
+from tracer_core.plugin_api import SizeSpec, flex_attention, scan
 
 
 class TritonWrapper(Wrapper):
@@ -101,26 +104,55 @@ class TritonWrapper(Wrapper):
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
     def extern(self, node: ExternNode) -> None:
-        if node.target is flex_attention().FORWARD:
+        if node.target in (flex_attention().FORWARD, flex_attention().BACKWARD):
             self._flex_attention(node)
+        elif node.target is scan().ASSOCIATIVE:
+            self._associative_scan(node)
         else:
             super().extern(node)
 
     def _flex_attention(self, node: ExternNode) -> None:
-        """Writes a launch of a kernel for this call: allocations, then the run."""
+        """Writes the launches of this call's kernels: allocations, then the run."""
         call = call_of(self.program, node)
-        kernel = forward_kernel(call, self.variables)
+        if node.target is flex_attention().FORWARD:
+            kernels = [forward_kernel(call, self.variables)]
+        else:
+            kernels = backward_kernels(call, self.variables)
         for name in node.writes:
             self._allocate(name)
-        run = Run(f"run_flex_{sum(line.startswith('run_flex_') for line in self.definitions)}")
-        parameters = [run.slot(self.tensor(call.tensors[name], True)) for name in kernel.pointers]
-        parameters += [run.slot(size_text(size)) for size in kernel.sizes]
-        places = ", ".join(f"({place}, 0)" for place in parameters)
-        grid = TritonModule.grid(run, kernel.grid)
-        loaded = self._loaded(kernel)
+        for name, one in call.tensors.items():
+            if is_gradient_of_buffer(name):
+                self.body.line(f"{one.buffer}.zero_()")
+        self._launch(
+            "run_flex",
+            [
+                (one, [self.tensor(call.tensors[name], True) for name in one.pointers])
+                for one in kernels
+            ],
+        )
+
+    def _associative_scan(self, node: ExternNode) -> None:
+        """Writes a launch of a kernel for this call."""
+        kernel = associative_kernel(self.program, node, self.variables)
+        for name in node.writes:
+            self._allocate(name)
+        results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
+        tensors = [self.tensor(one, True) for one in (*node.args[0], *results)]
+        self._launch("run_associative_scan", [(kernel, tensors)])
+
+    def _launch(self, name: str, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]) -> None:
+        """Writes a run of kernels, each with its tensors. name: of the run, without a number."""
+        run = Run(f"{name}_{sum(line.startswith(f'{name}_') for line in self.definitions)}")
+        made = []
+        for kernel, tensors in kernels:
+            slots = [run.slot(one) for one in (*tensors, *map(size_text, kernel.sizes))]
+            places = ", ".join(f"({place}, 0)" for place in slots)
+            made.append(
+                f"({self._loaded(kernel)}, {TritonModule.grid(run, kernel.grid)}, [{places}])"
+            )
+        launched = ", ".join(made)
         self.definitions[
-            f"{run.name}, launches_{run.name} = launches({len(run.arguments)},"
-            f" [({loaded}, {grid}, [{places}])])"
+            f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [{launched}])"
         ] = None
         arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
         self.body.line(f"{run.name}({arguments})")

@@ -14,7 +14,7 @@ static NOINLINE void narrow_block(const float* const* from, const float* w, int6
         UNROLL for (int k = 0; k < CHANNELS; k++) {
             const V wv = load(w + (t * CHANNELS + k) * LANES);
             const I at = first + k;
-            UNROLL for (int i = 0; i < R; i++) acc[i] += __builtin_shuffle(x[i], at) * wv;
+            UNROLL for (int i = 0; i < R; i++) acc[i] += shuffled(x[i], at) * wv;
         }
     }
     UNROLL for (int i = 0; i < R; i++) put(tile + i * LANES, acc[i]);

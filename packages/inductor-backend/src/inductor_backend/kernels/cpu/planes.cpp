@@ -54,8 +54,8 @@ struct Planes {
                 from = line;
             }
             const V a = load(from), b = load(from + LANES), c = load(from + 2), e = load(from + 2 + LANES);
-            d[r][0] = __builtin_shuffle(a, b, even), d[r][1] = __builtin_shuffle(a, b, odd);
-            d[r][2] = __builtin_shuffle(c, e, even), d[r][3] = __builtin_shuffle(c, e, odd);
+            d[r][0] = shuffled(a, b, even), d[r][1] = shuffled(a, b, odd);
+            d[r][2] = shuffled(c, e, even), d[r][3] = shuffled(c, e, odd);
         }
         UNROLL for (int c = 0; c < 4; c++) {
             t[0][c] = d[0][c] - d[2][c], t[1][c] = d[1][c] + d[2][c], t[2][c] = d[2][c] - d[1][c], t[3][c] = d[1][c] - d[3][c];
@@ -96,7 +96,7 @@ struct Planes {
         UNROLL for (int r = 0; r < 2; r++) {
             if (2 * s.y + r >= OH) break;
             const V one = t[r][0] + t[r][1] + t[r][2] + same(add), two = t[r][1] - t[r][2] - t[r][3] + same(add);
-            put_some(plane + (2 * s.y + r) * OW + 2 * s.x, __builtin_shuffle(one, two, low), __builtin_shuffle(one, two, high), count);
+            put_some(plane + (2 * s.y + r) * OW + 2 * s.x, shuffled(one, two, low), shuffled(one, two, high), count);
         }
     }
     void task(int64_t t0, int64_t count) const {

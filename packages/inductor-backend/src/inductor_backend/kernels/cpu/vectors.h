@@ -93,6 +93,23 @@ INLINE H same_half(float v) { return v - H{}; }
 INLINE V joined(H low, H high) { return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 #endif
 
+// the lanes of a vector, or of two one after the other, that `from` counts
+#if defined(__clang__)
+INLINE V shuffled(V a, I from) {
+    V out;
+    UNROLL for (int i = 0; i < LANES; i++) out[i] = a[from[i]];
+    return out;
+}
+INLINE V shuffled(V a, V b, I from) {
+    V out;
+    UNROLL for (int i = 0; i < LANES; i++) out[i] = from[i] < LANES ? a[from[i] & (LANES - 1)] : b[from[i] & (LANES - 1)];
+    return out;
+}
+#else
+INLINE V shuffled(V a, I from) { return __builtin_shuffle(a, from); }
+INLINE V shuffled(V a, V b, I from) { return __builtin_shuffle(a, b, from); }
+#endif
+
 // LANES vectors turned round: log2(LANES) stages of block swaps
 INLINE void transpose(V* a) {
     I lane;
@@ -103,8 +120,8 @@ INLINE void transpose(V* a) {
         UNROLL for (int i = 0; i < LANES; i++) {
             if (i & s) continue;
             V p = a[i], q = a[i + s];
-            a[i] = __builtin_shuffle(p, q, low);
-            a[i + s] = __builtin_shuffle(p, q, high);
+            a[i] = shuffled(p, q, low);
+            a[i + s] = shuffled(p, q, high);
         }
     }
 }

@@ -1,18 +1,16 @@
 """Compiles C++ text to a loaded library, through a disk cache that many processes share.
 
-An entry is one file ``<key>.so`` whose last bytes are the SHA-256 of the rest (ELF loaders ignore
-what follows the image). So one atomic rename writes it, damage is detected before loading, and the
-same bytes can be stored elsewhere and loaded by another process without a compiler. The key covers
-the texts, the prelude, compiler version, flags and the processor's features.
+An entry of the store is one library, which is loaded before others see it, so that what no loader
+takes is not kept. Its bytes can be stored elsewhere and loaded by another process without a
+compiler. The key covers the texts, the prelude, compiler version, flags and the processor's
+features.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,13 +21,15 @@ from typing import TypeVar
 from inductor_backend.runtime.cpp.launch import launcher, maker
 from inductor_backend.runtime.cpp.objects import LAUNCHER, Unit, compiled, key_of, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
-from inductor_backend.runtime.kernel_cache import cache_directory, entries, one_builder
+from inductor_backend.runtime.kernel_cache import libraries
 from tracer_core.plugin_api import (
     BackendError,
     CacheLocationError,
-    leave_folder,
+    CompilerMissingError,
+    Folder,
     note,
-    replace_file,
+    packed,
+    unpacked,
 )
 
 
@@ -76,13 +76,19 @@ class Library:
             return 0
 
     def read_binary(self) -> bytes:
-        """Returns the entry as bytes, for `load_binary` in another process on the same kind of
-        processor."""
-        return self.path.read_bytes()
+        """Returns the library as bytes, for `load_binary` in another process on the same kind of
+        processor. Raises BackendError if its file is gone or was changed."""
+        store = libraries()
+        image = Folder(store, self.path.parent).read(self.path.name)
+        if image is None:
+            detail = f"library {self.name!r}: {self.path} is gone, or was changed"
+            raise BackendError("inductor", "save", detail)
+        return packed(image, store.machine)
 
 
-Made = TypeVar("Made", bound="Library | None")
+Made = TypeVar("Made")
 
+#: Never unloaded: a collection may free what was compiled after the library that holds its code.
 _loaded: dict[str, Library] = {}
 _loaded_lock = threading.Lock()
 
@@ -98,16 +104,14 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises BackendError with stage "toolchain" (no compiler) or "c++ compile" (with the compiler's
+    Raises CompilerMissingError, or BackendError with stage "c++ compile" (with the compiler's
     first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
         tools = find_compiler()
-    except BackendError:
-        stored = _in_a_folder(
-            lambda directory, where: _built_by_any_compiler(units, name, directory, where)
-        )
+    except CompilerMissingError:
+        stored = _in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
         if stored is None:
             raise
         return stored
@@ -116,62 +120,52 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    return _in_a_folder(
-        lambda directory, where: _found_or_built(units, tools, key, name, directory, where)
-    )
+    return _in_a_folder(lambda folder: _found_or_built(units, tools, key, name, folder))
 
 
-def _in_a_folder(make: Callable[[Path, str], Made]) -> Made:
-    """Calls make(the cache's folder, its name for messages); with a temporary folder if files
-    cannot be written or loaded there."""
-    while True:
-        try:
-            directory, where = cache_directory()
-            try:
-                return make(directory, where)
-            except OSError as error:
-                leave_folder(directory, error)
-        except CacheLocationError as error:
-            raise BackendError("inductor", "load", str(error)) from error
+def _in_a_folder(make: Callable[[Folder], Made]) -> Made:
+    """Returns make(the store's folder), or with a temporary one if files cannot be written or loaded
+    there."""
+    try:
+        return libraries().inside(make)
+    except CacheLocationError as error:
+        raise BackendError("inductor", "load", str(error)) from error
 
 
 def _found_or_built(
-    units: Sequence[Unit], tools: Toolchain, key: str, name: str, directory: Path, where: str
+    units: Sequence[Unit], tools: Toolchain, key: str, name: str, folder: Folder
 ) -> Library:
-    path = directory / f"{key}.so"
-    with one_builder(directory, key):
-        damage = entries().check_file(path)
+    with folder.building(key):
+        path, damage = folder.find(f"{key}.so")
         if damage is None:
-            return _load(name, key, path, True, f"found in the cache ({where})", 0.0)
+            reason = f"found in the cache ({folder.name})"
+            try:
+                return _known(Library(name, key, path, True, reason, 0.0, _opened(path)))
+            except BackendError as error:  # a library that it needs is gone
+                damage = error.detail
         started = time.perf_counter()
-        entries().write(path, _linked([*units, LAUNCHER], tools, directory, name))
-        _link_for_any_compiler(units, path)
+        image = _linked([*units, LAUNCHER], tools, folder, name)
+        handle = folder.write(path.name, image, _opened)
+        folder.write(_for_any_compiler(units), key.encode())
         seconds = time.perf_counter() - started
-    return _load(
-        name, key, path, False, f"compiled in {seconds:.2f} s: {damage} ({where})", seconds
-    )
+    reason = f"compiled in {seconds:.2f} s: {damage} ({folder.name})"
+    return _known(Library(name, key, path, False, reason, seconds, handle))
 
 
-def _built_by_any_compiler(
-    units: Sequence[Unit], name: str, directory: Path, where: str
-) -> Library | None:
+def _built_by_any_compiler(units: Sequence[Unit], name: str, folder: Folder) -> Library | None:
     """Returns the entry that any compiler made of these texts here before, for machines that have
     lost their compiler."""
-    path = directory / f"{key_of(units, None)}.so"
-    if entries().check_file(path) is not None:
+    key = folder.read(_for_any_compiler(units))
+    path, damage = (None, "") if key is None else folder.find(f"{key.decode()}.so")
+    if path is None or damage is not None:
         return None
-    return _load(
-        name, path.stem, path, True, f"found in the cache; no compiler here ({where})", 0.0
-    )
+    reason = f"found in the cache; no compiler here ({folder.name})"
+    return _known(Library(name, path.stem, path, True, reason, 0.0, _opened(path)))
 
 
-def _link_for_any_compiler(units: Sequence[Unit], path: Path) -> None:
-    """Adds a second name for the entry, without the compiler in its key."""
-    other = path.with_name(f"{key_of(units, None)}.so")
-    # a file system without hard links: the second name is a convenience
-    with contextlib.suppress(OSError):
-        other.unlink(missing_ok=True)
-        os.link(path, other)
+def _for_any_compiler(units: Sequence[Unit]) -> str:
+    """Returns the key under which the key of the last library of these texts is kept."""
+    return f"{key_of(units, None)}.any"
 
 
 def load_binary(data: bytes, *, name: str) -> Library:
@@ -180,8 +174,8 @@ def load_binary(data: bytes, *, name: str) -> Library:
 
     Raises BackendError (stage "load") if the bytes are damaged or were built for another processor.
     """
-    damage = entries().check(data)
-    if damage is not None:
+    image, damage = unpacked(data, libraries().machine)
+    if image is None:
         raise BackendError("inductor", "load", f"stored library {name!r}: {damage}")
     key = "b" + hashlib.sha256(data).hexdigest()[:39]
     with _loaded_lock:
@@ -189,11 +183,11 @@ def load_binary(data: bytes, *, name: str) -> Library:
     if known is not None:
         return _as_hit(known, "already loaded in this process")
 
-    def written(directory: Path, where: str) -> Library:
-        path = directory / f"{key}.so"
-        if entries().check_file(path) is not None:
-            replace_file(path, data)
-        return _load(name, key, path, True, f"loaded from stored bytes ({where})", 0.0)
+    def written(folder: Folder) -> Library:
+        path, missing = folder.find(f"{key}.so")
+        handle = _opened(path) if missing is None else folder.write(path.name, image, _opened)
+        reason = f"loaded from stored bytes ({folder.name})"
+        return _known(Library(name, key, path, True, reason, 0.0, handle))
 
     return _in_a_folder(written)
 
@@ -204,17 +198,20 @@ def forget_loaded() -> None:
         _loaded.clear()
 
 
-def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str) -> bytes:
+def _linked(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str) -> bytes:
     """Returns the shared library of these units."""
-    objects = compiled(units, tools, directory, name)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as folder:
+    objects = compiled(units, tools, folder, name)
+    with folder.scratch() as scratch:
         files = []
         for number, data in enumerate(objects):
-            files.append(Path(folder) / f"{number}.o")
+            files.append(scratch / f"{number}.o")
             files[-1].write_bytes(data)
-        target = Path(folder) / "out.so"
+        target = scratch / "out.so"
         run_compiler(
-            [tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name, Path(folder)
+            [*tools.command.linker, *map(str, files), "-o", str(target), *tools.link_flags],
+            tools,
+            name,
+            scratch,
         )
         return target.read_bytes()
 
@@ -222,12 +219,22 @@ def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str)
 # ---- loading
 
 
-def _load(name: str, key: str, path: Path, hit: bool, reason: str, seconds: float) -> Library:
-    handle = ctypes.CDLL(str(path))
-    library = Library(name, key, path, hit, reason, seconds, handle)
-    note("cache", "library of %s: %s: %s", name, "hit" if hit else "miss", reason)
+def _opened(path: Path) -> ctypes.CDLL:
+    """Raises OSError where nothing can be loaded from the folder, BackendError for a file that is no
+    library."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        if os.statvfs(path).f_flag & os.ST_NOEXEC:
+            raise
+        raise BackendError("inductor", "load", f"what the linker made: {error}") from error
+
+
+def _known(library: Library) -> Library:
+    hit = "hit" if library.hit else "miss"
+    note("cache", "library of %s: %s: %s", library.name, hit, library.reason)
     with _loaded_lock:
-        _loaded[key] = library
+        _loaded[library.key] = library
     return library
 
 

@@ -12,16 +12,14 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_backend.runtime.cpp.toolchain import Toolchain, processor
-from inductor_backend.runtime.kernel_cache import entries, one_builder
-from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, demand_room
+from inductor_backend.runtime.cpp.toolchain import Toolchain, processor, run
+from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, Folder, demand_room
 
 INCLUDE_DIR = Path(__file__).resolve().parents[2] / "codegen" / "cpp"
 
@@ -106,7 +104,7 @@ def _new_process() -> None:
 os.register_at_fork(after_in_child=_new_process)
 
 
-def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str) -> list[bytes]:
+def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str) -> list[bytes]:
     """Returns the objects of these units; starts with the longest text.
 
     Raises BackendError with the compiler's first lines and the path of the kept source."""
@@ -114,13 +112,13 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
     begun: list[tuple[int, threading.Thread]] = []
     for number, unit in enumerate(units):
         key = key_of([unit], tools)
-        path = directory / f"{key}.o" if unit.keep else None
-        stored = _stored(path)
+        kept_as = f"{key}.o" if unit.keep else None
+        stored = None if kept_as is None else folder.read(kept_as)
         if stored is not None:
             results.append(stored)
             continue
         pending = (  # a build in a folder that turns out to be full is no build here
-            f"{directory}/{key}"
+            f"{folder.path}/{key}"
         )
         result, mine = _running.ask(pending)
         results.append(result)
@@ -128,7 +126,7 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
                 target=_make,
-                args=(_running, pending, result, unit, path, tools, directory, label),
+                args=(_running, pending, result, unit, kept_as, tools, folder, label),
                 daemon=True,
             )
             begun.append((len(unit.text), work))
@@ -137,24 +135,20 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
     return [result if isinstance(result, bytes) else result.result() for result in results]
 
 
-def _stored(path: Path | None) -> bytes | None:
-    return None if path is None else entries().image(path)
-
-
 def _make(
     running: _Running,
     pending: str,
     result: Future[bytes],
     unit: Unit,
-    path: Path | None,
+    kept_as: str | None,
     tools: Toolchain,
-    directory: Path,
+    folder: Folder,
     label: str,
 ) -> None:
     """Compiles one unit, and always completes `result`."""
     try:
         with running.slots:
-            data = _object(unit, path, tools, directory, label)
+            data = _object(unit, kept_as, tools, folder, label)
     except BaseException as error:
         running.done(pending)
         result.set_exception(error)
@@ -163,25 +157,25 @@ def _make(
         result.set_result(data)
 
 
-def _object(unit: Unit, path: Path | None, tools: Toolchain, directory: Path, label: str) -> bytes:
-    if path is None:
-        return _compile(unit, tools, directory, label)
-    with one_builder(directory, path.stem, part=True):
-        stored = _stored(path)  # another process may have been the first
+def _object(unit: Unit, kept_as: str | None, tools: Toolchain, folder: Folder, label: str) -> bytes:
+    if kept_as is None:
+        return _compile(unit, tools, folder, label)
+    with folder.building(kept_as, part=True):
+        stored = folder.read(kept_as)  # another process may have been the first
         if stored is None:
-            stored = _compile(unit, tools, directory, label)
-            entries().write(path, stored)
+            stored = _compile(unit, tools, folder, label)
+            folder.write(kept_as, stored)
         return stored
 
 
-def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes:
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as folder:
-        source, made = Path(folder) / label, Path(folder) / "unit.o"
+def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
+    with folder.scratch() as scratch:
+        source, made = scratch / label, scratch / "unit.o"
         source.write_text(unit.text)
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
         command = [
-            tools.path,
+            *tools.command.words,
             *tools.flags,
             f"-I{INCLUDE_DIR}",
             *more,
@@ -190,30 +184,24 @@ def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes
             "-o",
             str(made),
         ]
-        run_compiler(command, label, Path(folder), source)
+        run_compiler(command, tools, label, scratch, source)
         return made.read_bytes()
 
 
 def run_compiler(
-    command: Sequence[str], name: str, scratch: Path, source: Path | None = None
+    words: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
 ) -> None:
     """Runs the compiler with the folder `scratch` for its temporary files. Raises BackendError with
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_COMPILE_SECONDS, check=False,
-            env={**os.environ, "TMPDIR": str(scratch)},
-        )  # fmt: skip
+        done = run(words, tools.command, timeout=_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
-        raise BackendError(
-            "inductor", "toolchain", f"{command[0]} cannot be run: {error}"
-        ) from error
+        raise BackendError("inductor", "toolchain", f"{words[0]} cannot be run: {error}") from error
     if done.returncode == 0:
         return
     demand_room(scratch)

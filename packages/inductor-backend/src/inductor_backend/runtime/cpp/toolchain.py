@@ -12,13 +12,13 @@ import glob
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tracer_core.plugin_api import BackendError
+from tracer_core.plugin_api import Command, CompilerMissingError, compilers
 
 #: Tried in this order when CXX is not set.
 CANDIDATES = ("g++", "clang++", "c++")
@@ -50,12 +50,12 @@ COMMON_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """path: absolute path of the compiler. kind: "gcc" or "clang". version: its full version text.
+    """command: the compiler. kind: "gcc" or "clang". version: the first line of its version text.
     flags: for each compile step. link_flags: for the link step. isa: "avx512", "avx2" or "generic".
     cpu: digest of the processor's feature list (-march=native depends on it). openmp_library: the
     libgomp that torch has loaded; None where there is none, and then kernels run on one thread."""
 
-    path: str
+    command: Command
     kind: str
     version: str
     flags: tuple[str, ...]
@@ -67,53 +67,61 @@ class Toolchain:
     def fingerprint(self) -> str:
         """Returns text that differs whenever the same source could give another binary."""
         library = os.path.basename(self.openmp_library or "")
-        return "\n".join((self.kind, self.version, *self.flags, self.cpu, library))
+        return "\n".join(
+            (self.kind, self.version, *self.command.words[1:], *self.flags, self.cpu, library)
+        )
 
 
 def find_compiler() -> Toolchain:
-    """Returns the compiler to use: ``$CXX``, else the first of g++, clang++, c++ that runs.
+    """Returns the compiler to use: ``$CXX``, else the first of g++, clang++, c++ and ziglang that
+    runs.
 
-    Raises BackendError (stage "toolchain") naming the package to install. The result is cached per
-    value of CXX and PATH."""
+    Raises CompilerMissingError (stage "toolchain") naming the package to install. The result is
+    cached per value of CXX and PATH."""
     return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
 @functools.lru_cache(maxsize=8)
 def _find(cxx: str, search_path: str) -> Toolchain:
     tried = []
-    for candidate in (cxx,) if cxx else CANDIDATES:
-        path = shutil.which(candidate, path=search_path)
-        if path is None:
-            tried.append(f"{candidate}: not found")
-            continue
-        version = _version(path)
-        if version is None:
-            tried.append(f"{candidate}: does not answer --version")
-            continue
-        return _toolchain(path, version)
-    raise BackendError(
+    for command in compilers(cxx, CANDIDATES, "c++"):
+        name = " ".join(command.words)
+        version = _version(command) if command.found else None
+        if version is not None:
+            return _toolchain(command, version)
+        tried.append(f"{name}: {'does not answer --version' if command.found else 'not found'}")
+    raise CompilerMissingError(
         "inductor",
         "toolchain",
         "no C++ compiler ("
         + "; ".join(tried)
-        + "). Install one: `apt install g++` (Debian, Ubuntu), "
-        "`dnf install gcc-c++` (Fedora), `conda install gxx`; or set CXX to one.",
+        + "). Install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), "
+        "`conda install gxx`, `pip install inductor-backend[cc]`; or set CXX to one.",
     )
 
 
-def _version(path: str) -> str | None:
+def _version(command: Command) -> str | None:
     """Returns the first line of ``--version``, or None if the program is no working compiler."""
     try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
-        )
+        done = run([*command.words, "--version"], command, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.splitlines()
     return lines[0] if done.returncode == 0 and lines else None
 
 
-def _toolchain(path: str, version: str) -> Toolchain:
+def run(
+    words: Sequence[str], command: Command, *, timeout: float, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler, whatever bytes it prints. Raises OSError, TimeoutExpired."""
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+        timeout=timeout, check=False,
+        env={**os.environ, **command.environment, **environment},
+    )  # fmt: skip
+
+
+def _toolchain(command: Command, version: str) -> Toolchain:
     kind = "clang" if "clang" in version else "gcc"
     isa, cpu = processor()
     library = openmp_library()
@@ -130,7 +138,7 @@ def _toolchain(path: str, version: str) -> Toolchain:
     # faster.
     clones = ["-fno-ipa-cp-clone"] if kind == "gcc" else []
     return Toolchain(
-        path=os.path.realpath(path),
+        command=command,
         kind=kind,
         version=version,
         flags=(*COMMON_FLAGS, *clones, *march, *openmp),

@@ -14,9 +14,9 @@ import triton.language as tl
 from inductor_backend.runtime.cuda.interpreter import interpreting
 
 if interpreting():
-    from inductor_backend.runtime.cuda.interpreter import libdevice, round_to_nearest
+    from inductor_backend.runtime.cuda.interpreter import compute_as_devices, libdevice
 
-    round_to_nearest()
+    compute_as_devices()
 
     @triton.jit
     def unknown(a):

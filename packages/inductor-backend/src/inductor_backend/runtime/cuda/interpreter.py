@@ -1,8 +1,8 @@
 """Triton's interpreter: runs generated kernels on CPU tensors, without a GPU (tests only).
 
 Needs TRITON_INTERPRET=1 before triton is imported. The functions of `libdevice` have the names of
-the device library and compute with NumPy and torch; `round_to_nearest` rounds to bfloat16 as
-devices do. NumPy and torch are imported lazily, because the compile workers import this module.
+the device library and compute with NumPy and torch; `compute_as_devices` makes bfloat16 be as
+on devices. NumPy and torch are imported lazily, because the compile workers import this module.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ def blocks_of_program(count: Any) -> range:
     return range(int(interpreter_builder.grid_idx[0]), number, int(interpreter_builder.grid_dim[0]))
 
 
-def round_to_nearest() -> None:
-    """Patches Triton's interpreter, which truncates to bfloat16, to round to nearest."""
+def compute_as_devices() -> None:
+    """Patches Triton's interpreter, which truncates to bfloat16 and multiplies matrices of bfloat16
+    as if their bits were integers, to round to nearest and to multiply."""
     import numpy as np  # heavy: numpy
     import torch  # heavy: torch
+    import triton.language as tl  # heavy: triton
     from triton.runtime import interpreter  # heavy: triton
 
     convert = interpreter._convert_float
@@ -41,6 +43,18 @@ def round_to_nearest() -> None:
         return number.to(torch.bfloat16).view(torch.uint16).numpy()
 
     interpreter._convert_float = rounded
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def multiplied(builder: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        return multiply(builder, widened(a), widened(b), d, *rest)
+
+    def widened(block: Any) -> Any:
+        if str(block.dtype) != "bf16":
+            return block
+        wide = (block.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(wide, tl.float32)
+
+    interpreter.InterpreterBuilder.create_dot = multiplied
 
 
 def _through_torch(name: str) -> Callable[..., Any]:

@@ -20,12 +20,10 @@ from pathlib import Path
 
 from inductor_backend.runtime.cuda.compile_workers import set_in_python
 from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
-from inductor_backend.runtime.kernel_cache import cache_directory
-from tracer_core.plugin_api import Entries, logger, note
+from tracer_core.plugin_api import CacheLocationError, Store, logger, note
 
 #: Version of the file format and of the options that kernels are compiled with.
 FORMAT = "triton kernel 03"
-_ENTRIES = Entries(FORMAT)
 
 #: Settings that bypass Triton's cache.
 _ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE",
@@ -42,16 +40,12 @@ _PARTS = ("_C", "backends/nvidia", "compiler", "language", "runtime")
 def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None:
     """Returns the stored machine code of a kernel, or None. aligned: pointers are multiples of 16
     bytes. capability: 80, 90, ..."""
-    path = _path(kernel, capability, aligned)
-    if path is None:
+    kept = _store()
+    if kept is None:
         return None
-    data = _ENTRIES.image(path)
-    note("cache", "kernel %s: %s (%s)", kernel.name, "miss" if data is None else "hit", path)
+    data = kept.read(_name(kernel, capability, aligned))
+    note("cache", "kernel %s: %s", kernel.name, "miss" if data is None else "hit")
     if data is None:
-        if path.exists():
-            logger().warning(
-                "%s is damaged: kernel %s is taken from Triton again", path, kernel.name
-            )
         return None
     size = int.from_bytes(data[:4], "little")
     return Binary(code=data[4 + size :], **json.loads(data[4 : 4 + size]))
@@ -60,47 +54,40 @@ def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None
 def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True) -> None:
     """Stores the kernel for other processes. If the file cannot be written the next process asks
     Triton."""
-    path = _path(kernel, capability, aligned)
-    if path is None:
+    kept = _store()
+    if kept is None:
         return
     facts = asdict(binary)
     code = facts.pop("code")
     head = json.dumps(facts).encode()
     try:
-        _ENTRIES.write(path, len(head).to_bytes(4, "little") + head + code)
-    except OSError as error:
+        kept.write(
+            _name(kernel, capability, aligned), len(head).to_bytes(4, "little") + head + code
+        )
+    except CacheLocationError as error:
         logger().info("kernel %s is not kept: %s", kernel.name, error)
 
 
 def any_here() -> bool:
     """Returns whether there are kernels of this installation: then Triton may not be needed."""
-    folder = _folder()
-    try:
-        return folder is not None and next(folder.iterdir(), None) is not None
-    except OSError:
-        return False
+    kept = _store()
+    return kept is not None and kept.inside(lambda folder: any(folder.path.iterdir()))
 
 
-def _path(kernel: Kernel, capability: int, aligned: bool) -> Path | None:
-    folder = _folder()
-    return (
-        None
-        if folder is None
-        else folder / f"{kernel.key()}-{capability}{'' if aligned else '-any'}"
-    )
+def _name(kernel: Kernel, capability: int, aligned: bool) -> str:
+    return f"{kernel.key()}-{capability}{'' if aligned else '-any'}"
 
 
-def _folder() -> Path | None:
-    """Returns the folder for this installation and these settings; None where the store is off."""
+def _store() -> Store | None:
+    """Returns the store of this installation and these settings; None where the store is off."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in _ASIDE):
         return None
     triton = _triton(sys.modules.get("triton", ""))
     if triton is None or ("triton.knobs" in sys.modules and set_in_python()):
         return None
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith(_SETTINGS))
-    return cache_directory(
-        f"triton-kernels-{hashlib.sha256(repr((FORMAT, triton, settings)).encode()).hexdigest()[:24]}"
-    )[0]
+    name = hashlib.sha256(repr((FORMAT, triton, settings)).encode()).hexdigest()[:24]
+    return Store(f"triton-kernels-{name}", FORMAT)
 
 
 @functools.cache

@@ -10,16 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
 from inductor_backend.runtime.cuda.build import LoadedKernel, load_what_compiles
 from inductor_backend.runtime.cuda.launch import Matrix, current_stream, launches
 from inductor_backend.runtime.cuda.triton_compile import Kernel
-from inductor_backend.runtime.kernel_cache import cache_directory
 from inductor_backend.torch_private import keep_device_busy
-from tracer_core.plugin_api import logger, replace_file
+from tracer_core.plugin_api import CacheLocationError, Store, logger
 
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
@@ -29,6 +27,8 @@ HOPELESS = 2.0
 
 #: Cycles that the device waits while the host gets ahead; a later entry where one was too short.
 WAITS = (1_000_000, 8_000_000, 64_000_000)
+
+_CHOICES = Store("triton-choices")
 
 #: Times within this ratio count as equal: then the first candidate wins.
 EQUAL = 0.97
@@ -58,8 +58,9 @@ def chosen(
 def stored(key: str, device: torch.device) -> str | None:
     """Returns what was chosen before on this machine."""
     try:
-        return str(json.loads(_file(key, device).read_text())["chosen"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = _CHOICES.read(_name(key, device))
+        return None if found is None else str(json.loads(found)["chosen"])
+    except (CacheLocationError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -67,8 +68,8 @@ def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
     """Stores a measurement; `stored` returns value["chosen"] from then on, in this process and
     later ones."""
     try:
-        replace_file(_file(key, device), json.dumps(value).encode())
-    except OSError as error:
+        _CHOICES.write(_name(key, device), json.dumps(value).encode())
+    except CacheLocationError as error:
         logger().warning(
             "what was measured is not stored, and measured again in the next process: %s", error
         )
@@ -80,7 +81,7 @@ def _quickest(times: Mapping[str, float]) -> str:
     return best if times[best] < EQUAL * times[first] else first
 
 
-def _file(key: str, device: torch.device) -> Path:
+def _name(key: str, device: torch.device) -> str:
     import triton  # heavy: triton
 
     machine = (
@@ -90,8 +91,7 @@ def _file(key: str, device: torch.device) -> Path:
         ROUNDS,
         LAUNCHES,
     )
-    name = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
-    return cache_directory("triton_choices")[0] / f"{name}.json"
+    return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:

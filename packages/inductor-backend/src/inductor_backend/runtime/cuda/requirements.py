@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.runtime.kernel_cache import cache_directory
-from tracer_core.plugin_api import BackendError, logger
+from tracer_core.plugin_api import BackendError, logger, private_folder
 
 #: The oldest Triton whose kernels are tested, as in pyproject.toml, and the oldest devices that it
 #: makes code for.
@@ -114,10 +113,10 @@ def keep_triton_files_here() -> None:
     """Points Triton to a folder beside the backend's compiled code, unless the user has chosen one."""
     if any(os.environ.get(name) for name in _SETTINGS):
         return
-    folder, where = cache_directory("triton")
+    folder, problem = private_folder("triton")
     os.environ["TRITON_CACHE_DIR"] = str(folder)
-    if where != str(folder):
-        logger().warning("Triton's kernels are compiled again in each process (%s)", where)
+    if problem is not None:
+        logger().warning("Triton's kernels are compiled again in each process (%s)", problem)
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -1,0 +1,365 @@
+"""A loop over the slices of tensors as one operator, ``tracer_core::scan``.
+
+A step takes (outer tensors, carried tensors, one slice of each of the rows, numbers) and returns
+(the carried tensors, parts); the operator returns the last carried tensors and the stacked parts,
+all contiguous and without aliases. The step stands in the operator's argument `program`: the source
+of an FX graph of functional ATen operators. A backend with kernels for such loops names the
+operator in its `keep_ops`; the gradient of a scan is a scan in the other direction.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.symbolic_sizes import size_origins, size_specs
+from tracer_core.contract.specs import SizeSpec
+
+#: The operator's name in a backend's `keep_ops`.
+KEPT = "tracer_core.scan.default"
+
+_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
+_LIBRARY.define(
+    "scan(Tensor[] outer, Tensor[] carried, Tensor[] rows, SymInt[] numbers, SymInt length,"
+    " bool reverse, str program) -> Tensor[]"
+)
+_LIBRARY.define("associative_scan(Tensor[] rows, str program) -> Tensor[]")
+SCAN = torch.ops.tracer_core.scan.default
+#: The inclusive scan of contiguous rows. program: the step of a scan whose carried tensors are the
+#: combined slices, of pointwise operators alone; its parts are what it carries. Graphs have it where
+#: gradients are off, for backends that keep `SCAN`.
+ASSOCIATIVE = torch.ops.tracer_core.associative_scan.default
+
+
+# -- programs --
+
+
+def program_of(graph: torch.fx.Graph) -> str:
+    """Returns the text of a step. Raises LoweringUnsupported where it has none."""
+    code = graph.python_code("self")
+    unknown = [name for name in code.globals if name not in _names()]
+    if unknown:
+        raise LoweringUnsupported(f"the step of a scan names {', '.join(unknown)}")
+    return code.src
+
+
+@functools.lru_cache
+def _names() -> Mapping[str, Any]:
+    """The names that a program may use."""
+    names = torch.fx.Graph().python_code("self").globals
+    return {**names, "torch": torch, "device": torch.device, "inf": float("inf"),
+            "nan": float("nan"), "NoneType": type(None)}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def function_of(program: str) -> Callable[..., Sequence[torch.Tensor]]:
+    """Returns the step as a function of flat arguments."""
+    space = dict(_names())
+    exec(compile(program, "<step of a scan>", "exec"), space)
+    return functools.partial(space["forward"], None)
+
+
+def step_of(
+    node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]
+) -> tuple[torch.fx.GraphModule, tuple[SizeSpec, ...]]:
+    """Returns the step of the operator's call in a lowered graph, as an ATen graph with values, and
+    its symbolic sizes.
+
+    table: operator -> function that runs others instead.
+    """
+    args: Any = node.args
+    outer, carried, rows, numbers, *_, program = args
+    tensors = [one.meta["val"] for one in (*outer, *carried)]
+    slices = [one.meta["val"] for one in rows]
+    mode = torch_private.fake_mode_of((*tensors, *slices)[0])
+    recorder = AtenRecorder(mode, table)
+    recorder.frame = node.meta.get("user_frame") or ""
+    with torch.no_grad(), mode:
+        given = [_dense(one.shape, one) for one in tensors]
+        given += [_dense(one.shape[1:], one) for one in slices]
+        given += [_value(one) for one in numbers]
+        for k, value in enumerate(given):
+            recorder.add_input(f"step_{k}", value)
+        with recorder:
+            results = function_of(str(program))(*given)
+    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
+    gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
+    return gm, size_specs(size_origins(recorder.inputs))
+
+
+def scalars_of(program: str, dtypes: Sequence[torch.dtype]) -> torch.fx.GraphModule:
+    """Returns the step of `ASSOCIATIVE` as a graph of numbers: x0, x1, ... combined with y0, y1,
+    ...; it returns the results twice."""
+    mode = torch_private.fake_tensor_mode()
+    recorder = AtenRecorder(mode, {})
+    with torch.no_grad(), mode:
+        given = [torch.empty((), dtype=dtype) for dtype in (*dtypes, *dtypes)]
+        names = [f"{side}{k}" for side in "xy" for k in range(len(dtypes))]
+        for name, value in zip(names, given, strict=True):
+            recorder.add_input(name, value)
+        with recorder:
+            results = function_of(program)(*given)
+    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
+    return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
+
+
+def _dense(sizes: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(sizes, dtype=like.dtype, device=like.device)
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+# -- the operator --
+
+
+def _kernel(
+    outer: Sequence[torch.Tensor],
+    carried: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor],
+    numbers: Sequence[int],
+    length: int,
+    reverse: bool,
+    program: str,
+) -> list[torch.Tensor]:
+    """Runs the steps one after the other, operator by operator."""
+    step, count = function_of(program), len(carried)
+    state = list(carried)
+    parts: list[Sequence[torch.Tensor]] = []
+    for k in range(length - 1, -1, -1) if reverse else range(length):
+        results = step(*outer, *state, *(one.select(0, k) for one in rows), *numbers)
+        state = list(results[:count])
+        parts.append(results[count:])
+    if reverse:
+        parts.reverse()
+    stacked = [torch.stack(list(one)) for one in zip(*parts, strict=True)]
+    return [*(torch.clone(one, memory_format=torch.contiguous_format) for one in state), *stacked]
+
+
+def _fake(
+    outer: Sequence[torch.Tensor],
+    carried: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    length: Any,
+    reverse: bool,
+    program: str,
+) -> list[torch.Tensor]:
+    given = [*outer, *carried, *(one.select(0, 0) for one in rows)]
+    results = function_of(program)(*given, *numbers)
+    count = len(carried)
+    sizes = [*(tuple(one.shape) for one in results[:count]),
+             *((length, *one.shape) for one in results[count:])]  # fmt: skip
+    return [
+        one.new_empty(size, dtype=one.dtype, device=one.device)
+        for one, size in zip(results, sizes, strict=True)
+    ]
+
+
+def by_tree(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    """The operator `ASSOCIATIVE` in ATen operators, as many as for a tree of slices."""
+    step = function_of(program)
+
+    def combine(left: list[Any], right: list[Any]) -> Sequence[Any]:
+        return step(*left, *right)[: len(rows)]
+
+    return [one.contiguous() for one in scanned_by_tree(combine, list(rows))]
+
+
+def in_turn(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    """The operator `ASSOCIATIVE` as a scan, one slice after the other."""
+    first, rest = [one[:1] for one in rows], [one[1:] for one in rows]
+    found = SCAN([], [one[0] for one in first], rest, [], rest[0].shape[0], False, program)
+    parts = found[len(rows) :]
+    return [torch.cat([one, part]) for one, part in zip(first, parts, strict=True)]
+
+
+def _associative_kernel(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    return [one.clone() for one in by_tree(rows, program)]
+
+
+def _associative_fake(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+    return [one.new_empty(one.shape) for one in rows]
+
+
+for _name, _run, _of_fakes in (
+    ("scan", _kernel, _fake),
+    ("associative_scan", _associative_kernel, _associative_fake),
+):
+    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tracer_core::{_name}", _of_fakes, lib=_LIBRARY)
+
+
+# -- a captured scan --
+
+
+@dataclass(eq=False)
+class CapturedScan:
+    """The call target of a captured scan. step: takes (outer values, carried tensors, slices) and
+    returns (carried tensors, parts)."""
+
+    step: torch.fx.GraphModule
+    n_outer: int
+    n_carried: int
+
+    def parts_of(self, inputs: Sequence[Any]) -> list[Any]:
+        """Returns (outer values, carried tensors, rows) of the node's inputs."""
+        return list(inputs)
+
+
+def scanned_by_tree(
+    combine: Callable[[list[Any], list[Any]], Sequence[Any]], items: list[Any]
+) -> list[Any]:
+    """Returns the inclusive scan of the slices of tensors, by a tree of depth log2(length).
+
+    combine: of as many slices on the left and on the right.
+    """
+    length = items[0].shape[0]
+    if length < 2:
+        return items
+    left, right = [item[: length - 1 : 2] for item in items], [item[1::2] for item in items]
+    odd = scanned_by_tree(combine, list(combine(left, right)))
+    even = [item[:1] for item in items]
+    if length > 2:
+        left = [item[: (length - 1) // 2] for item in odd]
+        rest = combine(left, [item[2::2] for item in items])
+        even = [torch.cat([first, others]) for first, others in zip(even, rest, strict=True)]
+    whole = length - length % 2  # the last element of an odd length has no partner
+    both = [
+        torch.stack([a[: whole // 2], b], 1).flatten(0, 1) for a, b in zip(even, odd, strict=True)
+    ]
+    if whole < length:
+        both = [torch.cat([pairs, a[whole // 2 :]]) for pairs, a in zip(both, even, strict=True)]
+    return both
+
+
+def has_scans(graph: torch.fx.Graph) -> bool:
+    """Returns whether a captured graph has scans."""
+    return any(isinstance(node.target, CapturedScan) for node in graph.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How a captured scan runs as the operator. order: for each input of the program, outer values
+    first, which input of the captured node it is. n_outer, n_carried, n_rows: how many inputs of
+    each kind; numbers follow. forward: the program; saving: also returns the carried tensors that
+    it was given, as parts (None: no gradients). backward: takes (outer), (gradients of carried,
+    sums of the gradients of outer), (carried, rows, gradients of parts) and returns (these
+    gradients and sums), (gradients of rows). differentiable: the positions of the outer tensors
+    and of the rows that get a gradient; fixed: the results that require none. settings: those
+    that the programs were made under. pointwise: the step reads nothing but what it carries and its
+    slices, by pointwise operators."""
+
+    order: tuple[int, ...]
+    n_outer: int
+    n_carried: int
+    n_rows: int
+    forward: str
+    settings: Any
+    saving: str | None = None
+    backward: str | None = None
+    outer_gradients: tuple[int, ...] = ()
+    row_gradients: tuple[int, ...] = ()
+    fixed: tuple[int, ...] = ()
+    pointwise: bool = False
+
+    def associative(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Calls the operator `ASSOCIATIVE`."""
+        self._require_same_settings()
+        return list(ASSOCIATIVE([one.contiguous() for one in leaves], self.forward))
+
+    def _require_same_settings(self) -> None:
+        if settings() != self.settings:
+            raise LoweringUnsupported("a scan under autocast or another default dtype")
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        self._require_same_settings()
+        given = [inputs[place] for place in self.order]
+        tensors = [one.contiguous() for one in given[: self.n_tensors]]
+        numbers, length = given[self.n_tensors :], tensors[-1].shape[0]
+        if self.saving is not None and torch.is_grad_enabled():
+            found: Any = _Gradient.apply(self, numbers, length, *tensors)  # type: ignore[no-untyped-call]
+            return list(found)
+        return list(SCAN(*self.parted(tensors), numbers, length, False, self.forward))
+
+    @property
+    def n_tensors(self) -> int:
+        return self.n_outer + self.n_carried + self.n_rows
+
+    def parted(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Returns the outer tensors, the carried ones and the rows."""
+        first, second = self.n_outer, self.n_outer + self.n_carried
+        return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
+
+
+def settings() -> Any:
+    """The state that changes what a program's operators do."""
+    casts = tuple(
+        (device, torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    )
+    return casts, torch.get_default_dtype()
+
+
+class _Gradient(torch.autograd.Function):
+    """The operator's autograd formula."""
+
+    @staticmethod
+    def forward(ctx: Any, scan: Scan, numbers: Any, length: Any, *tensors: Any) -> Any:
+        outer, carried, rows = scan.parted(tensors)
+        assert scan.saving is not None
+        results = SCAN(outer, carried, rows, numbers, length, False, scan.saving)
+        count = len(results) - scan.n_carried
+        ctx.mark_non_differentiable(*(results[place] for place in scan.fixed))
+        ctx.save_for_backward(*outer, *rows, *results[count:])
+        ctx.rest = scan, numbers, length
+        return tuple(results[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        scan, numbers, length = ctx.rest
+        saved = ctx.saved_tensors
+        outer, rows = saved[: scan.n_outer], saved[scan.n_outer : scan.n_outer + scan.n_rows]
+        states = saved[scan.n_outer + scan.n_rows :]
+        wanted = [k for k in range(len(grads)) if k not in scan.fixed]
+        dense = [grads[k].contiguous() for k in wanted]
+        of_carried = [g for g, k in zip(dense, wanted, strict=True) if k < scan.n_carried]
+        of_parts = [g for g, k in zip(dense, wanted, strict=True) if k >= scan.n_carried]
+        sums = [torch.zeros_like(outer[k]) for k in scan.outer_gradients]
+        results = SCAN(
+            list(outer),
+            [*of_carried, *sums],
+            [*states, *rows, *of_parts],
+            numbers,
+            length,
+            True,
+            scan.backward,
+        )
+        found: list[Any] = [None] * scan.n_tensors
+        after = iter(results)
+        for k in wanted:
+            if k < scan.n_carried:
+                found[scan.n_outer + k] = next(after)
+        for k in scan.outer_gradients:
+            found[k] = next(after)
+        for k in scan.row_gradients:
+            found[scan.n_outer + scan.n_carried + k] = next(after)
+        return None, None, None, *found
+
+
+#: The captured scans of the graph that is lowered now: how each runs as the operator, or why not.
+SCANS: ContextVar[Mapping[Any, Scan | str]] = ContextVar("SCANS", default={})  # noqa: B039 (never mutated)
+
+
+def is_lowered(value: Any) -> bool:
+    """Returns whether a value stands for one of a graph that is captured or lowered now."""
+    return torch_private.is_fake(value) or torch_private.is_functional(value)

@@ -1,0 +1,267 @@
+"""Lowers the steps of captured scans, for backends that keep the operator ``tracer_core::scan``.
+
+In: a captured graph. Out: for each of its scans a `Scan`, the programs of its steps and of the
+steps of its gradient. A scan that has none (random numbers, constants, writes) runs as captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.dead_code import is_random, remove_dead_nodes
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.fake_values import captured_values
+from tracer_core.aot.joint_graph import Joint, JointLowering
+from tracer_core.aot.lower import Lowering, output_args
+from tracer_core.aot.request import Request, default_specs
+from tracer_core.aot.scan import SCANS, CapturedScan, Scan, program_of, settings
+from tracer_core.aot.symbolic_sizes import as_expression
+from tracer_core.contract.specs import Phase
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+Node = torch.fx.Node
+_DENSE: dict[str, Any] = {"memory_format": torch.contiguous_format}
+
+
+@contextlib.contextmanager
+def lowered_scans(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], request: Request, differentiate: bool
+) -> Iterator[None]:
+    """Context in which the scans of a captured graph run as the operator where they are lowered."""
+    values = captured_values(gm, inputs, grad=differentiate)
+    found = dict(SCANS.get())
+    for node in gm.graph.nodes:
+        if isinstance(node.target, CapturedScan):
+            found[node.target] = _scan(node, values, request, differentiate)
+    token = SCANS.set(found)
+    try:
+        yield
+    finally:
+        SCANS.reset(token)
+
+
+def _scan(
+    node: Node, values: Mapping[Node, Any], request: Request, differentiate: bool
+) -> Scan | str:
+    """Returns how a captured scan runs as the operator, or why its step has no program."""
+    target: Any = node.target
+    given = [values[one] if isinstance(one, Node) else one for one in node.args]
+    try:
+        with torch_private.settings_restored():
+            with torch_private.fake_mode_of(node.meta["val"][0]), torch.set_grad_enabled(True):
+                given = target.parts_of(given)
+            return _Step(target, given, request).scan(differentiate)
+    except LoweringUnsupported as error:
+        return str(error)
+    except torch_private.fake_failures() as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A copy of the captured step whose placeholders are in the order of a program, and whose
+    results are copies. inputs: fakes of them. values: of its nodes."""
+
+    gm: torch.fx.GraphModule
+    inputs: list[Any]
+    values: Mapping[Node, Any]
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        return [self.values[one] for one in output_args(self.gm)]
+
+
+class _Step:
+    """Lowers the step of one scan. given: the values of the captured node's arguments."""
+
+    def __init__(self, target: CapturedScan, given: Sequence[Any], request: Request) -> None:
+        self.target, self.given = target, given
+        self.request = replace(request, phase=Phase.JOINT, name=f"{request.name}_step")
+        places = range(len(given))
+        self.numbers = [k for k in places if not isinstance(given[k], torch.Tensor)]
+        if not all(isinstance(given[k], (int, torch.SymInt)) for k in self.numbers):
+            raise LoweringUnsupported("a scan reads a number that is no whole one")
+        self.tensors = [k for k in places if k not in self.numbers]
+        self.first_row = target.n_outer + target.n_carried
+        self.n_outer = sum(k < target.n_outer for k in self.tensors)
+        self.n_rows = sum(k >= self.first_row for k in self.tensors)
+        self.order = (*self.tensors, *self.numbers)
+
+    def scan(self, differentiate: bool) -> Scan:
+        """Returns the programs. Raises LoweringUnsupported where there are none."""
+        n_carried = self.target.n_carried
+        plain = self._traced([False] * len(self.tensors))
+        counts = self.n_outer, n_carried, self.n_rows
+        forward, graph = self._forward(plain, [])
+        pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
+        made = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
+        wanted = [self.given[k].requires_grad for k in self.tensors]
+        if not differentiate or not any(wanted):
+            return made
+        traced = self._with_gradients(wanted)
+        results = traced.results
+        fixed = tuple(k for k, one in enumerate(results) if not one.requires_grad)
+        if len(fixed) == len(results):
+            return made
+        carried = range(self.n_outer, self.n_outer + n_carried)
+        saving, _ = self._forward(plain, [self.order.index(self.tensors[k]) for k in carried])
+        lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
+        joint = lowering.joint(default_specs(traced.gm, traced.inputs))
+        if joint.mutations or len(joint.inputs) != len(traced.inputs):
+            raise LoweringUnsupported("a scan whose step writes to tensors or holds some")
+        gradients = dict(zip(joint.differentiable, joint.gradients, strict=True))
+        outer = tuple(k for k in range(self.n_outer) if gradients.get(k) is not None)
+        start = self.n_outer + n_carried
+        rows = tuple(k for k in range(self.n_rows) if gradients.get(start + k) is not None)
+        backward = _backward(joint, gradients, (*counts, fixed), (outer, rows))
+        return replace(made, saving=saving, backward=backward, outer_gradients=outer,
+                       row_gradients=rows, fixed=fixed)  # fmt: skip
+
+    def _with_gradients(self, wanted: list[bool]) -> _Traced:
+        """Returns the step where what it carries requires a gradient as it does after some
+        steps."""
+        wanted = list(wanted)
+        while True:
+            traced = self._traced(wanted)
+            after = list(wanted)
+            for k, one in enumerate(traced.results[: self.target.n_carried], self.n_outer):
+                after[k] = after[k] or one.requires_grad
+            if after == wanted:
+                return traced
+            wanted = after
+
+    def _traced(self, wanted: Sequence[bool]) -> _Traced:
+        """Returns a copy of the step. wanted: which of its tensors require a gradient."""
+        step = self.target.step.graph
+        graph = torch.fx.Graph()
+        old = step.find_nodes(op="placeholder")
+        copies: dict[Node, Node] = {}
+        for k in self.order:
+            copies[old[k]] = graph.placeholder(old[k].name)
+        for node in step.nodes:
+            if node.op == "get_attr":
+                raise LoweringUnsupported("a scan whose step holds a tensor")
+            if node.op not in ("placeholder", "output"):
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta = {k: v for k, v in node.meta.items() if k != "val"}
+        results = [
+            graph.call_function(torch.clone, (copies[one],), _DENSE)
+            for one in output_args(self.target.step)
+        ]
+        graph.output(tuple(results))
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+        inputs = [self._input(k, grad) for k, grad in zip(self.tensors, wanted, strict=True)]
+        inputs += [self.given[k] for k in self.numbers]
+        return _Traced(gm, inputs, captured_values(gm, inputs, grad=any(wanted)))
+
+    def _input(self, place: int, grad: bool) -> torch.Tensor:
+        """Returns a contiguous fake of an input of the step."""
+        whole = self.given[place]
+        sizes = whole.shape if place < self.first_row else whole.shape[1:]
+        with torch_private.fake_mode_of(whole), torch.no_grad():
+            made = torch.empty(sizes, dtype=whole.dtype, device=whole.device)
+        return made.requires_grad_(grad)
+
+    def _forward(self, traced: _Traced, saved: Sequence[int]) -> tuple[str, torch.fx.Graph]:
+        """Returns the program of a step, and its graph. saved: the inputs that it also returns."""
+        specs = default_specs(traced.gm, traced.inputs)
+        lowered = Lowering(traced.gm, traced.values, self.request).run(specs)
+        if not lowered.plan.trivial or lowered.spec.mutations:
+            raise LoweringUnsupported("a scan whose step writes to tensors or holds some")
+        graph = lowered.graph.graph
+        placeholders = graph.find_nodes(op="placeholder")
+        (output,) = graph.find_nodes(op="output")
+        with graph.inserting_before(output):
+            copied = [_clone(graph, placeholders[place]) for place in saved]
+        output.args = ((*output.args[0], *copied),)
+        return _program(graph), graph
+
+
+def _is_pointwise(graph: torch.fx.Graph) -> bool:
+    """Returns whether every element of the results is made of the elements of the inputs at the same
+    place. All tensors must have one shape: an operand without dimensions may be a reduction."""
+    shape = None
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        if node.op != "placeholder":
+            tags = getattr(node.target, "tags", ())
+            if torch.Tag.pointwise not in tags and node.target is not aten.clone.default:
+                return False
+            if torch.Tag.nondeterministic_seeded in tags:
+                return False
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return False
+        found = [as_expression(size) for size in value.shape]
+        shape = found if shape is None else shape
+        if found != shape:
+            return False
+    return True
+
+
+def _clone(graph: torch.fx.Graph, node: Node) -> Node:
+    return graph.call_function(aten.clone.default, (node,), _DENSE)
+
+
+def _program(graph: torch.fx.Graph) -> str:
+    remove_dead_nodes(graph)
+    if any(is_random(node) for node in graph.nodes):
+        raise LoweringUnsupported("a scan whose step uses random numbers")
+    return program_of(graph)
+
+
+def _backward(
+    joint: Joint,
+    gradients: Mapping[int, Node | None],
+    shape: tuple[int, int, int, tuple[int, ...]],
+    wanted: tuple[tuple[int, ...], tuple[int, ...]],
+) -> str:
+    """Returns the program of the gradient's step: see `Scan.backward`."""
+    n_outer, n_carried, n_rows, fixed = shape
+    outer, rows = wanted
+    graph = torch.fx.Graph()
+    given = joint.graph.find_nodes(op="placeholder")
+    n_tensors = n_outer + n_carried + n_rows
+    tangents = [node for node in joint.tangents if node is not None]
+    numbers = [node for node in given[n_tensors:] if node not in tangents]
+    places = [k for k in range(len(joint.outputs)) if k not in fixed]
+    assert len(places) == len(tangents)
+    of_carried = [k for k in places if k < n_carried]
+    made: dict[Node, Node] = {}
+
+    def take(nodes: Sequence[Node]) -> list[Node]:
+        made.update((node, graph.placeholder(node.name)) for node in nodes)
+        return [made[node] for node in nodes]
+
+    take(given[:n_outer])
+    take(tangents[: len(of_carried)])
+    sums = [graph.placeholder(f"sum_{k}") for k in outer]
+    take(given[n_outer:n_tensors])
+    take(tangents[len(of_carried) :])
+    take(numbers)
+    for node in joint.graph.nodes:
+        if node.op != "placeholder":
+            made[node] = graph.node_copy(node, made.__getitem__)
+
+    def gradient(place: int) -> Node:
+        found = gradients.get(place)
+        if found is not None:
+            return _clone(graph, made[found])
+        return graph.call_function(aten.zeros_like.default, (made[given[place]],))
+
+    results = [gradient(n_outer + k) for k in of_carried]
+    results += [
+        graph.call_function(aten.add.Tensor, (total, made[gradients[k]]))  # type: ignore[index]
+        for total, k in zip(sums, outer, strict=True)
+    ]
+    results += [gradient(n_outer + n_carried + k) for k in rows]
+    graph.output(tuple(results))
+    return _program(graph)

@@ -1,0 +1,282 @@
+"""``tracer-core doctor``: what is installed, what works here, and what to do about what does not.
+
+Each backend compiles a small network in a process of its own, so that an engine that crashes costs
+its own row only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import api, torch_private
+from tracer_core.contract.version import __version__
+from tracer_core.engine_support.compilers import compilers
+from tracer_core.errors import TracerError
+from tracer_core.registry.discovery import BackendRow
+from tracer_core.storage import store
+
+#: Seconds that a backend may take for its small network.
+LIMIT = 180.0
+_TOLERANCE = 1e-3
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. state: ``"ok"``, ``"note"`` (absent, and nothing is wrong with that)
+    or ``"problem"``. advice: what to do, or ""."""
+
+    what: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+class Report(tuple[Finding, ...]):
+    """The findings; prints as a table."""
+
+    __slots__ = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is no problem."""
+        return all(one.state != "problem" for one in self)
+
+    def __repr__(self) -> str:
+        width = max((len(one.what) for one in self), default=0)
+        lines = []
+        for one in self:
+            lines.append(f"{one.state:8}{one.what:{width}}  {one.found}")
+            lines += [f"{'':8}{'':{width}}  -> {one.advice}"] if one.advice else []
+        return "\n".join(lines)
+
+
+def doctor(*, smoke: bool = True) -> Report:
+    """Looks at this machine and installation. smoke: each backend compiles a small network, which
+    takes some seconds each.
+
+    Raises nothing: what cannot be found out is a finding.
+    """
+    return Report(one for part in _PARTS for one in part(smoke))
+
+
+def _python(smoke: bool) -> Iterator[Finding]:
+    lock = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the GIL"
+    here = f"{platform.python_implementation()} {platform.python_version()}{lock}"
+    refusal = torch_private.refusal()
+    yield Finding("Python", "ok", f"{here} ({sys.executable})")
+    yield Finding("tracer-core", "ok", __version__)
+    found = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    if refusal is not None:
+        yield Finding("torch", "problem", found, refusal)
+    elif lacking := torch_private.not_found():
+        text = f"has no {', '.join(lacking)}: what needs them ends the graph or runs natively"
+        yield Finding("torch", "note", f"{found}; {text}")
+    else:
+        yield Finding("torch", "ok", found)
+
+
+def _compilers(smoke: bool) -> Iterator[Finding]:
+    yield _compiler(
+        "C compiler",
+        "CC",
+        ("cc", "gcc", "clang"),
+        "cc",
+        "guards take longer without one: apt install gcc",
+    )
+    advice = "apt install g++, or pip install inductor-backend[cc]"
+    yield _compiler("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", advice)
+
+
+def _compiler(
+    what: str, variable: str, candidates: Sequence[str], language: str, advice: str
+) -> Finding:
+    named = os.environ.get(variable, "")
+    for command in compilers(named, candidates, language):
+        if not command.found:
+            continue
+        words = [*command.words, "--version"]
+        done = _output(words, 30.0, {**os.environ, **command.environment})
+        if done.returncode == 0 and done.stdout.strip():
+            first = done.stdout.strip().splitlines()[0]
+            return Finding(what, "ok", f"{first} ({' '.join(command.words)})")
+    found = f"{variable}={named!r} does not run" if named else "none"
+    return Finding(what, "problem", found, advice)
+
+
+def _devices(smoke: bool) -> Iterator[Finding]:
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = None
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        memory = f"{facts.total_memory / _GIB:.0f} GiB"
+        yield Finding(f"GPU {number}", "ok", f"{facts.name}, {facts.major}.{facts.minor}, {memory}")
+    if not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "none found"
+        yield Finding("GPU", "note", why)
+    needed = torch.cuda.is_available() and triton is None
+    advice = "kernels for GPUs need it: pip install triton" if needed else ""
+    yield Finding(
+        "Triton", "problem" if needed else "ok" if triton else "note", triton or "none", advice
+    )
+
+
+def _cache(smoke: bool) -> Iterator[Finding]:
+    try:
+        info = store.info()
+    except TracerError as error:
+        yield Finding("cache", "problem", str(error))
+        return
+    if info.problem is not None:
+        advice = (
+            "set TRACER_CACHE_DIR to a folder of your own; until then each process compiles anew"
+        )
+        yield Finding("cache", "problem", f"{info.folder}: {info.problem}", advice)
+        return
+    number = sum(count for count, _ in info.entries.values())
+    used = f"{info.size / 1e6:.1f} MB of {info.limit / 1e6:.0f} in {number} files"
+    owner = f", user id {info.folder.stat().st_uid}" if hasattr(os, "geteuid") else ""
+    yield Finding("cache", "ok", f"{info.folder}: {used}{owner}")
+
+
+def _backends(smoke: bool) -> Iterator[Finding]:
+    for row in api.backends():
+        what = f"backend {row.name}"
+        origin = f"{row.distribution} {row.version}" if row.distribution else "registered here"
+        if not row.available:
+            yield Finding(what, "note", f"{origin}: cannot run here: {row.reason}")
+        elif not smoke or row.distribution is None:
+            yield Finding(what, "ok", origin)
+        else:
+            yield _smoke(what, origin, row)
+
+
+def _smoke(what: str, origin: str, row: BackendRow) -> Finding:
+    command = [sys.executable, "-m", __name__, row.name, row.training, *row.devices]
+    done = _output(command, LIMIT, dict(os.environ))
+    lines = done.stdout.strip().splitlines()
+    result = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    if "seconds" in result:
+        text = f"{origin}: compiled and right in {result['seconds']:.1f} s on {result['device']}"
+        return Finding(what, "note" if result["why"] else "ok", text, result["why"])
+    ended = done.stderr.strip() if done.returncode == 1 else f"it ended with {done.returncode}"
+    return Finding(what, "problem", f"{origin}: a small network fails", result.get("error", ended))
+
+
+def _output(
+    command: Sequence[str], limit: float, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+            errors="replace", timeout=limit, check=False, env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"it took over {limit:.0f} s")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+_PARTS: tuple[Callable[[bool], Iterator[Finding]], ...] = (
+    _python,
+    _compilers,
+    _devices,
+    _cache,
+    _backends,
+)
+
+
+# -- in the process of one backend
+
+
+def _compile_small_network(name: str, training: str, devices: Sequence[str]) -> dict[str, Any]:
+    """Compiles a network with a backend, compares it with eager mode, and returns the seconds, the
+    device, and why a graph ran without the backend, or ""."""
+    on_gpu = "cpu" not in devices or (name != "auto" and torch.cuda.is_available())
+    device = "cuda" if on_gpu and "cuda" in devices and torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(), torch.nn.Linear(8, 4), torch.nn.Softmax(-1),
+    ).to(device)  # fmt: skip
+    x = torch.randn(2, 3, 16, 16, device=device)
+    learns = "inference" not in training
+    compiled = api.compile(net.train(learns), backend=name)
+    begun = time.perf_counter()
+    with torch.set_grad_enabled(learns):
+        found = compiled(x)
+        if learns:
+            found.square().sum().backward()
+    seconds = time.perf_counter() - begun
+    gradients = [one.grad for one in net.parameters()]
+    net.zero_grad()
+    with torch.set_grad_enabled(learns):
+        expected = net(x)
+        if learns:
+            expected.square().sum().backward()
+    torch.testing.assert_close(found, expected, atol=_TOLERANCE, rtol=_TOLERANCE)
+    if learns:
+        own = [one.grad for one in net.parameters()]
+        torch.testing.assert_close(gradients, own, atol=_TOLERANCE, rtol=_TOLERANCE)
+    records = api.last_compile(compiled)
+    why = next((one.text for one in records if one.name == "fallback"), "")
+    return {"seconds": seconds, "device": device, "why": why}
+
+
+# -- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``tracer-core doctor [--json] [--quick]``, ``tracer-core cache info|clear|prune``. Returns 1 if
+    there is a problem."""
+    parser = argparse.ArgumentParser("tracer-core", description="Looks after tracer-core.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    looks = commands.add_parser("doctor", help="what is installed, and what works here")
+    looks.add_argument("--json", action="store_true", help="a list of objects")
+    looks.add_argument("--quick", action="store_true", help="no backend compiles anything")
+    cache = commands.add_parser("cache", help="what is kept on disk")
+    cache.add_argument("action", choices=("info", "clear", "prune"))
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "cache":
+        return _look_after_cache(chosen.action)
+    report = doctor(smoke=not chosen.quick)
+    print(json.dumps([asdict(one) for one in report], indent=1) if chosen.json else report)
+    return 0 if report.healthy else 1
+
+
+def _look_after_cache(action: str) -> int:
+    try:
+        if action == "info":
+            info = store.info()
+            print(f"{info.folder}: {info.problem or f'{info.size} bytes of {info.limit}'}")
+            for kind, (number, size) in sorted(info.entries.items()):
+                print(f"  {kind}: {number} files, {size} bytes")
+            return 0 if info.problem is None else 1
+        print(f"{store.clear() if action == 'clear' else store.prune()} bytes freed")
+    except TracerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    backend, mode, *kinds = sys.argv[1:]
+    try:
+        outcome = _compile_small_network(backend, mode, kinds)
+    except Exception as error:
+        outcome = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(outcome))

@@ -1,0 +1,56 @@
+"""Compilers of C and C++: the command that the user names, one of the system, or one that pip brought.
+
+The wheel ``ziglang`` (the extra ``inductor-backend[cc]``) holds clang with all that it needs, for
+machines where no compiler can be installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracer_core.storage.cache_location import private_folder
+
+#: Where zig keeps what it builds once for a machine, such as its part of libgcc.
+_ZIG_CACHE = "zig"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A compiler. words: its path and first arguments. linker: what links, where that is another
+    command. environment: settings that it needs. found: False if there is no such program."""
+
+    words: tuple[str, ...]
+    linker: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    found: bool = True
+
+
+def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[Command]:
+    """Yields the compilers to try, the best first.
+
+    named: what the user asks for (CC, CXX), a program and arguments; then nothing else is tried.
+    candidates: names that are looked up in PATH. language: "cc" or "c++", for ziglang.
+    """
+    for words in (shlex.split(named),) if named.strip() else ((name,) for name in candidates):
+        # not its real path: what ccache does depends on the name it was called by
+        path = shutil.which(words[0])
+        program = (words[0] if path is None else os.path.abspath(path), *words[1:])
+        yield Command(program, program, found=path is not None)
+    if not named.strip():
+        yield from _zig(language)
+
+
+def _zig(language: str) -> Iterator[Command]:
+    found = importlib.util.find_spec("ziglang")
+    if found is None or found.origin is None:
+        return
+    program = str(Path(found.origin).with_name("zig"))
+    # "c++" would link its own C++ library, which it builds first
+    kept = {"ZIG_GLOBAL_CACHE_DIR": str(private_folder(_ZIG_CACHE)[0])}
+    yield Command((program, language), (program, "cc"), kept, os.access(program, os.X_OK))

@@ -1,0 +1,88 @@
+"""Locks between processes: one byte of a file for each key, and never waited for without end.
+
+Only an optimization, because entries appear whole: a process that was stopped while it held a lock
+costs others `PATIENCE` seconds, and a file system without locks nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracer_core.debug.logs import logger
+
+NAME = "lock"
+#: Seconds that a process waits for another one's entry before it makes the entry itself.
+PATIENCE = 60.0
+_SLOTS = 1 << 20
+_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.1
+
+#: Lock files that threads of this process have open.
+_descriptors: set[int] = set()
+
+
+@contextlib.contextmanager
+def held(path: Path, key: bytes, part: bool = False) -> Iterator[None]:
+    """Holds the lock of a key. part: a second set of locks, taken inside the first."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    _descriptors.add(descriptor)
+    slot = int.from_bytes(key[:4], "little") % _SLOTS + part * _SLOTS
+    try:
+        _take(descriptor, slot, path)
+        yield
+    finally:
+        # a forked child may also have it open, so closing does not unlock
+        with contextlib.suppress(OSError):
+            _lock(descriptor, slot, fcntl.F_UNLCK)
+        _descriptors.discard(descriptor)
+        os.close(descriptor)
+
+
+def _take(descriptor: int, slot: int, path: Path) -> None:
+    end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
+    while True:
+        try:
+            _lock(descriptor, slot, fcntl.F_WRLCK)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                return  # a file system without locks
+        if time.monotonic() > end:
+            logger().info(
+                "%s: another process holds a lock for %d s; not waited for", path, PATIENCE
+            )
+            return
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _new_process() -> None:
+    """Closes inherited lock files: a forked child lacks the threads that hold them, but would keep
+    their locks alive."""
+    for descriptor in _descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
+def _lock(descriptor: int, byte: int, kind: int) -> None:
+    """Locks one byte of the file for the descriptor, or unlocks it; raises OSError where another one
+    holds it. (Classic POSIX locks belong to the process: the first thread that closes the file would
+    release those of all.)"""
+    if sys.platform != "linux":
+        take = fcntl.LOCK_EX | fcntl.LOCK_NB
+        fcntl.lockf(descriptor, take if kind == fcntl.F_WRLCK else fcntl.LOCK_UN, 1, byte)
+        return
+    request = struct.pack("hhqqi0q", kind, os.SEEK_SET, byte, 1, 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)

@@ -1,0 +1,61 @@
+"""The user's secret: 32 random bytes in the cache folder, by which its entries are authenticated.
+
+Whoever can read it can make entries that are loaded: the file has mode 0600.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+
+from tracer_core.storage.cache_location import not_private
+
+NAME = "secret"
+_BYTES = 32
+
+
+def secret_of(root: Path) -> bytes:
+    """Returns the secret of a cache folder, made if there is none that only this user can read:
+    what was authenticated with another one is no entry any more. Raises OSError if it cannot be
+    written."""
+    path = root / NAME
+    known = _read(path)
+    if known is not None:
+        return known
+    descriptor, made = tempfile.mkstemp(dir=root, prefix=".new-")  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # all entries are lost with it
+        with contextlib.suppress(FileExistsError):  # another process was the first
+            os.link(made, path)
+        known = _read(path)
+        if known is None:  # damaged, or readable for others
+            os.replace(made, path)
+            known = _read(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
+    if known is None:
+        raise OSError(f"{path} cannot be kept secret")
+    return known
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or not_private(found) is not None:
+            return None
+        if hasattr(os, "geteuid") and found.st_mode & 0o077:
+            return None
+        data = file.read(_BYTES + 1)
+    return data if len(data) == _BYTES else None

@@ -1,0 +1,321 @@
+"""The store: bytes under keys that outlive the process, in folders of the cache by kind.
+
+An entry is a file ``<cache>/<kind>/<key>``: the bytes, and a footer that binds them to their kind,
+key and machine by an HMAC with the user's secret. An entry that was truncated, changed, exchanged
+with another one, written by another user or made for another machine is reported and not used. It
+appears whole or not at all (one atomic rename). ELF loaders ignore what follows an image, so that
+the file of a library can be loaded as it is.
+
+The store is kept below TRACER_CACHE_LIMIT: what was not used for longest is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracer_core.debug.logs import logger, note
+from tracer_core.options import env
+from tracer_core.storage import file_lock
+from tracer_core.storage.cache_location import (
+    CacheLocationError,
+    cache_folder,
+    in_private_folder,
+    not_private,
+)
+from tracer_core.storage.secret import secret_of
+
+#: Must change with the layout of the footer or the calling convention of the images.
+FORMAT = b"tcso0002"
+_MACHINE, _DIGEST = 16, 32
+_FOOTER = len(FORMAT) + _MACHINE + _DIGEST
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+#: Folders of files under construction. Those of killed processes are removed after some seconds.
+BUILDS, _NEW = ".build-", ".new-"
+_ABANDONED = 3600.0
+#: Seconds between two notes of an entry's use.
+_USED = 3600.0
+#: Bytes that a process writes before it looks at the size of the store again.
+_LOOKS = 64 << 20
+#: The share of the limit that is left when entries are removed.
+_LEFT = 0.9
+
+#: Files for which a warning was logged.
+_told: set[Path] = set()
+#: Bytes that may be written until the next look at the size, by cache folder.
+_until_look: dict[Path, int] = {}
+
+T = TypeVar("T")
+
+
+def packed(image: bytes, machine: str) -> bytes:
+    """Returns bytes for `unpacked` on another machine: they detect damage, not malice."""
+    head = FORMAT + machine.encode()
+    return image + head + hashlib.sha256(image + head).digest()
+
+
+def unpacked(data: bytes, machine: str) -> tuple[bytes | None, str]:
+    """Returns (the image in bytes from `packed`, ""), or (None, what is wrong)."""
+    image, foot = data[:-_FOOTER], data[-_FOOTER:]
+    digest = hashlib.sha256(image + foot[:-_DIGEST]).digest()
+    problem = _wrong(foot, machine, digest, "damaged: its checksum is wrong")
+    return (image, "") if problem is None else (None, problem)
+
+
+def _wrong(foot: bytes, machine: str, digest: bytes, otherwise: str) -> str | None:
+    if not foot.startswith(FORMAT) or len(foot) != _FOOTER:
+        return "not an entry of this version, or cut short"
+    if not hmac.compare_digest(digest, foot[-_DIGEST:]):
+        return otherwise
+    return (
+        None if foot[len(FORMAT) : -_DIGEST] == machine.encode() else "built for another processor"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The entries of one kind. kind: the name of their folder. machine: 16 characters that differ
+    between machines that need different code.
+
+    Methods that write raise CacheLocationError where no folder can be written to.
+    """
+
+    kind: str
+    machine: str = "any machine     "
+
+    def __post_init__(self) -> None:
+        if len(self.machine.encode()) != _MACHINE:
+            raise ValueError(f"machine={self.machine!r}: {_MACHINE} characters")
+
+    def inside(self, make: Callable[[Folder], T]) -> T:
+        """Returns make(the folder of this kind), again with a temporary folder where `make` raises
+        OSError."""
+        return in_private_folder(
+            self.kind, lambda folder, problem: make(Folder(self, folder, problem))
+        )
+
+    def read(self, key: str) -> bytes | None:
+        """Returns the bytes of an entry, or None; logs why if there is one that cannot be used."""
+        return self.inside(lambda folder: folder.read(key))
+
+    def write(self, key: str, image: bytes) -> None:
+        self.inside(lambda folder: folder.write(key, image))
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of a store, for the time of one operation. problem: why it is a temporary one.
+
+    Methods that write raise OSError where a file cannot be written."""
+
+    store: Store
+    path: Path
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's name for messages."""
+        return str(self.path) if self.problem is None else f"no disk cache: {self.problem}"
+
+    def read(self, key: str) -> bytes | None:
+        return self._read(key)[1]
+
+    def find(self, key: str) -> tuple[Path, str | None]:
+        """Returns (the file of an entry, None) if it may be loaded, else (the path, why not)."""
+        return self.path / key, self._read(key)[0]
+
+    def write(self, key: str, image: bytes, load: Callable[[Path], Any] | None = None) -> Any:
+        """Writes an entry and returns load(its file), called before others see it: what it raises
+        leaves no entry."""
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"key={key!r}")
+        data = image + self._foot(key, image)
+        descriptor, made = tempfile.mkstemp(dir=self.path, prefix=_NEW)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.chmod(made, 0o700)
+            loaded = None if load is None else load(Path(made))
+            os.replace(made, self.path / key)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(made)
+            raise
+        _keep_below_limit(self.path.parent, len(data))
+        return loaded
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Makes a folder for files under construction."""
+        with tempfile.TemporaryDirectory(dir=self.path, prefix=BUILDS) as folder:
+            yield Path(folder)
+
+    def building(self, key: str, part: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Makes processes that want the same entry at once wait for the first, then find it.
+
+        part: the entry is part of others, whose builders wait for it, so it has separate locks
+        against deadlock."""
+        return file_lock.held(self.path / "lock", hashlib.sha256(key.encode()).digest(), part)
+
+    def _foot(self, key: str, image: bytes) -> bytes:
+        head = FORMAT + self.store.machine.encode()
+        return head + self._digest(key, image, head)
+
+    def _digest(self, key: str, image: bytes, head: bytes) -> bytes:
+        name = f"{self.store.kind}\0{key}\0{len(image)}\0".encode()
+        digest = hmac.new(secret_of(self.path.parent), name, hashlib.sha256)
+        digest.update(image)
+        digest.update(head)
+        return digest.digest()
+
+    def _read(self, key: str) -> tuple[str | None, bytes | None]:
+        """Returns (None, the image), or (why the entry cannot be used, None)."""
+        path = self.path / key
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                found = os.fstat(descriptor)
+                problem = not_private(found) if stat.S_ISREG(found.st_mode) else "not a file"
+                data = file.read() if problem is None else b""
+                if problem is None and time.time() - found.st_mtime > _USED:
+                    os.utime(descriptor)
+        except FileNotFoundError:
+            return "not in the cache", None
+        except OSError as error:
+            return f"cannot be read: {error.strerror}", None
+        image, foot = data[:-_FOOTER], data[-_FOOTER:]
+        if problem is None:
+            digest = self._digest(key, image, foot[:-_DIGEST])
+            otherwise = "damaged, or not written by this user under this name"
+            problem = _wrong(foot, self.store.machine, digest, otherwise)
+            if problem is not None:
+                note("cache", "%s is not used: %s", path, problem)
+        elif path not in _told:
+            _told.add(path)
+            logger().warning("%s is not loaded: %s. It is made again in its place.", path, problem)
+        return problem, image if problem is None else None
+
+
+# -- the store as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What is kept. folder; size: bytes of all files; limit: bytes, above which what was not used
+    for longest is removed; entries: kind -> (number of files, bytes); problem: why the folder cannot
+    be used, or None."""
+
+    folder: Path
+    size: int
+    limit: int
+    entries: dict[str, tuple[int, int]] = field(default_factory=dict)
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    kind: str
+    size: int
+    used: float
+
+
+def info() -> CacheInfo:
+    """Returns what is kept in the cache folder."""
+    limit = env().cache_limit
+    try:
+        root = cache_folder()
+    except CacheLocationError as error:
+        return CacheInfo(error.path, 0, limit, problem=error.reason)
+    entries: dict[str, tuple[int, int]] = {}
+    for file in _files(root):
+        number, size = entries.get(file.kind, (0, 0))
+        entries[file.kind] = number + 1, size + file.size
+    return CacheInfo(root, sum(size for _, size in entries.values()), limit, entries)
+
+
+def clear() -> int:
+    """Removes everything that is kept, of all kinds, and returns the bytes freed. What a process has
+    loaded stays loaded. Raises CacheLocationError if the folder is not this user's own."""
+    return _remove(_files(cache_folder()))
+
+
+def prune(limit: int | None = None) -> int:
+    """Removes what was not used for longest until at most `limit` bytes are kept (by default
+    TRACER_CACHE_LIMIT), and what killed processes have left; returns the bytes freed. Raises
+    CacheLocationError if the folder is not this user's own."""
+    return _prune(cache_folder(), env().cache_limit if limit is None else limit)
+
+
+def _prune(root: Path, limit: int) -> int:
+    freed = _remove_abandoned(root)
+    files = sorted(_files(root), key=lambda file: file.used)
+    size = sum(file.size for file in files)
+    surplus = []
+    for file in files if size > limit else ():
+        if size <= limit * _LEFT:
+            break
+        size -= file.size
+        surplus.append(file)
+    return freed + _remove(surplus)
+
+
+def _keep_below_limit(root: Path, written: int) -> None:
+    left = _until_look.get(root, 0) - written
+    if left < 0:
+        left = _LOOKS
+        with contextlib.suppress(OSError):  # another process may remove files meanwhile
+            _prune(root, env().cache_limit)
+    _until_look[root] = left
+
+
+def _files(root: Path) -> list[_File]:
+    """Returns the files below the folders of all kinds, without those that locks are held on."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(BUILDS)]
+        kind = Path(folder).relative_to(root).parts[:1]
+        for name in names if kind else ():
+            path = Path(folder, name)
+            with contextlib.suppress(OSError):
+                state = path.lstat()
+                if name != file_lock.NAME:
+                    found.append(_File(path, kind[0], state.st_size, state.st_mtime))
+    return found
+
+
+def _remove(files: list[_File]) -> int:
+    freed = 0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            file.path.unlink()
+            freed += file.size
+    return freed
+
+
+def _remove_abandoned(root: Path) -> int:
+    """Removes what processes that were killed were writing."""
+    freed, now = 0, time.time()
+    for path in (*root.glob(f"*/{BUILDS}*"), *root.glob(f"*/{_NEW}*"), *root.glob(f"{_NEW}*")):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if now - state.st_mtime < _ABANDONED:
+                continue
+            freed += state.st_size
+            if stat.S_ISDIR(state.st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+    return freed

@@ -1,0 +1,206 @@
+"""Writes a loop over slices as one C++ function that calls the kernels of its step.
+
+In: the scheduled step, whose inputs are (outer tensors, carried tensors, a slice of each row,
+numbers) and whose outputs are (carried tensors, parts). Carried tensors alternate between the
+loop's result and a scratch tensor, such that the last step writes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_backend.codegen.common.module import Run
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.cpp.module import PREAMBLE, CppModule
+from inductor_backend.codegen.own_calls import OWN_CALLS, OwnCall
+from inductor_backend.codegen.wrapper import Step
+from inductor_backend.ir.index_expr import Expr, contiguous_strides, simplify
+from inductor_backend.ir.native_loop import NativeLoop
+from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided, same_strides
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.kernels.packed_ops import name_of
+from inductor_backend.kernels.selection import Choice
+from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoopShape:
+    """n_outer, n_carried, n_rows: tensors among a step's inputs. reverse: the last slice is first."""
+
+    n_outer: int
+    n_carried: int
+    n_rows: int
+    length: Expr
+    reverse: bool
+
+
+class LoopWriter:
+    """Writes one loop. program, memory, choices, steps, module: of its scheduled step."""
+
+    def __init__(
+        self,
+        name: str,
+        shape: LoopShape,
+        program: Program,
+        memory: MemoryPlan,
+        choices: dict[str, Choice],
+        steps: Sequence[Step],
+        module: CppModule,
+    ) -> None:
+        self.name, self.shape, self.program, self.memory = name, shape, program, memory
+        self.choices, self.steps, self.module = choices, steps, module
+        self.launchers: list[str] = []
+        self.symbols: dict[str, None] = {}  # an ordered set of names
+        self.places: dict[str, str] = {}  # storage -> text of its address in a step
+
+    def why_not(self) -> str | None:
+        """Returns why the step does not run without Python, or None."""
+        externs = [step.extern for step in self.steps if step.extern is not None]
+        for node in externs:
+            if self.choices[node.name].kind != "own":
+                return f"{name_of(node.target)} is ATen's"
+        if self.program.constants or self.program.numbers:
+            return "a constant or a number that changes"
+        outputs = self._outputs()
+        if None in outputs or len(set(outputs)) < len(outputs):
+            return "an output that is another's memory"
+        known = {*self.program.inputs, *outputs, *self.memory.offsets}
+        touched = {name for step in self.steps for name in self._touched(step)}
+        if not touched <= known:
+            return f"memory of its own: {', '.join(sorted(touched - known))}"
+        return None
+
+    def _touched(self, step: Step) -> list[str]:
+        if step.run is not None:
+            return [one for one in step.run.arguments if one != "arena"]
+        assert step.extern is not None
+        names = (*step.extern.reads(), *step.extern.writes)
+        return [self.program.buffers[name].storage for name in names]
+
+    def _outputs(self) -> list[str | None]:
+        """Returns the storage of each output that is a contiguous tensor of its own."""
+        names = [
+            one.buffer if isinstance(one, Strided) else str(one) for one in self.program.outputs
+        ]
+        own = map(self._is_own, self.program.outputs)
+        return [name if whole else None for name, whole in zip(names, own, strict=True)]
+
+    def _is_own(self, item: Any) -> bool:
+        name = item.buffer if isinstance(item, Strided) else item
+        buffer = self.program.buffers.get(name) if isinstance(name, str) else None
+        if buffer is None or buffer.kind is not BufferKind.TEMP:
+            return False
+        layout = item.layout if isinstance(item, Strided) else buffer.layout
+        return bool(
+            buffer.storage == buffer.name
+            and buffer.storage not in self.memory.offsets
+            and layout.offset == buffer.layout.offset == 0
+            and layout.numel == buffer.layout.numel
+            and same_strides(layout, contiguous_strides(layout.sizes))
+        )
+
+    def write(self) -> NativeLoop:
+        """Returns the loop. The function takes the inputs' tensors, the results, a scratch tensor a
+        carried one, the arena, and what `NativeLoop` says."""
+        shape, outputs = self.shape, self._outputs()
+        first = shape.n_outer + shape.n_carried
+        n_inputs = first + shape.n_rows
+        scratch = n_inputs + len(outputs)
+        arena = scratch + shape.n_carried
+        for k, storage in enumerate(self.program.inputs[:n_inputs]):
+            if k < shape.n_outer:
+                self.places[storage] = f"a[{k}]"
+            elif k < first:
+                self.places[storage] = f"from_{k - shape.n_outer}"
+            else:
+                self.places[storage] = f"a[{k}] + at * {self._bytes(storage)}"
+        for k, name in enumerate(outputs):
+            assert name is not None
+            if k < shape.n_carried:
+                self.places[name] = f"to_{k}"
+            else:
+                self.places[name] = f"a[{n_inputs + k}] + at * {self._bytes(name)}"
+        self.places["arena"] = f"a[{arena}]"
+        calls = [self._call(step) for step in self.steps]
+        fails = any(step.run is not None and step.run.fails for step in self.steps)
+        out = CodeWriter()
+        runs = {step.run.name for step in self.steps if step.run is not None}
+        for run in sorted(runs):
+            out.line(f"TC_EXPORT void {run}(const int64_t* a);")
+        with out.block(f"TC_EXPORT void {self.name}(const int64_t* a)"):
+            after = arena + 1
+            for k in range(len(self.launchers)):
+                out.line(f"void (*const own_{k})(const int64_t*) = "
+                         f"(void (*)(const int64_t*))a[{after + k}];")  # fmt: skip
+            after += len(self.launchers)
+            for k, symbol in enumerate(self.symbols):
+                out.line(f"const int64_t {symbol} = a[{after + k}];")
+            out.line(f"const int64_t length = a[{after + len(self.symbols)}];")
+            if fails:
+                out.line("const int failures = tc_failures();")
+            for k in range(shape.n_carried):
+                out.line(f"int64_t from_{k} = a[{shape.n_outer + k}];")
+            with out.block("for (int64_t k = 0; k < length; ++k)"):
+                out.line(f"const int64_t at = {'length - 1 - k' if shape.reverse else 'k'};")
+                out.line("const bool result = (length - 1 - k) % 2 == 0;")
+                for k in range(shape.n_carried):
+                    out.line(f"const int64_t to_{k} = result ? a[{n_inputs + k}]"
+                             f" : a[{scratch + k}];")  # fmt: skip
+                for call, step in zip(calls, self.steps, strict=True):
+                    out.line(call)
+                    if step.run is not None and step.run.fails:
+                        out.line("if (tc_failures() != failures) return;")
+                for k in range(shape.n_carried):
+                    out.line(f"from_{k} = to_{k};")
+        units = self.module.sources()
+        units = [(units[0] if units else PREAMBLE) + out.text(), *units[1:]]
+        return NativeLoop(
+            self.name, tuple(units), tuple(self.launchers), tuple(self.symbols),
+            shape.length, fails, len(calls),
+        )  # fmt: skip
+
+    def _call(self, step: Step) -> str:
+        if step.run is not None:
+            return self._run(step.run)
+        assert step.extern is not None
+        return self._own(step.extern)
+
+    def _run(self, run: Run) -> str:
+        numbers = [self.places.get(one) or self._in_arena(one) for one in run.arguments]
+        self.symbols.update(dict.fromkeys(run.symbols))
+        return self._text(run.name, [*numbers, *run.symbols])
+
+    def _own(self, node: ExternNode) -> str:
+        (name,) = node.writes
+        result = Strided(name, self.program.buffers[name].layout)
+        launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
+            OwnCall(self.program, node, self._address, result)
+        )
+        if launcher not in self.launchers:
+            self.launchers.append(launcher)
+        texts = [one if isinstance(one, str) else self._size(one) for one in numbers]
+        return self._text(f"own_{self.launchers.index(launcher)}", texts)
+
+    @staticmethod
+    def _text(function: str, numbers: Sequence[str]) -> str:
+        given = ", ".join(numbers)
+        return f"{{ const int64_t b[] = {{{given}}}; {function}(b); }}"
+
+    def _address(self, operand: Strided) -> str:
+        buffer = self.program.buffers[operand.buffer]
+        skip = simplify(operand.layout.offset * buffer.dtype.itemsize)
+        place = self.places.get(buffer.storage) or self._in_arena(buffer.storage)
+        return place if skip == 0 else f"{place} + {self._size(skip)}"
+
+    def _in_arena(self, storage: str) -> str:
+        return f"{self.places['arena']} + {self._size(self.memory.offsets[storage])}"
+
+    def _bytes(self, name: str) -> str:
+        return self._size(nbytes(self.program.buffers[name]))
+
+    def _size(self, size: Expr) -> str:
+        if not isinstance(size, int):
+            self.symbols.update(dict.fromkeys(sorted(map(str, size.free_symbols))))
+        return f"int64_t({size_expression(size)})"

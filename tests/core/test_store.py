@@ -1,0 +1,377 @@
+"""The store on disk: whose its entries are, and what is told of them, before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import tracer_core
+from tracer_core.errors import OptionError
+from tracer_core.execution.artifact_references import StoredError
+from tracer_core.storage import file_lock, store
+from tracer_core.storage.cache_location import CacheLocationError
+from tracer_core.storage.store import Store, packed, unpacked
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+NOBODY = 65534
+MACHINE = "one of sixteen.."
+
+
+@pytest.fixture
+def kept(fresh_cache) -> Store:
+    return Store("things", MACHINE)
+
+
+def file_of(kept: Store, key: str) -> Path:
+    return kept.inside(lambda folder: folder.path / key)
+
+
+def test_what_was_written_is_read(kept):
+    kept.write("tanh", b"code of tanh")
+    kept.write("empty", b"")
+    assert kept.read("tanh") == b"code of tanh" and kept.read("empty") == b""
+    assert kept.read("sigmoid") is None
+    kept.write("tanh", b"another")
+    assert kept.read("tanh") == b"another"
+    path, problem = kept.inside(lambda folder: folder.find("tanh"))
+    assert problem is None and path.read_bytes().startswith(b"another")
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden", "a" * 300, "a\nb", "a\x00b"])
+def test_keys_are_names_of_files(kept, key):
+    with pytest.raises(ValueError, match="key="):
+        kept.write(key, b"")
+
+
+def test_an_entry_counts_under_its_own_key_kind_and_machine(kept):
+    kept.write("tanh", b"code of tanh")
+    kept.write("sigmoid", b"code of sigmoid")
+    one, other = file_of(kept, "tanh"), file_of(kept, "sigmoid")
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+    assert kept.read("tanh") is None and kept.read("sigmoid") is None
+    elsewhere = Store("others", MACHINE)
+    elsewhere.write("tanh", b"")
+    file_of(elsewhere, "tanh").write_bytes(data)
+    assert elsewhere.read("tanh") is None
+    one.write_bytes(data)
+    assert kept.read("tanh") == b"code of tanh"
+    assert Store("things", "another machine.").read("tanh") is None
+
+
+def test_damage_of_every_kind_is_noticed(kept):
+    kept.write("entry", bytes(range(256)) * 4)
+    path = file_of(kept, "entry")
+    whole = path.read_bytes()
+    rng = random.Random(5)
+    for _ in range(500):
+        data = bytearray(whole)
+        match rng.randrange(5):
+            case 0:
+                del data[rng.randrange(len(data)) :]
+            case 1:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 2:
+                data += rng.randbytes(rng.randrange(1, 99))
+            case 3:
+                start = rng.randrange(len(data))
+                del data[start : start + rng.randrange(1, 9)]
+            case 4:
+                data = bytearray(rng.randbytes(rng.randrange(2000)))
+        path.write_bytes(data)
+        assert kept.read("entry") is None
+    path.write_bytes(whole)
+    assert kept.read("entry") is not None
+
+
+def test_another_secret_makes_entries_worthless(kept, fresh_cache):
+    kept.write("entry", b"data")
+    secret = Path(fresh_cache) / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    whole = secret.read_bytes()
+    for spoil in (
+        lambda: secret.write_bytes(bytes(32)),
+        lambda: secret.write_bytes(b"short"),
+        lambda: secret.chmod(0o644),  # others have read it
+        secret.unlink,
+        lambda: (secret.unlink(), secret.symlink_to("/dev/zero")),
+    ):
+        spoil()
+        assert kept.read("entry") is None
+        kept.write("entry", b"data")
+        assert kept.read("entry") == b"data" and stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert secret.is_file() and not secret.is_symlink()
+    assert secret.read_bytes() != whole
+
+
+def test_links_and_pipes_are_not_followed(kept, tmp_path):
+    kept.write("entry", b"data")
+    path = file_of(kept, "entry")
+    (tmp_path / "elsewhere").write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert kept.read("entry") is None
+    path.unlink()
+    os.mkfifo(path)
+    assert kept.read("entry") is None  # and does not wait for a writer
+    path.unlink()
+    path.mkdir()
+    assert kept.read("entry") is None
+
+
+@AS_ROOT
+def test_entries_of_others_are_not_read(kept, caplog):
+    kept.write("entry", b"data")
+    path = file_of(kept, "entry")
+    os.chown(path, NOBODY, NOBODY)
+    assert kept.read("entry") is None and "belongs to user id 65534" in caplog.text
+    kept.write("entry", b"data")
+    assert kept.read("entry") == b"data"
+    file_of(kept, "entry").chmod(0o722)
+    assert kept.read("entry") is None
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_a_folder_that_another_user_can_exchange_is_not_used(kept, tmp_path, monkeypatch, mode):
+    """Renaming is up to the owner of the folder above."""
+    above = tmp_path / "above"
+    above.mkdir(mode=0o755)
+    monkeypatch.setenv("TRACER_CACHE_DIR", str(above / "below" / "cache"))
+    kept.write("entry", b"data")
+    assert kept.read("entry") == b"data" and tracer_core.cache.info().problem is None
+    above.chmod(mode)
+    os.chown(above, NOBODY if mode == 0o700 else 0, 0)
+    kept.write("entry", b"elsewhere")
+    assert "above, where it lies, " in tracer_core.cache.info().problem
+    with pytest.raises(CacheLocationError, match="TRACER_CACHE_DIR"):
+        tracer_core.cache.clear()
+    os.chown(above, 0, 0)
+    above.chmod(0o755)
+    assert kept.read("entry") == b"data"
+
+
+@AS_ROOT
+def test_a_link_of_another_user_is_not_followed(kept, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    monkeypatch.setenv("TRACER_CACHE_DIR", str(link))
+    kept.write("entry", b"data")  # one's own link is
+    assert (tmp_path / "real" / "things" / "entry").exists()
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    assert "belongs to user id 65534" in tracer_core.cache.info().problem
+
+
+def test_a_umask_of_zero(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path / "a" / "b" / "cache"))
+    before = os.umask(0)
+    try:
+        Store("things", MACHINE).write("entry", b"data")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "a").rglob("*"):
+        assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_folder_that_vanishes_is_made_again(kept, fresh_cache):
+    kept.write("entry", b"data")
+    subprocess.run(["rm", "-rf", fresh_cache], check=True)
+    assert kept.read("entry") is None
+    kept.write("entry", b"data")
+    assert kept.read("entry") == b"data"
+
+
+def test_what_cannot_be_loaded_is_not_kept(kept):
+    def broken(path):
+        assert path.read_bytes().startswith(b"junk")
+        raise ValueError("no library")
+
+    with pytest.raises(ValueError, match="no library"):
+        kept.inside(lambda folder: folder.write("entry", b"junk", broken))
+    assert kept.read("entry") is None
+    assert os.listdir(file_of(kept, "entry").parent) == []
+
+
+def test_portable_bytes_tell_damage_and_machine():
+    data = packed(b"image", MACHINE)
+    assert unpacked(data, MACHINE) == (b"image", "")
+    assert unpacked(data[1:], MACHINE)[1] == "damaged: its checksum is wrong"
+    assert unpacked(data[:-1], MACHINE)[0] is None
+    assert unpacked(data, "another machine.")[1] == "built for another processor"
+
+
+# -- size
+
+
+def test_what_was_not_used_for_longest_is_removed(kept, monkeypatch):
+    monkeypatch.setattr(store, "_LOOKS", 0)
+    monkeypatch.setattr(store, "_USED", 0.0)
+    monkeypatch.setenv("TRACER_CACHE_LIMIT", "10KB")
+    for number in range(8):
+        kept.write(f"e{number}", bytes(1000))
+        os.utime(file_of(kept, f"e{number}"), (0, 1000 + number))
+    assert kept.read("e0") is not None  # it was used
+    for number in range(8, 12):
+        kept.write(f"e{number}", bytes(1000))
+    info = tracer_core.cache.info()
+    assert 8000 < info.size <= info.limit == 10_000 and info.entries["things"][1] == info.size
+    assert kept.read("e0") is not None and kept.read("e1") is None and kept.read("e11") is not None
+
+
+def test_info_clear_and_prune(kept, fresh_cache):
+    Store("others").write("one", b"1")
+    kept.write("a", bytes(100))
+    kept.write("b", bytes(100))
+    info = tracer_core.cache.info()
+    assert info.folder == Path(fresh_cache) and info.problem is None and info.limit == 2 * 10**9
+    assert {kind: number for kind, (number, _) in info.entries.items()} == {
+        "others": 1,
+        "things": 2,
+    }
+    assert tracer_core.cache.prune(10**6) == 0 and tracer_core.cache.info() == info
+    assert tracer_core.cache.prune(0) == info.size
+    assert kept.read("a") is None and tracer_core.cache.info().size == 0
+    kept.write("a", bytes(100))
+    assert tracer_core.cache.clear() > 100 and tracer_core.cache.info().size == 0
+    kept.write("a", b"again")
+    assert kept.read("a") == b"again"
+
+
+@pytest.mark.parametrize("text", ["2 apples", "-1", "GB"])
+def test_a_limit_that_is_no_size(monkeypatch, text):
+    monkeypatch.setenv("TRACER_CACHE_LIMIT", text)
+    with pytest.raises(OptionError, match="TRACER_CACHE_LIMIT"):
+        tracer_core.cache.info()
+
+
+def test_leftovers_of_killed_processes_are_removed(kept):
+    kept.write("entry", b"data")
+    folder = file_of(kept, "entry").parent
+    (folder / ".build-x").mkdir()
+    (folder / ".build-x" / "big.o").write_bytes(bytes(100))
+    (folder / ".new-y").write_bytes(bytes(100))
+    tracer_core.cache.prune()
+    assert len(list(folder.iterdir())) == 3  # a process may still write them
+    for name in (".build-x", ".new-y"):
+        os.utime(folder / name, (0, 0))
+    tracer_core.cache.prune()
+    assert [path.name for path in folder.iterdir()] == ["entry"] and kept.read("entry") == b"data"
+
+
+# -- other processes
+
+HOLDER = """
+import sys, time
+from tracer_core.storage.store import Store
+with Store("things", "one of sixteen..").inside(lambda folder: folder).building("entry"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_suspended_process_is_not_waited_for_for_ever(kept, monkeypatch):
+    monkeypatch.setattr(file_lock, "PATIENCE", 0.5)
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        holder.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        with kept.inside(lambda folder: folder).building("entry"):
+            assert 0.4 < time.monotonic() - begun < 30
+        with kept.inside(lambda folder: folder).building("another"):
+            assert time.monotonic() - begun < 30
+        holder.kill()  # the system gives back what it held
+    begun = time.monotonic()
+    with kept.inside(lambda folder: folder).building("entry"):
+        assert time.monotonic() - begun < 0.4
+
+
+WRITER = """
+import sys
+from tracer_core.storage.store import Store
+kept = Store("things", "one of sixteen..")
+print("begun", flush=True)
+for number in range(10**9):
+    kept.write(f"e{number % 7}", bytes([number % 256]) * 100_000)
+"""
+
+
+def test_kill_9_leaves_whole_entries(kept):
+    rng = random.Random(3)
+    for _ in range(4):
+        with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout.readline() == b"begun\n"
+            time.sleep(rng.random() * 0.05)
+            writer.kill()
+        for number in range(7):
+            found = kept.read(f"e{number}")
+            assert found is None or found == found[:1] * 100_000
+            assert found is not None or not file_of(kept, f"e{number}").exists()
+
+
+# -- saved files
+
+
+class Scale(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 + 1
+
+
+@pytest.fixture
+def saved(fresh_cache, tmp_path) -> Path:
+    compiled = tracer_core.compile(Scale(), backend="inductor")
+    compiled(torch.ones(3))
+    assert tracer_core.save(compiled, tmp_path / "saved").stored
+    return tmp_path / "saved"
+
+
+def loaded(path, **arguments):
+    compiled = tracer_core.compile(Scale(), backend="inductor")
+    assert tracer_core.load(compiled, path, **arguments) == 1
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+
+
+@AS_ROOT
+def test_a_saved_file_of_another_user_is_refused(saved):
+    loaded(saved)
+    os.chown(saved, NOBODY, NOBODY)
+    with pytest.raises(StoredError, match=r"belongs to user id 65534.*trust=True"):
+        loaded(saved)
+    loaded(saved, trust=True)
+    os.chown(saved, 0, 0)
+    saved.chmod(0o666)
+    with pytest.raises(StoredError, match="other users may write to it"):
+        loaded(saved)
+
+
+def test_damaged_saved_files_are_told_as_such(saved):
+    whole = saved.read_bytes()
+    rng = random.Random(11)
+    for _ in range(200):
+        data = bytearray(whole)
+        match rng.randrange(4):
+            case 0:
+                del data[rng.randrange(len(data)) :]
+            case 1:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 2:
+                start = rng.randrange(len(data))
+                del data[start : start + rng.randrange(1, 99)]
+            case 3:
+                data = bytearray(rng.randbytes(rng.randrange(999)))
+        saved.write_bytes(data)
+        with pytest.raises(StoredError, match=str(saved)):
+            loaded(saved)
+    saved.write_bytes(whole)
+    loaded(saved)

@@ -1,0 +1,1 @@
+"""Stands before the wheel ziglang: there is no compiler beside it."""

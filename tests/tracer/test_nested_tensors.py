@@ -1,0 +1,186 @@
+"""Nested tensors of jagged layout: in the graph, with eager's values, gradients and errors."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tracer_core
+from tracer_core.testing import CaptureCounter
+
+BACKENDS = ["eager", "inductor"]
+
+
+def packed(seed: int, *lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns values and offsets of sequences of these lengths."""
+    draws = torch.Generator().manual_seed(seed)
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    return torch.randn(sum(lengths), 8, generator=draws), ends
+
+
+class Model(nn.Module):
+    """Runs a function of packed values and offsets with a linear layer and a norm."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.norm, self.function = nn.Linear(8, 4), nn.LayerNorm(4), function
+
+    def forward(self, values, offsets):
+        return self.function(self, values, offsets)
+
+
+def nested(values, offsets, **bounds):
+    return torch.nested.nested_tensor_from_jagged(values, offsets, **bounds)
+
+
+def of_a_list(model, values, offsets):
+    parts = [values[:3], values[3:]]
+    ragged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    return torch.nested.to_padded_tensor(model.layer(ragged).relu(), 0.0)
+
+
+def as_nested(model, values, offsets):
+    ragged = torch.nested.as_nested_tensor([values[:2], values[2:]], layout=torch.jagged)
+    return model.layer(ragged).values()
+
+
+def layers(model, values, offsets):
+    return model.norm(model.layer(nested(values, offsets))).sin().values()
+
+
+def padded(model, values, offsets):
+    ragged = model.layer(nested(values, offsets, min_seqlen=1, max_seqlen=16))
+    return torch.nested.to_padded_tensor(ragged, -1.0)
+
+
+def arithmetic(model, values, offsets):
+    ragged = nested(values, offsets)
+    return (ragged * 2 + ragged.cos()).values(), ragged.offsets() + 1
+
+
+def heads(model, values, offsets):
+    ragged = nested(values, offsets).unflatten(-1, [2, 4]).transpose(1, 2)
+    return (ragged * 2).transpose(1, 2).flatten(-2).values()
+
+
+def returned(model, values, offsets):
+    return model.layer(nested(values, offsets))
+
+
+def facts_of(model, values, offsets):
+    ragged = nested(values, offsets)
+    return ragged.dim(), ragged.size(0), ragged.shape[2], ragged.dtype, ragged.is_nested
+
+
+PROGRAMS = [of_a_list, as_nested, layers, padded, arithmetic, heads, returned, facts_of]
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return [type(value), plain(value.values()), plain(value.offsets()), value.dim()]
+    return value
+
+
+def near(want: Any, got: Any) -> None:
+    want, got = plain(want), plain(got)
+    assert type(want) is type(got)
+    if isinstance(want, torch.Tensor):
+        assert want.dtype is got.dtype
+        assert want.stride() == got.stride()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    elif isinstance(want, (list, tuple)):
+        assert len(want) == len(got)
+        for one, other in zip(want, got, strict=True):
+            near(one, other)
+    else:
+        assert want == got
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_inference(program, backend):
+    """One graph, and a second one once lengths have changed; a list's lengths are compared, and
+    their order is guarded."""
+    model = Model(program)
+    compiled = tracer_core.compile(model, backend=backend, fullgraph=True)
+    with torch.no_grad(), CaptureCounter() as counter:
+        for seed, lengths in enumerate([(3, 5), (3, 5), (4, 7), (2, 9), (6, 6)]):
+            near(model(*packed(seed, *lengths)), compiled(*packed(seed, *lengths)))
+    assert len(counter.graphs) <= (4 if program in (of_a_list, as_nested) else 2)
+
+
+def differentiated(model, values, offsets) -> list[Any]:
+    """Gradients of a weighted sum of what a model returns."""
+    model.zero_grad()
+    values = values.detach().clone().requires_grad_()
+    results = model(values, offsets)
+    results = results if isinstance(results, tuple) else (results,)
+    flat = [one.values() if one.is_nested else one for one in results]
+    draws = torch.Generator().manual_seed(7)
+    total = sum(
+        (one * torch.randn(one.shape, generator=draws).to(one.dtype)).sum()
+        for one in flat
+        if one.is_floating_point()
+    )
+    total.backward()
+    return [values.grad, *(one.grad for one in model.parameters() if one.grad is not None)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program", [one for one in PROGRAMS if one is not facts_of], ids=lambda one: one.__name__
+)
+def test_gradients(program, backend):
+    """Against eager's in float64, for lengths that change."""
+    model, exact = Model(program), Model(program).double()
+    other = copy.deepcopy(model)
+    compiled = tracer_core.compile(other, backend=backend, fullgraph=True)
+    for seed, lengths in enumerate([(3, 5), (4, 7), (2, 9)]):
+        values, offsets = packed(seed, *lengths)
+        truths = differentiated(exact, values.double(), offsets)
+        for got, truth in zip(differentiated(compiled, values, offsets), truths, strict=True):
+            if truth is None:  # nested_tensor() takes no gradients back to its list
+                assert got is None
+            else:
+                torch.testing.assert_close(got.double(), truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("program", [layers, padded, returned], ids=lambda one: one.__name__)
+def test_they_are_lowered(program):
+    compiled = tracer_core.compile(Model(program), backend="inductor", fullgraph=True)
+    compiled(*packed(1, 3, 5))
+    eagerly = [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    assert not any(text.startswith("lowering") for text in eagerly)
+
+
+def test_a_write_is_eager():
+    def function(values, offsets):
+        ragged = nested(values, offsets)
+        ragged.mul_(2)
+        return ragged.values() + 1
+
+    compiled = tracer_core.compile(function, backend="eager")
+    with torch.no_grad(), CaptureCounter() as counter:
+        for seed in (1, 2):
+            args, others = packed(seed, 3, 5), packed(seed, 3, 5)
+            near(function(*args), compiled(*others))
+            near(args, others)
+    assert {kind for kind, _, _ in counter.breaks} == {"tensor_subclass"}
+
+
+def test_an_operator_that_eager_cannot_differentiate():
+    """Eager's backward of a mean raises; so does ours."""
+
+    def function(values, offsets):
+        return nested(values, offsets).mean(dim=1)
+
+    for run in (function, tracer_core.compile(function, backend="inductor")):
+        values, offsets = packed(1, 3, 5)
+        result = run(values.requires_grad_(), offsets)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            result.sum().backward()
