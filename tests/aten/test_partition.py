@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tracer_core
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.aten.test_lower import interpreter
 from tracer_core.dispatch.compile_graph import compile_graph
@@ -132,3 +133,32 @@ def test_a_part_gets_the_sizes_that_its_inputs_do_not_show():
         x = randn(rows, 5)
         torch.testing.assert_close(runner([x])[0], (x.view(-1) + rows).sin().cos())
     assert len(graphs) == 2
+
+
+class SlidingKeys(torch.nn.Module):
+    """A cache that keeps the last entries: a view that begins further on in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys = torch.zeros(2, 1, 4)
+
+    def forward(self, x):
+        whole = torch.cat([self.keys, x], dim=1)
+        self.keys = whole[:, -6:]
+        return (self.keys.relu().sin() * x[:, -1:]).cos()
+
+
+def test_a_view_that_begins_anywhere_in_its_storage():
+    backend, _ = recording(refuse("aten.relu.default"))
+    plain, target = SlidingKeys(), SlidingKeys()
+    fast = tracer_core.compile(target, backend=backend)
+    reasons = set()
+    with torch.no_grad():
+        for n in (6, 1, 2, 3, 2, 4, 1, 1, 5):
+            x = randn(2, n, 4)
+            torch.testing.assert_close(fast(x), plain(x))
+            torch.testing.assert_close(target.keys, plain.keys)
+            assert target.keys.storage_offset() == plain.keys.storage_offset()
+            rows = tracer_core.last_compile(fast)
+            reasons |= {row.text for row in rows if row.name == "fallback"}
+    assert reasons and all("aten.relu.default" in reason for reason in reasons)  # nothing more

@@ -92,6 +92,58 @@ def test_a_training_step_checks_which_tensors_share_memory_without_the_full_chec
     torch.testing.assert_close(fast(statistics), twin_net(twin_net[1].running_mean.expand(3, 4)))
 
 
+class Keys:
+    """A cache of keys, as in generation: each step puts a longer tensor in its place."""
+
+    def __init__(self):
+        self.keys, self.limit = torch.zeros(2, 1), 100
+
+    def update(self, x):
+        if self.keys.shape[1] < self.limit:
+            self.keys = torch.cat([self.keys, x], dim=1)
+        return self.keys.sum()
+
+
+class Attends(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(3)])
+
+    def forward(self, x, cache):
+        for layer in self.layers:
+            x = layer(x)
+        return x * cache.update(x)
+
+
+@with_a_fast_path
+def test_tensors_that_each_call_replaces_do_not_bring_the_full_check_back():
+    net, x = Attends(), torch.randn(2, 3)
+    fast = tracer_core.compile(net, backend="eager", dynamic=True)
+    full_checks = 0
+    with torch.no_grad():
+        for _ in range(2):  # until the sizes are symbols
+            cache, other = Keys(), Keys()
+            for _ in range(4):
+                torch.testing.assert_close(fast(x, cache), net.forward(x, other))
+        for record in markers.compiled(fast).function.records:
+            stamps = record.attempt.__globals__["guard_cache"]
+
+            def counted(state, original=stamps._check):
+                nonlocal full_checks
+                full_checks += 1
+                return original(state)
+
+            stamps._check = counted
+        cache, other = Keys(), Keys()
+        for _ in range(20):
+            torch.testing.assert_close(fast(x, cache), net.forward(x, other))
+        assert full_checks <= 6
+        cache.limit = other.limit = 5  # beside the tensors that are replaced
+        torch.testing.assert_close(fast(x, cache), net.forward(x, other))
+        cache.keys = other.keys = torch.ones(2, 2, dtype=torch.float64)
+        torch.testing.assert_close(fast(x, cache), net.forward(x, other))
+
+
 @pytest.mark.parametrize("turns", [0, 1, 10])
 def test_a_global_that_matters_is_seen_among_those_that_do_not(script, turns):
     net, x = script.Net(), torch.randn(2, 4)

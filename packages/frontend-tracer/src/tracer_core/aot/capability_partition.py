@@ -372,7 +372,7 @@ class Partition:
         """A node for each symbol in the part's shapes that its inputs do not show by themselves."""
         known = size_origins([node.meta["val"] for node in sources])
         values = [node.meta["val"] for node in (*sources, *part.nodes)]
-        used = {symbol for value in values for symbol in free_symbols(value)}
+        used = {symbol for value in values for symbol in _layout_symbols(value)}
         missing = []
         for symbol in sorted(used - known.keys(), key=str):
             if symbol not in self.sizes:
@@ -421,6 +421,15 @@ class Partition:
 
         call.__name__ = call.__qualname__ = f"part_{part.number}"
         return call
+
+
+def _layout_symbols(value: Any) -> set[Any]:
+    """Returns the symbols of the sizes and strides of tensors, or of a number. Kernels get the address
+    of the first element: where in its storage a tensor begins is nothing to them."""
+    if isinstance(value, (tuple, list)):
+        return set().union(*map(_layout_symbols, value))
+    parts = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    return {symbol for part in parts for symbol in free_symbols(part)}
 
 
 def _intermediate(node: torch.fx.Node) -> InputSpec:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import types
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -139,6 +140,7 @@ class Generator:
         """Emits the lines that make the result, or the state at the break, and that replay the
         changes."""
         tracer, entry = self.tracer, self.entry
+        entry.replaced = frozenset(self._replaced())
         if tracer.recorder.asserted is not None:
             self._output(tracer.recorder.asserted)
         self.rebuilder.suspends = broken is not None
@@ -172,6 +174,19 @@ class Generator:
             transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
             self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
+
+    def _replaced(self) -> Iterator[Source]:
+        """Yields the attributes and entries of dictionaries where the program puts another tensor in
+        place of the one that it has read."""
+        provenance = self.tracer.provenance
+        for change in self.tracer.effects.changes.values():
+            source = provenance.source_of(change.obj)
+            if source is None or change.kind is not dict:
+                continue
+            for key, value in change.before.items():
+                named = type(key) is str and isinstance(value, torch.Tensor)
+                if named and change.after.get(key) is not value:
+                    yield provenance.sources.make(source, "key", key)
 
     def _late_call(self, late: LateCall) -> str:
         """Returns the line that makes a call from the program's lines."""

@@ -152,6 +152,9 @@ class CacheEntry:
     def __init__(self, provenance: Provenance, state: Any) -> None:
         self.provenance = provenance
         self.state = state
+        #: Where the program puts another tensor in each call, such as the keys of a cache: fetched
+        #: late, so that the fast-path guard holds for the rest.
+        self.replaced: frozenset[Source] = frozenset()
         self.constants = Constants(lambda obj: provenance.source_of(obj) is not None)
         self.object_lines: list[str] = []
         self.direct_lines: list[str] = []
@@ -205,11 +208,11 @@ class CacheEntry:
 
     def is_late(self, source: Source) -> bool:
         """Returns whether a source is fetched on every call: it goes through a weak reference or a
-        gradient (nothing may keep the value alive), is a varying number, or is computed from
-        sources of different parts."""
+        gradient (nothing may keep the value alive), is a varying number, is replaced by the
+        program, or is computed from sources of different parts."""
         provenance = self.provenance
         if source.base is None or not (
-            provenance.follows_late or provenance.combines or provenance.symbols
+            provenance.follows_late or provenance.combines or provenance.symbols or self.replaced
         ):
             return False
         known = self._late.get(source)
@@ -218,7 +221,7 @@ class CacheEntry:
         return known
 
     def _comes_late(self, source: Source, base: Source) -> bool:
-        if source.kind in _CHANGING or self.is_late(base):
+        if source.kind in _CHANGING or source in self.replaced or self.is_late(base):
             return True
         if source in self._varying and self._starts_at_object(source):
             return True
@@ -481,7 +484,9 @@ class CacheEntry:
                 for name, keys in self.keys_read.items()
             ]
             given: dict[str, Collection[str]] = {**self.watched}
-            given |= {"fetched": self.fetched.values(), "dicts": dicts}
+            moving = (self._variables.get(one.base) for one in self.replaced if one.base)
+            moving = [name for name in dict.fromkeys(moving) if name in self.keys_read]
+            given |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
             texts = ", ".join(f"{k}={_tuple_text(values)}" for k, values in given.items() if values)
             lines += [f"    return Checked({texts})", ""]
         if self.tensor_lines:

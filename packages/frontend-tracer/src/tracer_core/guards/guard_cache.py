@@ -108,6 +108,8 @@ class GuardCache:
         self._fast_paths: dict[Any, FastPathGuard] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
+        #: Keys that were checked once: a guard for inputs that never come again is not worth it.
+        self._met: set[Any] = set()
         #: Full checks since a fast-path guard last held.
         self._since = 0
         self._single = roots[0] if len(roots) == 1 else None
@@ -140,6 +142,11 @@ class GuardCache:
         self._since += 1
         if self._since > self.WASTED and self._since % self.SELDOM:
             self._fast_paths.pop(key, None)
+            return checked.fetched
+        if key not in self._met:
+            if len(self._met) >= self.LIMIT:
+                self._met.clear()
+            self._met.add(key)
             return checked.fetched
         found = layout()
         if found is not None:

@@ -58,7 +58,7 @@ class Checked:
     checked. classes: those whose MRO was checked. empties: containers that must be falsy. tensors:
     those whose metadata was checked. lists: those read by position. probes: watched calls, which
     must return the same object again. storages: tensors whose memory must be the same. lengths:
-    lists whose length was checked.
+    lists whose length was checked. moving: dictionaries of `dicts` that the entry itself changes.
     """
 
     fetched: Sequence[Any] = ()
@@ -72,6 +72,7 @@ class Checked:
     probes: Sequence[Any] = ()
     storages: Sequence[Any] = ()
     lengths: Sequence[list[Any]] = ()
+    moving: Sequence[Any] = ()
 
 
 def plain_dict(namespace: Any) -> dict[Any, Any] | None:
@@ -110,7 +111,8 @@ class Words:
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
         self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
-        self._layout, self._died, self._volatile = found, died, volatile
+        self._layout, self._died = found, died
+        self._volatile = volatile.union(map(id, map(plain_dict, checked.moving)))
         self._counts = found.dict_version is None and can_count()
         #: Dictionaries whose changes are counted, by id.
         self._counted: dict[int, dict[Any, Any]] = {}
@@ -131,7 +133,7 @@ class Words:
         for container in checked.empties:
             if type(container) not in _PLAIN_DICTS:
                 self.empties.append(container)
-            elif self._counts and id(container) not in volatile:
+            elif self._counts and id(container) not in self._volatile:
                 self._counted[id(container)] = container
             else:
                 self._watch(container, DICT_SIZE)
