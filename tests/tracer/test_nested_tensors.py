@@ -150,6 +150,77 @@ def test_gradients(program, backend):
                 torch.testing.assert_close(got.double(), truth, rtol=1e-4, atol=1e-4)
 
 
+# -- as inputs --
+
+
+def ragged_input(seed: int, *lengths: int, grad: bool = False) -> torch.Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(length, 8, generator=draws) for length in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=grad)
+
+
+def with_its_own_offsets(x):
+    other = torch.nested.nested_tensor_from_jagged(x.values() * 2, x.offsets())
+    return x * other
+
+
+ON_INPUTS = {
+    "pointwise": lambda x: (x * 2).relu(),
+    "padded": lambda x: torch.nested.to_padded_tensor(x.sin(), 0.0),
+    "parts": lambda x: ((x + x.cos()).values(), x.offsets() * 2),
+    "sizes": lambda x: (x.shape[0], x.size(2), x.dim(), x.sin()),
+    "made of its parts": with_its_own_offsets,
+    "the input itself": lambda x: (x, x * 2),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ON_INPUTS)
+def test_inputs(name, backend, grad):
+    function = ON_INPUTS[name]
+    compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
+    with torch.set_grad_enabled(grad), CaptureCounter() as counter:
+        for seed, lengths in enumerate([(3, 5, 2), (3, 5, 2), (4, 7, 3), (2, 9, 4), (4, 6)]):
+            x, other = (ragged_input(seed, *lengths, grad=grad) for _ in range(2))
+            want, got = function(x), compiled(other)
+            near(want, got)
+            if grad:
+                near(gradient(x, want), gradient(other, got))
+    assert len(counter.graphs) <= 3  # the first, other lengths, another number of sequences
+
+
+def gradient(x, results):
+    results = results if isinstance(results, tuple) else (results,)
+    tensors = [one for one in results if isinstance(one, torch.Tensor) and one.requires_grad]
+    sum((one.values() if one.is_nested else one).square().sum() for one in tensors).backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_guards_of_an_input(backend):
+    """The ragged dimension, lengths beside offsets, cached bounds, and plain tensors."""
+
+    def function(x):
+        return x * 2 + 1
+
+    compiled = tracer_core.compile(function, backend=backend)
+    values, offsets = packed(1, 3, 5)
+    bounds = {"min_seqlen": 3, "max_seqlen": 5}
+    calls = [
+        ragged_input(1, 3, 5),
+        nested(values, offsets),
+        nested(values, offsets, **bounds),
+        ragged_input(1, 3, 5).transpose(1, 2),
+        ragged_input(1, 3, 5).double(),
+        values,
+        ragged_input(2, 3, 5),
+    ]
+    with torch.no_grad():
+        for x in calls:
+            near(function(x), compiled(x))
+
+
 @pytest.mark.parametrize("program", [layers, padded, returned], ids=lambda one: one.__name__)
 def test_they_are_lowered(program):
     compiled = tracer_core.compile(Model(program), backend="inductor", fullgraph=True)

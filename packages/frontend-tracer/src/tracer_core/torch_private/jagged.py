@@ -16,11 +16,21 @@ import torch
 from tracer_core.torch_private.functional_tensors import is_functional
 from tracer_core.torch_private.subclasses import functions_off
 
+#: What a nested tensor consists of.
+JAGGED_PARTS = (
+    "_values", "_offsets", "_lengths", "_min_seqlen_tensor", "_max_seqlen_tensor", "_ragged_idx",
+)  # fmt: skip
+
 
 def is_jagged(value: Any) -> bool:
     """Returns whether a value is a nested tensor of jagged layout."""
     module = sys.modules.get("torch.nested._internal.nested_tensor")
     return module is not None and type(value) is module.NestedTensor
+
+
+def jagged_rank(value: Any) -> int:
+    """Returns the number of dimensions of a nested tensor."""
+    return len(value._size)
 
 
 def is_nested_int(value: Any) -> bool:

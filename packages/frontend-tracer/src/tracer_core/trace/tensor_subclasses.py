@@ -59,15 +59,19 @@ class TensorSubclasses(Component):
 
     def read(self, value: torch.Tensor, source: Source) -> None:
         """Guards a tensor of a subclass that the program reads."""
-        refused = torch_private.refused_subclass(value)
+        jagged = torch_private.is_jagged(value)
+        refused = "" if jagged else torch_private.refused_subclass(value)
         if refused or isinstance(value, ReleasedParameter):
             raise Break("tensor_subclass", f"{source.name} is {refused or 'a released parameter'}")
         self.seen = True
         kind = type(value)
         self.tracer.entries.guard_lineage(kind)
-        dims = None
+        dims: Any = None
         if torch_private.has_dispatch(kind):
-            self.tracer.shapes.fixed.add(source)
+            if jagged:  # guards on its inner tensors tell its sizes
+                dims = (None,) * torch_private.jagged_rank(value)
+            else:
+                self.tracer.shapes.fixed.add(source)
         else:
             plain, place = (
                 torch_private.detached_without_class(value),
@@ -286,8 +290,13 @@ class TensorSubclasses(Component):
     def _fake_of(self, value: Any) -> Any:
         """Makes a wrapper around fakes of one that existed before; guards what it holds."""
         attributes = self.tracer.attributes
-        flatten = attributes.getattr(value, "__tensor_flatten__")
-        names, context = self.tracer.calls.call_value(flatten, [], {})
+        if torch_private.is_jagged(value):  # whose own function asks it for requires_grad
+            names, context = torch_private.flattened(value)
+            for name in torch_private.JAGGED_PARTS:
+                attributes.getattr(value, name)
+        else:
+            flatten = attributes.getattr(value, "__tensor_flatten__")
+            names, context = self.tracer.calls.call_value(flatten, [], {})
         parts = {}
         for name in names:
             part = attributes.getattr(value, name)
