@@ -28,6 +28,27 @@ def is_jagged(value: Any) -> bool:
     return module is not None and type(value) is module.NestedTensor
 
 
+def attends_in_parts(query: Any, key: Any, value: Any) -> bool:
+    """Returns whether torch computes the attention of nested tensors on the CPU by its formula,
+    sequence by sequence."""
+    from torch.nested._internal import sdpa
+
+    given = query, key, value
+    packed = all(
+        is_jagged(one)
+        and one._lengths is None
+        and one._ragged_idx == 2
+        and len(one._size) == 4
+        and one.device.type == "cpu"
+        for one in given
+    )
+    if not packed or len({one.dtype for one in given}) > 1:
+        return False
+    sdpa._validate_sdpa_input(query, key, value, None, 0.0, False, None)
+    chosen = sdpa._select_sdp_backend(query, key, value, None, 0.0, False, False)
+    return bool(chosen == sdpa.SDPBackend.MATH)
+
+
 def jagged_rank(value: Any) -> int:
     """Returns the number of dimensions of a nested tensor."""
     return len(value._size)
@@ -42,9 +63,15 @@ def jagged_view(
     values: Any, offsets: Any, lengths: Any, ragged_idx: int, shortest: Any, longest: Any
 ) -> Any:
     """Returns the nested tensor over packed values. Target of a graph node."""
+    bounds = [None if one is None else torch.zeros(one, 0) for one in (shortest, longest)]
+    return jagged_over(values, offsets, lengths, ragged_idx, bounds)
+
+
+def jagged_over(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds: Any) -> Any:
+    """Returns the nested tensor over packed values. bounds: tensors whose sizes are the least and
+    the greatest length, or None."""
     from torch.nested._internal import nested_tensor
 
-    bounds = [None if one is None else torch.zeros(one, 0) for one in (shortest, longest)]
     if is_functional(values):
         return _View.apply(values, offsets, lengths, ragged_idx, *bounds)
     view: Any = torch._nested_view_from_jagged  # type: ignore[attr-defined]

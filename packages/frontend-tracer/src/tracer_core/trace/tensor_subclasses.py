@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.jagged_attention import jagged_attention
 from tracer_core.aot.subclasses import WrapCall, inner_tensor
 from tracer_core.fx_capture.function_traits import name_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
@@ -185,6 +186,8 @@ class TensorSubclasses(Component):
             raise Break(*refused)
         if function is torch_private.NESTED_VALUES:
             function = torch_private.jagged_values
+        if function is torch.nn.functional.scaled_dot_product_attention:
+            function, args, kwargs = self._attention(args, kwargs)
         leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
         before = torch_private.versions_of(leaves)
         result = self.node(function, args, kwargs, off=not self._functions_on())
@@ -192,6 +195,23 @@ class TensorSubclasses(Component):
             reason = f"{name_of(function)}: a write to a nested tensor"
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
+
+    def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the call that attends in nested tensors; torch's own where it has a kernel, or
+        where there is more to it than queries, keys, values and a scale."""
+        function: Any = torch.nn.functional.scaled_dot_product_attention
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        scale = given.pop("scale", None)
+        parts = [given.pop(name, None) for name in ("query", "key", "value")]
+        plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
+        usual = len(args) <= 3 and all(plain.get(name, given) == one for name, one in given.items())
+        number = scale is None or type(scale) is float
+        if not usual or not number or is_autocast_on():
+            return function, args, kwargs
+        fakes = [self._placed(one) for one in parts]
+        if not self._native(torch_private.attends_in_parts, *fakes):
+            return function, args, kwargs
+        return jagged_attention, (*parts, scale), {}
 
     def _functions_on(self) -> bool:
         return not self.off and torch_private.functions_are_on()
