@@ -37,8 +37,8 @@ def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, sl
 
 def _attend(query: Any, key: Any, value: Any, scale: float | None) -> Any:
     """Attends in one sequence; rows come first, heads second."""
-    parts = [one.transpose(0, 1).unsqueeze(0) for one in (query, key, value)]
-    found = torch.nn.functional.scaled_dot_product_attention(*parts, scale=scale)
+    mine, its, carried = (one.transpose(0, 1).unsqueeze(0) for one in (query, key, value))
+    found = torch.nn.functional.scaled_dot_product_attention(mine, its, carried, scale=scale)
     return found.squeeze(0).transpose(0, 1)
 
 
@@ -77,7 +77,8 @@ def _backward(
         rows = mine, its, its
         with torch.enable_grad():
             parts = [one[at].detach().requires_grad_() for one, at in zip(given, rows, strict=True)]
-            out = _attend(*parts, scale)
+            inside, keys, values = parts
+            out = _attend(inside, keys, values, scale)
         made = torch.autograd.grad(out, parts, gradient[mine])
         for one, at, part in zip(found, rows, made, strict=True):
             one[at] = part
@@ -111,20 +112,20 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        query, key, value, *offsets = ctx.saved_tensors
+        saved = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            found = _BACKWARD(gradient, query, key, value, *offsets, ctx.scale)
+            found = _BACKWARD(gradient, *saved, ctx.scale)
         else:  # a second derivative is wanted
-            out = _differentiable(query, key, value, *offsets, ctx.scale)
-            given = query, key, value
-            found = torch.autograd.grad(out, given, gradient, create_graph=True)
+            out = _differentiable(*saved, scale=ctx.scale)
+            found = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
         return (None, *found, None, None)
 
 
 def attend(scale: float | None, *given: torch.Tensor) -> torch.Tensor:
     """Returns the attention of packed queries, keys and values, by the offsets of queries and of
     keys."""
-    out: torch.Tensor = _Attention.apply(scale, *given)
+    attention: Any = _Attention
+    out: torch.Tensor = attention.apply(scale, *given)
     return out
 
 

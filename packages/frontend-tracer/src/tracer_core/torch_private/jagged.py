@@ -73,8 +73,9 @@ def jagged_over(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds
     from torch.nested._internal import nested_tensor
 
     if is_functional(values):
-        return _View.apply(values, offsets, lengths, ragged_idx, *bounds)
-    view: Any = torch._nested_view_from_jagged  # type: ignore[attr-defined]
+        made: Any = _View
+        return made.apply(values, offsets, lengths, ragged_idx, *bounds)
+    view: Any = torch._nested_view_from_jagged
     with functions_off():
         dummy = nested_tensor._nt_view_dummy()
     return view(values, offsets, dummy, lengths, ragged_idx, *bounds)
@@ -83,8 +84,9 @@ def jagged_over(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds
 def jagged_values(nested: Any) -> Any:
     """Returns the packed values of a nested tensor. Target of a graph node."""
     if is_functional(nested._values):
-        return _Values.apply(nested)
-    return torch._nested_get_values(nested)  # type: ignore[attr-defined]
+        of: Any = _Values
+        return of.apply(nested)
+    return torch._nested_get_values(nested)
 
 
 #: torch's function that returns the packed values.
