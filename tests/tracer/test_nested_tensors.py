@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
+from tracer_core.aot.jagged_attention import attend
 from tracer_core.testing import CaptureCounter
 
 BACKENDS = ["eager", "inductor"]
@@ -68,6 +69,20 @@ def heads(model, values, offsets):
     return (ragged * 2).transpose(1, 2).flatten(-2).values()
 
 
+def attention(model, values, offsets):
+    ragged = nested(values, offsets).unflatten(-1, [2, 4]).transpose(1, 2)
+    out = nn.functional.scaled_dot_product_attention(ragged, ragged * 2, ragged.cos())
+    return out.transpose(1, 2).flatten(-2).values()
+
+
+def attention_between(model, values, offsets):
+    mine = nested(values, offsets).unflatten(-1, [2, 4]).transpose(1, 2)
+    its = nested(values.flip(0), offsets.flip(0)[0] - offsets.flip(0))
+    its = its.unflatten(-1, [2, 4]).transpose(1, 2)
+    out = nn.functional.scaled_dot_product_attention(mine, its, its, scale=0.3)
+    return out.transpose(1, 2).values()
+
+
 def returned(model, values, offsets):
     return model.layer(nested(values, offsets))
 
@@ -77,7 +92,10 @@ def facts_of(model, values, offsets):
     return ragged.dim(), ragged.size(0), ragged.shape[2], ragged.dtype, ragged.is_nested
 
 
-PROGRAMS = [of_a_list, as_nested, layers, padded, arithmetic, heads, returned, facts_of]
+PROGRAMS = [
+    of_a_list, as_nested, layers, padded, arithmetic, heads, attention, attention_between, returned,
+    facts_of,
+]  # fmt: skip
 
 
 def plain(value: Any) -> Any:
@@ -150,12 +168,112 @@ def test_gradients(program, backend):
                 torch.testing.assert_close(got.double(), truth, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("program", [layers, padded, returned], ids=lambda one: one.__name__)
+# -- as inputs --
+
+
+def ragged_input(seed: int, *lengths: int, grad: bool = False) -> torch.Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    parts = [torch.randn(length, 8, generator=draws) for length in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=grad)
+
+
+def with_its_own_offsets(x):
+    other = torch.nested.nested_tensor_from_jagged(x.values() * 2, x.offsets())
+    return x * other
+
+
+ON_INPUTS = {
+    "pointwise": lambda x: (x * 2).relu(),
+    "padded": lambda x: torch.nested.to_padded_tensor(x.sin(), 0.0),
+    "parts": lambda x: ((x + x.cos()).values(), x.offsets() * 2),
+    "sizes": lambda x: (x.shape[0], x.size(2), x.dim(), x.sin()),
+    "made of its parts": with_its_own_offsets,
+    "the input itself": lambda x: (x, x * 2),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ON_INPUTS)
+def test_inputs(name, backend, grad):
+    function = ON_INPUTS[name]
+    compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
+    with torch.set_grad_enabled(grad), CaptureCounter() as counter:
+        for seed, lengths in enumerate([(3, 5, 2), (3, 5, 2), (4, 7, 3), (2, 9, 4), (4, 6)]):
+            x, other = (ragged_input(seed, *lengths, grad=grad) for _ in range(2))
+            want, got = function(x), compiled(other)
+            near(want, got)
+            if grad:
+                near(gradient(x, want), gradient(other, got))
+    assert len(counter.graphs) <= 3  # the first, other lengths, another number of sequences
+
+
+def gradient(x, results):
+    results = results if isinstance(results, tuple) else (results,)
+    tensors = [one for one in results if isinstance(one, torch.Tensor) and one.requires_grad]
+    sum((one.values() if one.is_nested else one).square().sum() for one in tensors).backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_guards_of_an_input(backend):
+    """The ragged dimension, lengths beside offsets, cached bounds, and plain tensors."""
+
+    def function(x):
+        return x * 2 + 1
+
+    compiled = tracer_core.compile(function, backend=backend)
+    values, offsets = packed(1, 3, 5)
+    bounds = {"min_seqlen": 3, "max_seqlen": 5}
+    calls = [
+        ragged_input(1, 3, 5),
+        nested(values, offsets),
+        nested(values, offsets, **bounds),
+        ragged_input(1, 3, 5).transpose(1, 2),
+        ragged_input(1, 3, 5).double(),
+        values,
+        ragged_input(2, 3, 5),
+    ]
+    with torch.no_grad():
+        for x in calls:
+            near(function(x), compiled(x))
+
+
+@pytest.mark.parametrize(
+    "program", [layers, padded, attention, returned], ids=lambda one: one.__name__
+)
 def test_they_are_lowered(program):
     compiled = tracer_core.compile(Model(program), backend="inductor", fullgraph=True)
     compiled(*packed(1, 3, 5))
     eagerly = [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
     assert not any(text.startswith("lowering") for text in eagerly)
+
+
+def test_derivatives_of_the_operator():
+    """Of both orders; an empty sequence has no part in it."""
+    offsets, others = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 3, 3, 4])
+    query = packed(1, 5)[0].double().unflatten(-1, [2, 4]).requires_grad_()
+    key, value = (packed(s, 4)[0].double().unflatten(-1, [2, 4]).requires_grad_() for s in (2, 3))
+
+    def function(*given):
+        return attend(None, *given, offsets, others)
+
+    assert torch.autograd.gradcheck(function, (query, key, value))
+    assert torch.autograd.gradgradcheck(function, (query, key, value))
+
+
+def test_attention_with_dropout_is_eager():
+    def function(values, offsets):
+        ragged = nested(values, offsets).unflatten(-1, [2, 4]).transpose(1, 2)
+        out = nn.functional.scaled_dot_product_attention(ragged, ragged, ragged, dropout_p=0.5)
+        return out.transpose(1, 2).values()
+
+    compiled = tracer_core.compile(function, backend="eager")
+    with torch.no_grad(), CaptureCounter() as counter:
+        for run in (function, compiled):
+            torch.manual_seed(1)
+            assert run(*packed(1, 3, 5)).shape == (8, 2, 4)
+    assert counter.breaks
 
 
 def test_a_write_is_eager():

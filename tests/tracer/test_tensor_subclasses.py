@@ -345,6 +345,23 @@ def test_holders(name, backend):
     same(function, *(functools.partial(make, seed) for seed in (1, 5)), backend=backend)
 
 
+class Chunked(torch.Tensor):
+    """Compares the function with others, as bitsandbytes does."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func in [torch.chunk, torch.sin] else result
+
+
+def test_a_handler_that_compares_an_operator():
+    def function(x):
+        return torch.ops.aten.cos.default(x), torch.sin(x)
+
+    make = (lambda: (plain(1).as_subclass(Chunked),)), (lambda: (plain(2).as_subclass(Chunked),))
+    same(function, *make)
+
+
 def named(x):
     y = (x * 2).as_subclass(Named)
     y.label = "doubled"

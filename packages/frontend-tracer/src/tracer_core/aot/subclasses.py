@@ -223,7 +223,8 @@ class JoinCall:
 
     def __call__(self, *parts: torch.Tensor) -> Any:
         if self.leaf is not None:
-            return _Join.apply(self.leaf, self.carried, *parts)
+            join: Any = _Join
+            return join.apply(self.leaf, self.carried, *parts)
         return torch_private.leaf(self.recipe.together(iter(parts)), False)
 
 
@@ -236,7 +237,8 @@ class SplitCall:
 
     def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
         if torch_private.requires_grad_now(value) and torch.is_grad_enabled():
-            return tuple(_Split.apply(self.recipe, value))
+            split: Any = _Split
+            return tuple(split.apply(self.recipe, value))
         return tuple(self.recipe.apart(value))
 
 
@@ -288,7 +290,8 @@ class Boundary:
             found = run(given)
             if not rebuilds:
                 return found
-            results, position = [], 0
+            results: list[Any] = []
+            position = 0
             for recipe, carries, count in outputs:
                 parts = found[position : position + count]
                 position += count
@@ -428,8 +431,9 @@ class _Desugaring:
     def _outputs(self, output: torch.fx.Node) -> list[tuple[Recipe | None, bool, int]]:
         returned: list[Any] = []
         described: list[tuple[Recipe | None, bool, int]] = []
-        for one in output.args[0]:  # type: ignore[union-attr]
-            value = one.meta.get("val") if isinstance(one, torch.fx.Node) else None
+        ends: Any = output.args[0]
+        for one in ends:
+            value: Any = one.meta.get("val") if isinstance(one, torch.fx.Node) else None
             if not torch_private.is_wrapper(value):
                 returned.append(self.copies[one] if isinstance(one, torch.fx.Node) else one)
                 described.append((None, False, 1))

@@ -88,7 +88,7 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
     for index, value in enumerate(inputs):
         visit(value, index, None)
     for index, value in enumerate(inputs):
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and not torch_private.is_wrapper(value):
             for dim, size in enumerate(value.shape):
                 visit(size, index, dim)
     return found

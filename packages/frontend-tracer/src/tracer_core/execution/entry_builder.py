@@ -380,7 +380,7 @@ class Generator:
             entry.guard(guard)
         inputs = {
             one.source: one.node.meta["val"]
-            for one in self._tensor_inputs()
+            for one in self._plain_inputs()
             if any(isinstance(size, torch.SymInt) for size in one.node.meta["val"].shape)
         }
         broken = constraint_violation(tracer.fakes.shape_env, tracer.fakes.constraints)
@@ -396,11 +396,8 @@ class Generator:
         # The inputs that a graph mutates must still share memory with the same other inputs, and
         # with the same tensors whose values were read before the graph.
         if self._mutated_inputs():
-            # A wrapper has no memory; its inner tensors are inputs too.
-            plain = (
-                one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)
-            )
-            tensors = {one.source: one.value for one in plain} | tracer.recorder.read_early
+            tensors = {one.source: one.value for one in self._plain_inputs()}
+            tensors |= tracer.recorder.read_early
             entry.check_memory({source: memory(value) for source, value in tensors.items()})
         self._distinct_guards()
 
@@ -427,12 +424,17 @@ class Generator:
         }
         return [
             Relation(f"{{0}}.storage_offset() == {one.value.storage_offset()}", (one.source,))
-            for one in (self._tensor_inputs() if storages else ())
+            for one in (self._plain_inputs() if storages else ())
             if torch_private.storage_id(one.node.meta["val"]) in storages
         ]
 
     def _tensor_inputs(self) -> list[GraphInput]:
         return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]
+
+    def _plain_inputs(self) -> list[GraphInput]:
+        """Returns the tensor inputs without wrappers, which have no memory, and whose inner tensors
+        are inputs too."""
+        return [one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)]
 
     def _distinct_guards(self) -> None:
         """Guards that a changed object is not also another object that was read: the trace did not

@@ -220,5 +220,9 @@ class Fakes:
         return self._real.get(id(fake))
 
     def inputs(self) -> list[tuple[torch.Tensor, Any]]:
-        """Returns (real, fake) of every input, in the order of first use."""
-        return [(self._real[id(fake)], fake) for fake in self._fake.values()]
+        """Returns (real, fake) of every plain input, in the order of first use."""
+        return [
+            (self._real[id(fake)], fake)
+            for fake in self._fake.values()
+            if not torch_private.is_wrapper(fake)
+        ]

@@ -151,13 +151,18 @@ class SizeNodes:
     def take_strides(self, sources: Sources) -> None:
         """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the
         view determines them, and a lowered graph cannot read strides off its inputs."""
+        given = [
+            one
+            for one in self._written.inputs
+            if not torch_private.is_wrapper(one.node.meta["val"])
+        ]
         known = {
             size.node.expr
-            for one in self._written.inputs
+            for one in given
             for size in getattr(one.node.meta["val"], "shape", (one.node.meta["val"],))
             if isinstance(size, torch.SymInt)
         }
-        for one in list(self._written.inputs):
+        for one in given:
             if not isinstance(one.value, torch.Tensor):
                 continue
             for dim, stride in enumerate(one.node.meta["val"].stride()):

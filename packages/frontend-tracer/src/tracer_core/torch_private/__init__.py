@@ -100,9 +100,13 @@ from tracer_core.torch_private.functional_tensors import (
     replaced,
 )
 from tracer_core.torch_private.jagged import (
+    JAGGED_PARTS,
     NESTED_VALUES,
+    attends_in_parts,
     is_jagged,
     is_nested_int,
+    jagged_over,
+    jagged_rank,
     jagged_values,
     jagged_view,
 )

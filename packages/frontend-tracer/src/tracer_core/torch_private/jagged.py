@@ -16,11 +16,42 @@ import torch
 from tracer_core.torch_private.functional_tensors import is_functional
 from tracer_core.torch_private.subclasses import functions_off
 
+#: What a nested tensor consists of.
+JAGGED_PARTS = (
+    "_values", "_offsets", "_lengths", "_min_seqlen_tensor", "_max_seqlen_tensor", "_ragged_idx",
+)  # fmt: skip
+
 
 def is_jagged(value: Any) -> bool:
     """Returns whether a value is a nested tensor of jagged layout."""
     module = sys.modules.get("torch.nested._internal.nested_tensor")
     return module is not None and type(value) is module.NestedTensor
+
+
+def attends_in_parts(query: Any, key: Any, value: Any) -> bool:
+    """Returns whether torch computes the attention of nested tensors on the CPU by its formula,
+    sequence by sequence."""
+    from torch.nested._internal import sdpa
+
+    given = query, key, value
+    packed = all(
+        is_jagged(one)
+        and one._lengths is None
+        and one._ragged_idx == 2
+        and len(one._size) == 4
+        and one.device.type == "cpu"
+        for one in given
+    )
+    if not packed or len({one.dtype for one in given}) > 1:
+        return False
+    sdpa._validate_sdpa_input(query, key, value, None, 0.0, False, None)
+    chosen = sdpa._select_sdp_backend(query, key, value, None, 0.0, False, False)
+    return bool(chosen == sdpa.SDPBackend.MATH)
+
+
+def jagged_rank(value: Any) -> int:
+    """Returns the number of dimensions of a nested tensor."""
+    return len(value._size)
 
 
 def is_nested_int(value: Any) -> bool:
@@ -32,12 +63,19 @@ def jagged_view(
     values: Any, offsets: Any, lengths: Any, ragged_idx: int, shortest: Any, longest: Any
 ) -> Any:
     """Returns the nested tensor over packed values. Target of a graph node."""
+    bounds = [None if one is None else torch.zeros(one, 0) for one in (shortest, longest)]
+    return jagged_over(values, offsets, lengths, ragged_idx, bounds)
+
+
+def jagged_over(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds: Any) -> Any:
+    """Returns the nested tensor over packed values. bounds: tensors whose sizes are the least and
+    the greatest length, or None."""
     from torch.nested._internal import nested_tensor
 
-    bounds = [None if one is None else torch.zeros(one, 0) for one in (shortest, longest)]
     if is_functional(values):
-        return _View.apply(values, offsets, lengths, ragged_idx, *bounds)
-    view: Any = torch._nested_view_from_jagged  # type: ignore[attr-defined]
+        made: Any = _View
+        return made.apply(values, offsets, lengths, ragged_idx, *bounds)
+    view: Any = torch._nested_view_from_jagged
     with functions_off():
         dummy = nested_tensor._nt_view_dummy()
     return view(values, offsets, dummy, lengths, ragged_idx, *bounds)
@@ -46,8 +84,9 @@ def jagged_view(
 def jagged_values(nested: Any) -> Any:
     """Returns the packed values of a nested tensor. Target of a graph node."""
     if is_functional(nested._values):
-        return _Values.apply(nested)
-    return torch._nested_get_values(nested)  # type: ignore[attr-defined]
+        of: Any = _Values
+        return of.apply(nested)
+    return torch._nested_get_values(nested)
 
 
 #: torch's function that returns the packed values.

@@ -492,4 +492,6 @@ _SAFE_INSTANCES = (
     types.FunctionType,
     types.BuiltinFunctionType,
     *classes("Generator _C._SDPBackend"),
+    # which hash by their operator in C++
+    *classes("OpOverload OpOverloadPacket", of="_ops"),
 )

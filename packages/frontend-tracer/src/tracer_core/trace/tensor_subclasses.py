@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.jagged_attention import jagged_attention
 from tracer_core.aot.subclasses import WrapCall, inner_tensor
 from tracer_core.fx_capture.function_traits import name_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
@@ -59,15 +60,19 @@ class TensorSubclasses(Component):
 
     def read(self, value: torch.Tensor, source: Source) -> None:
         """Guards a tensor of a subclass that the program reads."""
-        refused = torch_private.refused_subclass(value)
+        jagged = torch_private.is_jagged(value)
+        refused = "" if jagged else torch_private.refused_subclass(value)
         if refused or isinstance(value, ReleasedParameter):
             raise Break("tensor_subclass", f"{source.name} is {refused or 'a released parameter'}")
         self.seen = True
         kind = type(value)
         self.tracer.entries.guard_lineage(kind)
-        dims = None
+        dims: Any = None
         if torch_private.has_dispatch(kind):
-            self.tracer.shapes.fixed.add(source)
+            if jagged:  # guards on its inner tensors tell its sizes
+                dims = (None,) * torch_private.jagged_rank(value)
+            else:
+                self.tracer.shapes.fixed.add(source)
         else:
             plain, place = (
                 torch_private.detached_without_class(value),
@@ -181,6 +186,8 @@ class TensorSubclasses(Component):
             raise Break(*refused)
         if function is torch_private.NESTED_VALUES:
             function = torch_private.jagged_values
+        if function is torch.nn.functional.scaled_dot_product_attention:
+            function, args, kwargs = self._attention(args, kwargs)
         leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
         before = torch_private.versions_of(leaves)
         result = self.node(function, args, kwargs, off=not self._functions_on())
@@ -188,6 +195,23 @@ class TensorSubclasses(Component):
             reason = f"{name_of(function)}: a write to a nested tensor"
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
+
+    def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the call that attends in nested tensors; torch's own where it has a kernel, or
+        where there is more to it than queries, keys, values and a scale."""
+        function: Any = torch.nn.functional.scaled_dot_product_attention
+        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        scale = given.pop("scale", None)
+        parts = [given.pop(name, None) for name in ("query", "key", "value")]
+        plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
+        usual = len(args) <= 3 and all(plain.get(name, given) == one for name, one in given.items())
+        number = scale is None or type(scale) is float
+        if not usual or not number or is_autocast_on():
+            return function, args, kwargs
+        fakes = [self._placed(one) for one in parts]
+        if not self._native(torch_private.attends_in_parts, *fakes):
+            return function, args, kwargs
+        return jagged_attention, (*parts, scale), {}
 
     def _functions_on(self) -> bool:
         return not self.off and torch_private.functions_are_on()
@@ -286,8 +310,13 @@ class TensorSubclasses(Component):
     def _fake_of(self, value: Any) -> Any:
         """Makes a wrapper around fakes of one that existed before; guards what it holds."""
         attributes = self.tracer.attributes
-        flatten = attributes.getattr(value, "__tensor_flatten__")
-        names, context = self.tracer.calls.call_value(flatten, [], {})
+        if torch_private.is_jagged(value):  # whose own function asks it for requires_grad
+            names, context = torch_private.flattened(value)
+            for name in torch_private.JAGGED_PARTS:
+                attributes.getattr(value, name)
+        else:
+            flatten = attributes.getattr(value, "__tensor_flatten__")
+            names, context = self.tracer.calls.call_value(flatten, [], {})
         parts = {}
         for name in names:
             part = attributes.getattr(value, name)

@@ -206,6 +206,11 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     """,
     ),
     (
+        "rows of a nested tensor, whose lengths it checks",
+        True,
+        "_padded_dense_to_jagged_forward.default",
+    ),
+    (
         "a loss that walks along its target",
         True,
         """

@@ -61,10 +61,23 @@ def _soft_margin_gradient(dy: Any, x: Any, target: Any, reduction: int) -> Any:
     return (sign * loss * -share / (loss + 1.0) * dy.to(wide)).to(x.dtype)
 
 
+def _jagged_to_padded(values: Any, offsets: Any, lengths: Any, padding: float = 0.0) -> Any:
+    """aten._jagged_to_padded_dense_forward: a read of rows, and the padding past each end."""
+    if len(offsets) != 1 or values.shape[0] == 0:
+        return NotImplemented
+    starts, ends = offsets[0][:-1].unsqueeze(1), offsets[0][1:].unsqueeze(1)
+    places = starts + torch.arange(lengths[0], device=values.device)
+    inside = places < ends
+    rows = aten.index.Tensor(values, [torch.where(inside, places, 0)])
+    fill = torch.full((), padding, dtype=values.dtype, device=values.device)
+    return torch.where(inside.reshape(*inside.shape, *[1] * (values.dim() - 1)), rows, fill)
+
+
 _LOW = (torch.float16, torch.bfloat16)
 _OWN: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
+    aten._jagged_to_padded_dense_forward.default: _jagged_to_padded,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
 }

@@ -1,0 +1,139 @@
+"""Attention over nested tensors of jagged layout on the CPU, as two operators on packed values.
+
+torch computes it by way of nested tensors of strided layout, whose lengths Python reads.
+``tracer_core::jagged_attention`` takes packed values and offsets, and attends sequence by sequence;
+no size of its result depends on the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+
+_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
+_GIVEN = (
+    "Tensor query, Tensor key, Tensor value, Tensor query_offsets, Tensor key_offsets, float? scale"
+)
+_LIBRARY.define(f"jagged_attention({_GIVEN}) -> Tensor")
+_LIBRARY.define(f"jagged_attention_backward(Tensor gradient, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
+_FORWARD = torch.ops.tracer_core.jagged_attention.default
+_BACKWARD = torch.ops.tracer_core.jagged_attention_backward.default
+
+
+def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, slice]]:
+    """Returns the rows of each sequence among queries and keys, without empty ones."""
+    bounds = query_offsets.tolist(), key_offsets.tolist()
+    rows = [list(map(slice, one[:-1], one[1:])) for one in bounds]
+    return (
+        (mine, its)
+        for mine, its in zip(*rows, strict=True)
+        if mine.stop > mine.start and its.stop > its.start
+    )
+
+
+def _attend(query: Any, key: Any, value: Any, scale: float | None) -> Any:
+    """Attends in one sequence; rows come first, heads second."""
+    mine, its, carried = (one.transpose(0, 1).unsqueeze(0) for one in (query, key, value))
+    found = torch.nn.functional.scaled_dot_product_attention(mine, its, carried, scale=scale)
+    return found.squeeze(0).transpose(0, 1)
+
+
+def _forward(
+    query: Any, key: Any, value: Any, query_offsets: Any, key_offsets: Any, scale: float | None
+) -> Any:
+    out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    for mine, its in _sequences(query_offsets, key_offsets):
+        out[mine] = _attend(query[mine], key[its], value[its], scale)
+    return out
+
+
+def _differentiable(
+    query: Any, key: Any, value: Any, query_offsets: Any, key_offsets: Any, scale: float | None
+) -> Any:
+    """Computes `_forward` in operators that have derivatives of every order."""
+    out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        for mine, its in _sequences(query_offsets, key_offsets):
+            out[mine] = _attend(query[mine], key[its], value[its], scale)
+    return out
+
+
+def _backward(
+    gradient: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    query_offsets: Any,
+    key_offsets: Any,
+    scale: float | None,
+) -> Any:
+    given = query, key, value
+    found = [torch.zeros(one.shape, dtype=one.dtype, device=one.device) for one in given]
+    for mine, its in _sequences(query_offsets, key_offsets):
+        rows = mine, its, its
+        with torch.enable_grad():
+            parts = [one[at].detach().requires_grad_() for one, at in zip(given, rows, strict=True)]
+            inside, keys, values = parts
+            out = _attend(inside, keys, values, scale)
+        made = torch.autograd.grad(out, parts, gradient[mine])
+        for one, at, part in zip(found, rows, made, strict=True):
+            one[at] = part
+    return tuple(found)
+
+
+def _fake(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+
+def _backward_fake(gradient: Any, *given: Any) -> Any:
+    return tuple(torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in given[:3])
+
+
+for _name, _kernel, _shape in (
+    ("jagged_attention", _forward, _fake),
+    ("jagged_attention_backward", _backward, _backward_fake),
+):
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tracer_core::{_name}", _shape, lib=_LIBRARY)
+
+
+class _Attention(torch.autograd.Function):
+    """The operators' autograd formula."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: float | None, *given: torch.Tensor) -> Any:
+        ctx.scale = scale
+        ctx.save_for_backward(*given)
+        return _FORWARD(*given, scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        saved = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            found = _BACKWARD(gradient, *saved, ctx.scale)
+        else:  # a second derivative is wanted
+            out = _differentiable(*saved, scale=ctx.scale)
+            found = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
+        return (None, *found, None, None)
+
+
+def attend(scale: float | None, *given: torch.Tensor) -> torch.Tensor:
+    """Returns the attention of packed queries, keys and values, by the offsets of queries and of
+    keys."""
+    attention: Any = _Attention
+    out: torch.Tensor = attention.apply(scale, *given)
+    return out
+
+
+def jagged_attention(query: Any, key: Any, value: Any, scale: float | None) -> Any:
+    """Returns the attention of nested tensors of sizes (batch, heads, rows, width). Target of a
+    graph node."""
+    packed = [torch_private.jagged_values(one).transpose(0, 1) for one in (query, key, value)]
+    offsets = query._offsets, key._offsets
+    out = attend(scale, *packed, *offsets)
+    bounds = query._min_seqlen_tensor, query._max_seqlen_tensor
+    return torch_private.jagged_over(out, offsets[0], None, 1, bounds).transpose(1, 2)
