@@ -15,14 +15,19 @@ import torch
 
 from tracer_core.aot.scan import Scan, function_of
 
+#: Both read a value on the host, which a CUDA graph cannot capture.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
+
 _LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
 _LIBRARY.define(
     "cond(Tensor predicate, Tensor[] inputs, SymInt[] numbers, str if_true, str if_false)"
-    " -> Tensor[]"
+    " -> Tensor[]",
+    tags=_TAGS,
 )
 _LIBRARY.define(
     "while_loop(Tensor more, Tensor[] outer, Tensor[] carried, SymInt[] numbers, str program)"
-    " -> Tensor[]"
+    " -> Tensor[]",
+    tags=_TAGS,
 )
 COND = torch.ops.tracer_core.cond.default
 #: program: takes (outer, carried, numbers) and returns (carried, whether there is another step).

@@ -173,6 +173,9 @@ class _Step:
         n_carried = self.target.n_carried
         plain = self._traced([False] * len(self.tensors))
         counts = self.n_outer, n_carried, self.n_rows
+        devices = {one.device for one in (*plain.inputs, *plain.results) if _is_tensor(one)}
+        if len(devices) > 1:
+            raise LoweringUnsupported("control flow over tensors on several devices")
         forward, graph = self._forward(plain, [])
         pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
         made = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
@@ -262,6 +265,10 @@ class _Step:
             copied = [_clone(graph, placeholders[place]) for place in saved]
         output.args = ((*output.args[0], *copied),)
         return _program(graph), graph
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _is_pointwise(graph: torch.fx.Graph) -> bool:
