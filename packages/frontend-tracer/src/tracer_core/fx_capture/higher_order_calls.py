@@ -126,23 +126,20 @@ class TransformCall(Target):
         args, kwargs = pytree.tree_unflatten(leaves, self.arguments)
 
         def run(*parts: Any, **named: Any) -> Any:
-            operands = [
-                leaf
-                for leaf in pytree.tree_leaves((parts, named))
-                if isinstance(leaf, torch.Tensor)
-            ]
-            results = iter(self.graph(*outer, *operands))
-            count = self.result.num_leaves
-            flat = [
-                self.constants[i] if i in self.constants else next(results) for i in range(count)
-            ]
-            return pytree.tree_unflatten(flat, self.result)
+            return self.on(outer, (parts, named))
 
         return [
             leaf
             for leaf in pytree.tree_leaves(self.apply(run, *args, **kwargs))
             if isinstance(leaf, torch.Tensor)
         ]
+
+    def on(self, outer: Sequence[Any], arguments: Any) -> Any:
+        """Runs the function itself, on a structure with the tensors that it takes."""
+        operands = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+        results, count = iter(self.graph(*outer, *operands)), self.result.num_leaves
+        flat = [self.constants[i] if i in self.constants else next(results) for i in range(count)]
+        return pytree.tree_unflatten(flat, self.result)
 
 
 @dataclass(eq=False)
