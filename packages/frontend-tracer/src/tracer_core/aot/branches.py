@@ -16,7 +16,7 @@ import torch
 from tracer_core.aot.scan import Scan, function_of
 
 #: Both read a value on the host, which a CUDA graph cannot capture.
-_TAGS = (torch.Tag.cudagraph_unsafe,)
+_TAGS = tuple(tag for tag in (getattr(torch.Tag, "cudagraph_unsafe", None),) if tag is not None)
 
 _LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
 _LIBRARY.define(
