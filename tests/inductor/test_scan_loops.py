@@ -228,6 +228,35 @@ def texts(monkeypatch):
     return made
 
 
+def test_what_a_step_detaches_keeps_the_gradient_of_its_first_value():
+    def forgetful(init, xs):
+        return scan(lambda c, x: ((c * 0.5).detach() + x.detach(), c * x), init, xs)
+
+    args = (R(3), R(40, 3))
+    compiled = tracer_core.compile(forgetful, backend="inductor", fullgraph=True)
+    for got, want in zip(run(compiled, None, args, True), run(forgetful, None, args, True)):
+        same(got, want)
+
+
+def test_a_map_is_a_loop(texts):
+    def mapped(xs, w):
+        from torch._higher_order_ops.map import map as torch_map
+
+        def row(x):
+            return (x @ w).sin(), x.sum()
+
+        if tracer_core.is_compiling():
+            return torch_map(row, xs)
+        return tuple(map(torch.stack, zip(*map(row, xs), strict=True)))
+
+    compiled = tracer_core.compile(mapped, backend="inductor", fullgraph=True)
+    for n in (100, 100, 120, 130):
+        args = (R(n, 2, 3), R(3, 4))
+        for got, want in zip(run(compiled, None, args, True), run(mapped, None, args, True)):
+            same(got, want)
+    assert any("library.function('loop_" in text for text in texts)
+
+
 # Steps that call ATen
 
 

@@ -56,16 +56,87 @@ def test_random_numbers_are_drawn_once():
     same_gradients(lambda: program, (leaf(3), leaf(3)), (leaf(3), leaf(3)), breaks=None)
 
 
-def test_a_pullback_that_leaves():
-    def program(x):
-        return torch.func.vjp(lambda u: u.sin() * u.sum(), x)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_pullback_that_leaves(backend):
+    weight = leaf(3, 3, seed=2)
 
-    x, v = torch.randn(3), torch.randn(3)
-    compiled = tracer_core.compile(program, backend="eager")
-    for _ in range(2):
+    def program(x):
+        y = x * 2
+        return torch.func.vjp(lambda u, v: ((u @ weight).sin() * v.sum(), u.cos()), y, x)
+
+    compiled = tracer_core.compile(program, backend=backend, fullgraph=True)
+    for n in (2, 2, 4):
+        x = leaf(n, 3)
         (want, eager), (got, ours) = program(x), compiled(x)
         torch.testing.assert_close(got, want)
-        torch.testing.assert_close(ours(v), eager(v))
+        cotangents = tuple(torch.randn_like(one) for one in want)
+        for _ in range(2):
+            gradients, others = ours(cotangents), eager(cotangents)
+            torch.testing.assert_close(gradients, others)
+        loss, other = (sum(one.square().sum() for one in part) for part in (gradients, others))
+        torch.testing.assert_close(
+            torch.autograd.grad(loss, (x, weight)), torch.autograd.grad(other, (x, weight))
+        )
+
+
+def test_a_pullback_with_aux_that_leaves():
+    def program(x):
+        return torch.func.vjp(lambda u: (u.sin() * u.sum(), {"seen": u * 2}), x, has_aux=True)
+
+    x, v = torch.randn(3), torch.randn(3)
+    want, got = program(x), tracer_core.compile(program, backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close((got[0], got[2]), (want[0], want[2]))
+    torch.testing.assert_close(got[1](v), want[1](v))
+
+
+def test_a_linearization_that_leaves():
+    def program(x):
+        return torch.func.linearize(lambda u: {"a": u.sin() * u.sum()}, x)
+
+    compiled = tracer_core.compile(program, backend="eager", fullgraph=True)
+    for n in (2, 2, 4):
+        x, t = torch.randn(n, 3), torch.randn(n, 3)
+        (want, eager), (got, ours) = program(x), compiled(x)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(ours(t), eager(t))
+
+
+def test_a_pullback_across_a_graph_break():
+    def program(x, v):
+        value, pull = torch.func.vjp(lambda u: (u * u.sum()).sin(), x)
+        tracer_core.graph_break()
+        return value, pull(v)[0]
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for n in (2, 2, 4):
+        x, v = torch.randn(n, 3), torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x, v), program(x, v))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_write_to_what_a_pullback_reads(leaves):
+    """What eager mode has saved, it does not read anew."""
+
+    def program(x, v):
+        _, pull = torch.func.vjp(lambda u: u.sin().exp(), x)
+        x[:2].mul_(3)
+        return pull if leaves else pull(v)
+
+    compiled = tracer_core.compile(program, backend="eager")
+    for _ in range(2):
+        (x, v), other = (torch.ones(3), torch.ones(3)), torch.ones(3)
+        want, got = program(x, v), compiled(other, v)
+        torch.testing.assert_close(got(v) if leaves else got, want(v) if leaves else want)
+        torch.testing.assert_close(other, x)
+
+
+def test_a_write_after_a_pullback_has_left_raises():
+    x = torch.ones(3)
+    _, pull = tracer_core.compile(lambda x: torch.func.vjp(torch.sin, x), backend="eager")(x)
+    torch.testing.assert_close(pull(torch.ones(3))[0], torch.ones(3).cos())
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an in-place operation"):
+        pull(torch.ones(3))
 
 
 def test_a_linearization_has_constant_primals():

@@ -100,6 +100,7 @@ __all__ = [
     "compile_graph",
     "compilers",
     "contiguous_graph",
+    "control_flow",
     "debug_folder",
     "demand_room",
     "env",
@@ -210,9 +211,17 @@ def flex_attention() -> Any:
     return implementation
 
 
+def control_flow() -> Any:
+    """For backends with kernels for whole loops and branches (they keep `tracer_core::scan`): the
+    operators `COND` and `WHILE`. See `tracer_core.aot.branches`."""
+    from tracer_core.aot import branches as implementation  # heavy: torch
+
+    return implementation
+
+
 def scan() -> Any:
-    """For backends with kernels for loops over slices: the operator `SCAN`, and its step as
-    a graph (`step_of`). See `tracer_core.aot.scan`."""
+    """For backends with kernels for loops over slices: the operators `SCAN` and
+    `ASSOCIATIVE`, and their programs as graphs (`step_of`, `scalars_of`). See `tracer_core.aot.scan`."""
     from tracer_core.aot import scan as implementation  # heavy: torch
 
     return implementation

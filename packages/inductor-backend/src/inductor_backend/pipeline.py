@@ -7,6 +7,7 @@ dumped; a stage's verifier runs when TRACER_CHECK is set; an error names the sta
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -63,6 +64,7 @@ from tracer_core.plugin_api import (
     CompileSpec,
     Phase,
     Runner,
+    control_flow,
     enabled,
     env,
     note,
@@ -108,6 +110,8 @@ def _cut_late_repeats(c: Compilation) -> None:
 
 
 def _cut(c: Compilation, go_on_at: str) -> None:
+    if any(node.target in _loop_rules() for node in c.gm.graph.nodes):
+        return  # a loop is written for one call
     repeats = find_repeats(c.gm.graph) if fusion_fuel() is None else None
     if repeats is None:
         return
@@ -163,45 +167,104 @@ def _lower(c: Compilation) -> None:
 
 
 def _loops(c: Compilation) -> None:
-    """Compiles the steps of loops over slices."""
+    """Compiles the steps of loops, and the branches of conds."""
+    rules = _loop_rules()
     nodes = {node.name: node for node in c.gm.graph.nodes}
     for at, node in enumerate(c.program.nodes):
-        if isinstance(node, ExternNode) and node.target is scan().SCAN:
-            c.program.nodes[at] = _native(c, node, nodes[node.origin.fx], f"loop_{at}")
+        if isinstance(node, ExternNode) and node.target in rules:
+            c.program.nodes[at] = rules[node.target](c, node, nodes[node.origin.fx], f"loop_{at}")
 
 
-def _native(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
+@functools.cache
+def _loop_rules() -> dict[Any, Callable[..., ExternNode]]:
+    return {scan().SCAN: _scan, control_flow().WHILE: _while, control_flow().COND: _cond}
+
+
+#: How a step is found: the operator's FX node, the arguments that it takes, its program.
+StepOf = tuple[torch.fx.Node, tuple[Any, Any, Any], str]
+
+
+def _scan(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
     """Returns the call of a loop as C++; as a loop in Python over its compiled step, where the step
     does not run without Python."""
+    args: Any = fx.args
     outer, carried, rows, numbers, length, reverse, _ = node.args
-    gm, sizes = scan().step_of(fx, step_products())
+    of: StepOf = (fx, ((*args[0], *args[1]), args[2], args[3]), args[6])
+    shape = LoopShape(len(outer), len(carried), len(rows), length, reverse)
+    loop = _native(c, of, shape, name)
+    if isinstance(loop, NativeStep):
+        return _called(c, node, loop, (*outer, *carried, *rows), name)
+    steps = CompiledSteps(name, (_code(c, of, name),), "steps_of", loop)
+    return replace(node, target=steps, args=(outer, carried, rows, numbers, length, reverse))
+
+
+def _while(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
+    """Does `_scan` for a while_loop."""
+    args: Any = fx.args
+    more, outer, carried, numbers, _ = node.args
+    of: StepOf = (fx, ((*args[1], *args[2]), (), args[3]), args[4])
+    loop = _native(c, of, LoopShape(len(outer), len(carried), 0, None, False), name)
+    if isinstance(loop, NativeStep):
+        return _called(c, node, loop, (*outer, *carried, more), name)
+    steps = CompiledSteps(name, (_code(c, of, name),), "while_of", loop)
+    return replace(node, target=steps, args=(more, outer, carried, numbers))
+
+
+def _cond(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
+    """Returns the call of a cond whose branches are compiled."""
+    args: Any = fx.args
+    codes = tuple(
+        _code(c, (fx, (args[1], (), args[2]), program), f"{name}_{kind}")
+        for kind, program in zip(("true", "false"), args[3:], strict=True)
+    )
+    steps = CompiledSteps(name, codes, "branches_of", "a cond")
+    return replace(node, target=steps, args=node.args[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """loop: what is called. arena: the bytes that a step needs."""
+
+    loop: NativeLoop
+    arena: Any
+
+
+def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> Compilation:
+    """Returns the compilation of a step, before its first stage."""
+    gm, sizes = scan().step_of(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
-    step = Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=True)
+    return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop)
+
+
+def _code(c: Compilation, of: StepOf, name: str) -> str:
+    """Returns the module of a step that Python calls: ATen's products are faster there."""
+    return run_stages(_step(c, of, name, {}, in_loop=False), "module", first="lower").code
+
+
+def _native(c: Compilation, of: StepOf, shape: LoopShape, name: str) -> NativeStep | str:
+    """Returns a loop as C++, or why its step does not run without Python."""
+    step = _step(c, of, name, step_products(), in_loop=True)
     run_stages(step, "group_runs", first="lower")
     assert isinstance(step.module, CppModule)
-    shape = LoopShape(len(outer), len(carried), len(rows), length, reverse)
     writer = LoopWriter(
         name, shape, step.program, step.memory, step.choices, step.steps, step.module
     )
-    reason = writer.why_not()
-    if reason is not None:
-        # ATen's products are faster for a step in Python
-        step = Compilation(gm, spec, c.options, SizeVars(sizes), gm)
-        run_stages(step, "module", first="lower")
-        steps = CompiledSteps(name, step.code, reason)
-        return replace(node, target=steps, args=(outer, carried, rows, numbers, length, reverse))
-    layouts = [c.program.buffers[one].layout for one in node.outputs[: len(carried)] if one]
-    dtypes = [c.program.buffers[one].dtype for one in node.outputs[: len(carried)] if one]
-    scratch = [*zip(dtypes, layouts, strict=True), (torch.uint8, Layout((step.memory.size,), (1,)))]
+    return writer.why_not() or NativeStep(writer.write(), step.memory.size)
+
+
+def _called(
+    c: Compilation, node: ExternNode, step: NativeStep, args: tuple[Any, ...], name: str
+) -> ExternNode:
+    """Returns the call of a loop as C++, with memory for what it carries and for a step."""
+    carried = [c.program.buffers[one] for one in node.outputs[: step.loop.n_carried] if one]
+    scratch = [(one.dtype, one.layout) for one in carried]
+    scratch.append((torch.uint8, Layout((step.arena,), (1,))))
     names = []
     for number, (dtype, layout) in enumerate(scratch):
         names.append(f"{name}_scratch_{number}")
         c.program.buffers[names[-1]] = Buffer(names[-1], dtype, layout, BufferKind.TEMP)
-    return replace(
-        node, target=writer.write(), args=(*outer, *carried, *rows),
-        outputs=(*node.outputs, *names),
-    )  # fmt: skip
+    return replace(node, target=step.loop, args=args, outputs=(*node.outputs, *names))
 
 
 def _loop_reasons(c: Compilation) -> str:

@@ -68,28 +68,29 @@ def function_of(program: str) -> Callable[..., Sequence[torch.Tensor]]:
 
 
 def step_of(
-    node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]
+    node: torch.fx.Node,
+    parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    program: str,
+    table: Mapping[Any, Callable[..., Any]],
 ) -> tuple[torch.fx.GraphModule, tuple[SizeSpec, ...]]:
-    """Returns the step of the operator's call in a lowered graph, as an ATen graph with values, and
+    """Returns a program of an operator's call in a lowered graph, as an ATen graph with values, and
     its symbolic sizes.
 
-    table: operator -> function that runs others instead.
+    parts: of the call's arguments, the tensors that the program takes whole, those of which it takes
+    slices, and numbers. table: operator -> function that runs others instead.
     """
-    args: Any = node.args
-    outer, carried, rows, numbers, *_, program = args
-    tensors = [one.meta["val"] for one in (*outer, *carried)]
-    slices = [one.meta["val"] for one in rows]
-    mode = torch_private.fake_mode_of((*tensors, *slices)[0])
+    tensors, rows = ([one.meta["val"] for one in part] for part in parts[:2])
+    mode = torch_private.fake_mode_of((*tensors, *rows)[0])
     recorder = AtenRecorder(mode, table)
     recorder.frame = node.meta.get("user_frame") or ""
     with torch.no_grad(), mode:
         given = [_dense(one.shape, one) for one in tensors]
-        given += [_dense(one.shape[1:], one) for one in slices]
-        given += [_value(one) for one in numbers]
+        given += [_dense(one.shape[1:], one) for one in rows]
+        given += [_value(one) for one in parts[2]]
         for k, value in enumerate(given):
             recorder.add_input(f"step_{k}", value)
         with recorder:
-            results = function_of(str(program))(*given)
+            results = function_of(program)(*given)
     recorder.graph.output(tuple(recorder.node_of(one) for one in results))
     gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
     return gm, size_specs(size_origins(recorder.inputs))
@@ -242,11 +243,6 @@ def scanned_by_tree(
     return both
 
 
-def has_scans(graph: torch.fx.Graph) -> bool:
-    """Returns whether a captured graph has scans."""
-    return any(isinstance(node.target, CapturedScan) for node in graph.nodes)
-
-
 @dataclass(frozen=True, slots=True)
 class Scan:
     """How a captured scan runs as the operator. order: for each input of the program, outer values
@@ -274,15 +270,16 @@ class Scan:
 
     def associative(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Calls the operator `ASSOCIATIVE`."""
-        self._require_same_settings()
+        self.require_same_settings()
         return list(ASSOCIATIVE([one.contiguous() for one in leaves], self.forward))
 
-    def _require_same_settings(self) -> None:
+    def require_same_settings(self) -> None:
+        """Raises LoweringUnsupported where the programs' operators would do something else."""
         if settings() != self.settings:
             raise LoweringUnsupported("a scan under autocast or another default dtype")
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        self._require_same_settings()
+        self.require_same_settings()
         given = [inputs[place] for place in self.order]
         tensors = [one.contiguous() for one in given[: self.n_tensors]]
         numbers, length = given[self.n_tensors :], tensors[-1].shape[0]
@@ -356,8 +353,9 @@ class _Gradient(torch.autograd.Function):
         return None, None, None, *found
 
 
-#: The captured scans of the graph that is lowered now: how each runs as the operator, or why not.
-SCANS: ContextVar[Mapping[Any, Scan | str]] = ContextVar("SCANS", default={})  # noqa: B039 (never mutated)
+#: The captured scans, conds and loops of the graph that is lowered now: how each runs as an
+#: operator (`Scan`, ...), or why it does not.
+SCANS: ContextVar[Mapping[Any, Any]] = ContextVar("SCANS", default={})  # noqa: B039 (never mutated)
 
 
 def is_lowered(value: Any) -> bool:

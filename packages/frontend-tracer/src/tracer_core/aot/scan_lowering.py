@@ -1,7 +1,9 @@
-"""Lowers the steps of captured scans, for backends that keep the operator ``tracer_core::scan``.
+"""Lowers the steps of captured scans and loops and the branches of conds, for backends that keep the
+operator ``tracer_core::scan``.
 
-In: a captured graph. Out: for each of its scans a `Scan`, the programs of its steps and of the
-steps of its gradient. A scan that has none (random numbers, constants, writes) runs as captured.
+In: a captured graph. Out: for each of them a `Scan`, `Cond` or `While`, the programs of its steps
+and of the steps of its gradient. What has none (random numbers, constants, writes) runs as
+captured.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.dead_code import is_random, remove_dead_nodes
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
@@ -31,15 +34,17 @@ _DENSE: dict[str, Any] = {"memory_format": torch.contiguous_format}
 
 
 @contextlib.contextmanager
-def lowered_scans(
+def lowered_control_flow(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], request: Request, differentiate: bool
 ) -> Iterator[None]:
-    """Context in which the scans of a captured graph run as the operator where they are lowered."""
+    """Context in which the control flow of a captured graph is lowered to operators."""
     values = captured_values(gm, inputs, grad=differentiate)
     found = dict(SCANS.get())
     for node in gm.graph.nodes:
-        if isinstance(node.target, CapturedScan):
-            found[node.target] = _scan(node, values, request, differentiate)
+        rule = next((rule for kind, rule in _RULES.items() if isinstance(node.target, kind)), None)
+        if rule is not None:
+            given = [values[one] if isinstance(one, Node) else one for one in node.args]
+            found[node.target] = _reason_or(rule, node, given, request, differentiate)
     token = SCANS.set(found)
     try:
         yield
@@ -47,21 +52,89 @@ def lowered_scans(
         SCANS.reset(token)
 
 
-def _scan(
-    node: Node, values: Mapping[Node, Any], request: Request, differentiate: bool
-) -> Scan | str:
-    """Returns how a captured scan runs as the operator, or why its step has no program."""
-    target: Any = node.target
-    given = [values[one] if isinstance(one, Node) else one for one in node.args]
+def _reason_or(
+    rule: Any, node: Node, given: list[Any], request: Request, differentiate: bool
+) -> Any:
+    """Returns how a captured call runs as an operator, or why it does not."""
     try:
         with torch_private.settings_restored():
-            with torch_private.fake_mode_of(node.meta["val"][0]), torch.set_grad_enabled(True):
-                given = target.parts_of(given)
-            return _Step(target, given, request).scan(differentiate)
+            return rule(node, given, request, differentiate)
     except LoweringUnsupported as error:
         return str(error)
     except torch_private.fake_failures() as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _scan(node: Node, given: list[Any], request: Request, differentiate: bool) -> Scan:
+    target: Any = node.target
+    with torch_private.fake_mode_of(node.meta["val"][0]), torch.set_grad_enabled(True):
+        given = target.parts_of(given)
+    return _Step(target, given, request).scan(differentiate)
+
+
+def _cond(node: Node, given: list[Any], request: Request, differentiate: bool) -> Cond:
+    target: Any = node.target
+    _, *inputs = given
+    with torch_private.fake_mode_of(node.meta["val"][0]), torch.no_grad():
+        strides = [[one.stride() for one in target.branch(side, inputs)] for side in (True, False)]
+    if strides[0] != strides[1]:
+        raise LoweringUnsupported("branches of a cond whose results have other strides")
+    branches = (target.if_true, target.true_inputs), (target.if_false, target.false_inputs)
+    found = []
+    for graph, positions in branches:
+        made = _Composed(inputs)
+        results = made.add(graph, [made.inputs[place] for place in positions])
+        step = CapturedScan(made.module(results), len(inputs), 0)
+        found.append(_Step(step, inputs, request).scan(differentiate, read=False))
+    one, other = found
+    if (one.fixed, one.outer_gradients) != (other.fixed, other.outer_gradients):
+        raise LoweringUnsupported("branches of a cond with gradients of different tensors")
+    return Cond(one, other)
+
+
+def _while(node: Node, given: list[Any], request: Request, differentiate: bool) -> While:
+    target: Any = node.target
+    if differentiate and any(isinstance(one, torch.Tensor) and one.requires_grad for one in given):
+        raise LoweringUnsupported("a while_loop with gradients")
+    (again,) = output_args(target.condition)
+    answer = again.meta["val"]
+    if answer.dtype is not torch.bool or answer.dim():
+        raise LoweringUnsupported("a while_loop whose condition is no 0-d truth value")
+    n_outer = target.n_condition + target.n_body
+    n_carried = len(given) - n_outer
+    made = _Composed(given)
+    condition, body = made.inputs[: target.n_condition], made.inputs[target.n_condition : n_outer]
+    after = made.add(target.body, [*body, *made.inputs[n_outer:]])
+    more = made.add(target.condition, [*condition, *after])
+    step = CapturedScan(made.module([*after, *more]), n_outer, n_carried)
+    if not all(isinstance(one, torch.Tensor) for one in given[n_outer:]):
+        raise LoweringUnsupported("a while_loop that carries numbers")
+    return While(_Step(step, given, request).scan(differentiate=False))
+
+
+_RULES = {CapturedScan: _scan, CapturedCond: _cond, CapturedWhile: _while}
+
+
+class _Composed:
+    """A captured graph made of others. Mutable."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self.graph = torch.fx.Graph()
+        self.inputs = [self.graph.placeholder(f"input_{k}") for k in range(len(given))]
+
+    def add(self, part: torch.fx.GraphModule, given: Sequence[Node]) -> list[Node]:
+        """Adds the nodes of a graph; returns its results."""
+        copies = dict(zip(part.graph.find_nodes(op="placeholder"), given, strict=True))
+        for node in part.graph.nodes:
+            if node.op == "get_attr":
+                raise LoweringUnsupported("a function that holds a tensor")
+            if node.op not in ("placeholder", "output"):
+                copies[node] = self.graph.node_copy(node, copies.__getitem__)
+        return [copies[one] for one in output_args(part)]
+
+    def module(self, results: Sequence[Node]) -> torch.fx.GraphModule:
+        self.graph.output(tuple(results))
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +167,15 @@ class _Step:
         self.n_rows = sum(k >= self.first_row for k in self.tensors)
         self.order = (*self.tensors, *self.numbers)
 
-    def scan(self, differentiate: bool) -> Scan:
-        """Returns the programs. Raises LoweringUnsupported where there are none."""
+    def scan(self, differentiate: bool, read: bool = True) -> Scan:
+        """Returns the programs. read: only outer tensors that the step reads have gradients. Raises
+        LoweringUnsupported where there are none."""
         n_carried = self.target.n_carried
         plain = self._traced([False] * len(self.tensors))
         counts = self.n_outer, n_carried, self.n_rows
+        devices = {one.device for one in (*plain.inputs, *plain.results) if _is_tensor(one)}
+        if len(devices) > 1:
+            raise LoweringUnsupported("control flow over tensors on several devices")
         forward, graph = self._forward(plain, [])
         pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
         made = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
@@ -112,12 +189,17 @@ class _Step:
             return made
         carried = range(self.n_outer, self.n_outer + n_carried)
         saving, _ = self._forward(plain, [self.order.index(self.tensors[k]) for k in carried])
-        lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
-        joint = lowering.joint(default_specs(traced.gm, traced.inputs))
+        with lowered_control_flow(traced.gm, traced.inputs, self.request, differentiate=True):
+            lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
+            joint = lowering.joint(default_specs(traced.gm, traced.inputs))
         if joint.mutations or len(joint.inputs) != len(traced.inputs):
             raise LoweringUnsupported("a scan whose step writes to tensors or holds some")
         gradients = dict(zip(joint.differentiable, joint.gradients, strict=True))
-        outer = tuple(k for k in range(self.n_outer) if gradients.get(k) is not None)
+        if any(wanted[k] and k - self.n_outer in fixed for k in carried):
+            raise LoweringUnsupported("a scan that carries on without the gradient it began with")
+        outer = tuple(
+            k for k in range(self.n_outer) if (gradients.get(k) is not None if read else wanted[k])
+        )
         start = self.n_outer + n_carried
         rows = tuple(k for k in range(self.n_rows) if gradients.get(start + k) is not None)
         backward = _backward(joint, gradients, (*counts, fixed), (outer, rows))
@@ -172,7 +254,8 @@ class _Step:
     def _forward(self, traced: _Traced, saved: Sequence[int]) -> tuple[str, torch.fx.Graph]:
         """Returns the program of a step, and its graph. saved: the inputs that it also returns."""
         specs = default_specs(traced.gm, traced.inputs)
-        lowered = Lowering(traced.gm, traced.values, self.request).run(specs)
+        with lowered_control_flow(traced.gm, traced.inputs, self.request, differentiate=False):
+            lowered = Lowering(traced.gm, traced.values, self.request).run(specs)
         if not lowered.plan.trivial or lowered.spec.mutations:
             raise LoweringUnsupported("a scan whose step writes to tensors or holds some")
         graph = lowered.graph.graph
@@ -182,6 +265,10 @@ class _Step:
             copied = [_clone(graph, placeholders[place]) for place in saved]
         output.args = ((*output.args[0], *copied),)
         return _program(graph), graph
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _is_pointwise(graph: torch.fx.Graph) -> bool:
@@ -259,7 +346,9 @@ def _backward(
 
     results = [gradient(n_outer + k) for k in of_carried]
     results += [
-        graph.call_function(aten.add.Tensor, (total, made[gradients[k]]))  # type: ignore[index]
+        _clone(graph, total)
+        if gradients.get(k) is None
+        else graph.call_function(aten.add.Tensor, (total, made[gradients[k]]))  # type: ignore[index]
         for total, k in zip(sums, outer, strict=True)
     ]
     results += [gradient(n_outer + n_carried + k) for k in rows]

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts
 from tracer_core.aot.errors import LoweringUnsupported
@@ -32,7 +33,7 @@ from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
-from tracer_core.aot.scan import KEPT, has_scans
+from tracer_core.aot.scan import KEPT, CapturedScan
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import Cut, has_marks
@@ -98,7 +99,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())
-        with _scans(captured, config, differentiate=is_step or captured.needs_grad):
+        with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
@@ -121,16 +122,23 @@ def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGrap
     )
 
 
-def _scans(
+#: Call targets that are lowered to operators of whole loops and branches.
+_CONTROL_FLOW = (CapturedScan, CapturedCond, CapturedWhile)
+
+
+def _control_flow(
     captured: CapturedGraph, config: CompileConfig, differentiate: bool
 ) -> AbstractContextManager[None]:
-    """Context in which a graph's scans are lowered to the operator, if the backend keeps it."""
-    if KEPT not in config.backend.keep_ops or not has_scans(captured.gm.graph):
+    """Context in which a graph's scans, loops and conds are lowered to operators, if the backend
+    keeps these."""
+    if KEPT not in config.backend.keep_ops or not any(
+        isinstance(node.target, _CONTROL_FLOW) for node in captured.gm.graph.nodes
+    ):
         return nullcontext()
-    from tracer_core.aot.scan_lowering import lowered_scans  # heavy: only scans pay for it
+    from tracer_core.aot.scan_lowering import lowered_control_flow  # heavy: few graphs pay for it
 
     request = _request(captured, config)
-    return lowered_scans(captured.gm, captured.real_inputs, request, differentiate)
+    return lowered_control_flow(captured.gm, captured.real_inputs, request, differentiate)
 
 
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:

@@ -15,6 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot import flex_attention
+from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.rng import REGIONS
 from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.fx_capture.function_traits import uses_rng
@@ -125,17 +126,7 @@ class TransformCall(Target):
         args, kwargs = pytree.tree_unflatten(leaves, self.arguments)
 
         def run(*parts: Any, **named: Any) -> Any:
-            operands = [
-                leaf
-                for leaf in pytree.tree_leaves((parts, named))
-                if isinstance(leaf, torch.Tensor)
-            ]
-            results = iter(self.graph(*outer, *operands))
-            count = self.result.num_leaves
-            flat = [
-                self.constants[i] if i in self.constants else next(results) for i in range(count)
-            ]
-            return pytree.tree_unflatten(flat, self.result)
+            return self.on(outer, (parts, named))
 
         return [
             leaf
@@ -143,15 +134,18 @@ class TransformCall(Target):
             if isinstance(leaf, torch.Tensor)
         ]
 
+    def on(self, outer: Sequence[Any], arguments: Any) -> Any:
+        """Runs the function itself, on a structure with the tensors that it takes."""
+        operands = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+        results, count = iter(self.graph(*outer, *operands)), self.result.num_leaves
+        flat = [self.constants[i] if i in self.constants else next(results) for i in range(count)]
+        return pytree.tree_unflatten(flat, self.result)
+
 
 @dataclass(eq=False)
-class CondCall(Target):
-    """Runs torch.cond on two graphs, each of which takes the operands at the given positions."""
+class CondCall(CapturedCond, Target):
+    """Runs torch.cond on two graphs."""
 
-    if_true: torch.fx.GraphModule
-    if_false: torch.fx.GraphModule
-    true_inputs: tuple[int, ...]
-    false_inputs: tuple[int, ...]
     title = "cond"
 
     def __call__(self, predicate: torch.Tensor, *inputs: Any) -> Any:
@@ -159,13 +153,16 @@ class CondCall(Target):
             taken, other = self._run(True, inputs), self._run(False, inputs)
             _require_alike("torch.cond", taken, other)
             return taken
+        cond = SCANS.get().get(self) if is_lowered(predicate) else None
+        if isinstance(cond, Cond):
+            return cond(predicate, *inputs)
+        if cond is not None:
+            raise RuntimeError(f"torch.cond: {cond}")
         return self._run(bool(predicate), inputs)
 
     def _run(self, value: bool, inputs: Any) -> Any:
-        graph, positions = (
-            (self.if_true, self.true_inputs) if value else (self.if_false, self.false_inputs)
-        )
-        results = graph(*(inputs[i] for i in positions))
+        results = self.branch(value, inputs)
+        positions = self.true_inputs if value else self.false_inputs
         unused = [value for i, value in enumerate(inputs) if i not in positions]
         return _with_zero_gradients(results, unused)
 
@@ -185,14 +182,9 @@ def _with_zero_gradients(results: Any, unused: list[Any]) -> Any:
 
 
 @dataclass(eq=False)
-class WhileCall(Target):
-    """Runs torch.while_loop on graphs of (outer..., carried...). n_condition, n_body: the number of
-    outer values of each graph, which precede the carried values among the inputs."""
+class WhileCall(CapturedWhile, Target):
+    """Runs torch.while_loop on two graphs."""
 
-    condition: torch.fx.GraphModule
-    body: torch.fx.GraphModule
-    n_condition: int
-    n_body: int
     title = "while_loop"
 
     def __call__(self, *inputs: Any) -> Any:
@@ -204,6 +196,11 @@ class WhileCall(Target):
             after = self.body(*outer_body, *carried)
             _require_alike("torch.while_loop", carried, after)
             return tuple(value.clone() for value in after)
+        loop = SCANS.get().get(self) if any(map(is_lowered, carried)) else None
+        if isinstance(loop, While):
+            return tuple(loop(self.condition(*outer_condition, *carried)[0], *inputs))
+        if loop is not None:
+            raise RuntimeError(f"torch.while_loop: {loop}")
         started = carried
         condition, body = self.condition.forward, self.body.forward
         while bool(condition(*outer_condition, *carried)[0]):

@@ -225,7 +225,7 @@ class Wrapper:
         self.body.line(call_text(launcher, numbers))
 
     def loop(self, node: ExternNode) -> None:
-        """Writes a call of a loop over slices."""
+        """Writes a call of a loop."""
         loop = node.target
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
         numbers = [self.address(one) for one in (*node.args, *results)]
@@ -233,7 +233,8 @@ class Wrapper:
             self.definitions[f"{launcher}_at = native.address({launcher!r})"] = None
             self.natives[launcher] = None
             numbers.append(f"{launcher}_at")
-        numbers += [*loop.symbols, size_text(loop.length)]
+        numbers += loop.symbols
+        numbers += [] if loop.length is None else [size_text(loop.length)]
         function = f"library.function({loop.name!r}, {len(numbers)}, fails={loop.fails})"
         self.definitions[f"{loop.name} = {function}"] = None
         self.body.line(call_text(loop.name, numbers))
@@ -243,9 +244,9 @@ class Wrapper:
             self.loop(node)
             return
         if self.choices[node.name].kind == "steps":
-            self.definitions[
-                f"{node.target.name} = steps_of({literal(node.target.code)}, {node.target.name!r})"
-            ] = None
+            steps = node.target
+            codes = ", ".join(map(literal, steps.codes))
+            self.definitions[f"{steps.name} = {steps.run}({steps.name!r}, {codes})"] = None
         if self.choices[node.name].kind == "own":
             self.own(node)
             return
@@ -471,11 +472,13 @@ from inductor_backend.kernels import native
 from inductor_backend.runtime.generated_support import (
     ArenaPool,
     arena_view,
+    branches_of,
     example_tensor,
     expect,
     large_empty,
     load_library,
     report,
     steps_of,
+    while_of,
 )
 """

@@ -1,4 +1,4 @@
-"""Loops over slices: the targets of their extern nodes."""
+"""Loops and branches as a whole: the targets of their extern nodes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from inductor_backend.ir.index_expr import Expr
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeLoop:
     """name: of the exported function, which takes the node's tensors, its results, the addresses of
-    `launchers` (hand-written kernels), `symbols` and the number of steps. sources: the translation
-    units with it and what it calls. fails: whether a step may report an error. kernels: how many
-    calls a step makes."""
+    `launchers` (hand-written kernels), `symbols` and the number of steps (None: a while_loop). sources: the translation
+    units with it and what it calls. fails: whether a step may report an error."""
 
     name: str
     sources: tuple[str, ...]
     launchers: tuple[str, ...]
     symbols: tuple[str, ...]
-    length: Expr
+    length: Expr | None
     fails: bool
-    kernels: int
+    n_carried: int
 
     def __str__(self) -> str:
         return f"loop.{self.name}"
@@ -28,11 +27,13 @@ class NativeLoop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledSteps:
-    """A loop in Python whose step is a module of its own. code: the module's. why: the step does not
-    run without Python."""
+    """What Python runs over compiled steps. codes: the modules of the steps, or of the branches. run:
+    which function of `runtime.generated_support` makes the call of them. why: the steps do not run
+    without Python."""
 
     name: str
-    code: str
+    codes: tuple[str, ...]
+    run: str
     why: str
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
-"""Lowers the operators ``tracer_core::scan``, a loop over slices, and ``associative_scan`` to one call
-each.
+"""Lowers the operators of whole loops and branches (``tracer_core::scan``, ``associative_scan``,
+``while_loop``, ``cond``) to one call each.
 """
 
 from __future__ import annotations
@@ -10,22 +10,37 @@ import torch
 
 from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.lowering.registry import Lowering, lower
-from tracer_core.plugin_api import scan
+from tracer_core.plugin_api import control_flow, scan
 
-_SCAN = scan()
+_SCAN, _FLOW = scan(), control_flow()
 
 #: Dtypes that the Triton kernel of an associative scan takes: blocks of one byte are not supported.
 SCANNED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
 
 
+def _dense(ctx: Lowering, tensors: Any) -> list[Any]:
+    return [ctx.strided(one, contiguous_strides(one.sizes)) for one in tensors]
+
+
 @lower(_SCAN.SCAN)
 def loop(ctx: Lowering, *args: Any) -> Any:
-    *tensors, numbers, length, reverse, program = args
-    made = [[ctx.strided(one, contiguous_strides(one.sizes)) for one in part] for part in tensors]
-    return ctx.externs(_SCAN.SCAN, [*made, numbers, length, reverse, program])
+    outer, carried, rows, *rest = args
+    made = [_dense(ctx, part) for part in (outer, carried, rows)]
+    return ctx.externs(_SCAN.SCAN, [*made, *rest])
 
 
 @lower(_SCAN.ASSOCIATIVE)
 def associative(ctx: Lowering, rows: Any, program: str) -> Any:
-    made = [ctx.strided(one, contiguous_strides(one.sizes)) for one in rows]
-    return ctx.externs(_SCAN.ASSOCIATIVE, [made, program])
+    return ctx.externs(_SCAN.ASSOCIATIVE, [_dense(ctx, rows), program])
+
+
+@lower(_FLOW.WHILE)
+def while_loop(ctx: Lowering, more: Any, outer: Any, carried: Any, *rest: Any) -> Any:
+    made = [_dense(ctx, part) for part in ((more,), outer, carried)]
+    return ctx.externs(_FLOW.WHILE, [made[0][0], *made[1:], *rest])
+
+
+@lower(_FLOW.COND)
+def cond(ctx: Lowering, predicate: Any, inputs: Any, *rest: Any) -> Any:
+    made = _dense(ctx, (predicate, *inputs))
+    return ctx.externs(_FLOW.COND, [made[0], made[1:], *rest])

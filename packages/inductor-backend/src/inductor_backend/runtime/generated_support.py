@@ -20,12 +20,14 @@ from tracer_core.plugin_api import BackendError
 __all__ = [
     "ArenaPool",
     "arena_view",
+    "branches_of",
     "example_tensor",
     "expect",
     "large_empty",
     "load_library",
     "report",
     "steps_of",
+    "while_of",
 ]
 
 
@@ -39,12 +41,50 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
     )
 
 
-def steps_of(code: str, name: str) -> Callable[..., list[torch.Tensor]]:
-    """Returns the loop over slices whose step is a generated module: (outer, carried, rows, numbers,
-    length, reverse) -> the last carried tensors and the stacked parts."""
+def _call_of(name: str, code: str) -> Callable[[list[Any]], list[torch.Tensor]]:
+    """Returns the function of a generated module without constants."""
     space: dict[str, Any] = {"__name__": f"inductor_{name}", "CONSTANTS": {}}
     exec(compile(code, f"<inductor {name}>", "exec"), space)
-    step = space["call"]
+    call: Callable[[list[Any]], list[torch.Tensor]] = space["call"]
+    return call
+
+
+def branches_of(name: str, if_true: str, if_false: str) -> Callable[..., list[torch.Tensor]]:
+    """Returns the cond whose branches are generated modules: (predicate, inputs, numbers) -> the
+    results of one of them."""
+    branches = _call_of(f"{name}_true", if_true), _call_of(f"{name}_false", if_false)
+
+    def run(
+        predicate: torch.Tensor, inputs: Sequence[torch.Tensor], numbers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        return branches[0 if predicate else 1]([*inputs, *numbers])
+
+    return run
+
+
+def while_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
+    """Returns the loop whose step is a generated module: (whether there is a first step, outer,
+    carried, numbers) -> the last carried tensors."""
+    step = _call_of(name, code)
+
+    def run(
+        more: torch.Tensor,
+        outer: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        numbers: Sequence[int],
+    ) -> list[torch.Tensor]:
+        state = [one.clone() for one in carried]
+        while more:
+            *state, more = step([*outer, *state, *numbers])
+        return state
+
+    return run
+
+
+def steps_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
+    """Returns the loop over slices whose step is a generated module: (outer, carried, rows, numbers,
+    length, reverse) -> the last carried tensors and the stacked parts."""
+    step = _call_of(name, code)
 
     def run(
         outer: Sequence[torch.Tensor],

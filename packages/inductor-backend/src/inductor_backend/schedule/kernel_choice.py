@@ -94,16 +94,18 @@ def is_static(node: ExternNode) -> bool:
     )
 
 
+def _generated(*args: Any) -> Any:
+    raise NotImplementedError("a loop over compiled steps exists in its generated module alone")
+
+
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     """Returns the kernel for one operator call on a CPU."""
     if node.target in GENERATED:
         return GENERATED[node.target]
     if isinstance(node.target, CompiledSteps):
-        return Choice(node.target.__str__, "", "steps", node.target.why, symbolic=True)
+        return Choice(_generated, "", "steps", node.target.why, symbolic=True)
     if isinstance(node.target, NativeLoop):
-        return Choice(
-            node.target.__str__, "", "loop", "a loop over slices, without Python", symbolic=True
-        )
+        return Choice(_generated, "", "loop", "a loop without Python", symbolic=True)
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)

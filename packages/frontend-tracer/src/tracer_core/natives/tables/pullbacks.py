@@ -1,6 +1,7 @@
 """torch.func.vjp and linearize: the value is computed where they are called; a function that they
 return becomes, where it is called, a node that computes its derivative from the start, by the graph
-that was traced for the value."""
+that was traced for the value. One that leaves the trace is made of that graph and the tensors that
+it reads, and does the same in eager mode."""
 
 from __future__ import annotations
 
@@ -19,20 +20,37 @@ from tracer_core.trace.tracer import Tracer
 
 
 class Derivative:
-    """A function that torch.func.vjp or linearize returns, made in a trace at a step. It cannot
-    leave the graph, whose values it reads: then the graph ends before that step."""
+    """A function that torch.func.vjp or linearize returns, made in a trace at a step. versions: of
+    the fakes of the tensors that it reads, which it computes from anew."""
 
     def __init__(
-        self, step: int, target: TransformCall, outer: list[Any], primals: tuple[Any, ...]
+        self,
+        step: int,
+        versions: list[tuple[torch.Tensor, int]],
+        target: TransformCall,
+        outer: list[Any],
+        primals: tuple[Any, ...],
     ) -> None:
-        self.step, self.target, self.outer, self.primals = step, target, outer, primals
+        self.step, self.versions = step, versions
+        self.target, self.outer, self.primals = target, outer, primals
+
+    def require_unchanged(self) -> None:
+        """Ends the graph before the function is made, where what it reads was written to since."""
+        if any(fake._version != version for fake, version in self.versions):
+            reason = "a tensor that a function of vjp or linearize reads is written to"
+            raise Restart(self.step, "higher_order", reason)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        self.leave()
+        self.require_unchanged()
+        return self.outside(), (tuple(self.outer), self.primals)
+
+    def outside(self) -> Outside:
+        """Returns what makes the function that leaves the trace."""
+        raise NotImplementedError
 
     def leave(self) -> NoReturn:
         """Ends the graph before the function is made."""
-        raise Restart(self.step, "higher_order", "a function of vjp or linearize leaves the graph")
+        raise Restart(self.step, "higher_order", "C code calls a function of vjp or linearize")
 
 
 class Pullback(Derivative):
@@ -43,18 +61,74 @@ class Pullback(Derivative):
         self.has_aux = has_aux
 
     def __call__(self, *cotangents: Any) -> Any:
-        self.leave()  # C code calls it; traced calls are `pull`
+        self.leave()  # traced calls are `pull`
+
+    def outside(self) -> Outside:
+        return OutsidePullback(self.target, self.has_aux)
 
 
 class Pushforward(Derivative):
     """No gradient reaches the primals through it."""
 
     def __call__(self, *tangents: Any) -> Any:
-        self.leave()  # C code calls it; traced calls are `push`
+        self.leave()  # traced calls are `push`
+
+    def outside(self) -> Outside:
+        return OutsidePushforward(self.target)
+
+
+class Outside:
+    """Makes the function that a trace returns, of the tensors that it reads: (outer, primals)."""
+
+    def __init__(self, target: TransformCall) -> None:
+        self.target = target
+
+    def __call__(self, outer: tuple[Any, ...], primals: tuple[Any, ...]) -> Callable[..., Any]:
+        read = [one for one in pytree.tree_leaves((outer, primals)) if _is_tensor(one)]
+        versions = [(one, one._version) for one in read if not one.is_inference()]
+
+        def run(*parts: Any) -> Any:
+            if any(one._version != version for one, version in versions):
+                raise RuntimeError(
+                    "a function of torch.func.vjp or linearize needs a tensor that has been modified"
+                    " by an in-place operation since"
+                )
+            return self.target.on(outer, parts)
+
+        return self.made(run, primals)
+
+    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class OutsidePullback(Outside):
+    def __init__(self, target: TransformCall, has_aux: bool) -> None:
+        super().__init__(target)
+        self.has_aux = has_aux
+
+    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+        def vjp_fn(*cotangents: Any, **options: Any) -> Any:
+            return torch.func.vjp(run, *primals, has_aux=self.has_aux)[1](*cotangents, **options)
+
+        return vjp_fn
+
+
+class OutsidePushforward(Outside):
+    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+        def jvp_fn(*tangents: Any) -> Any:
+            constants = pytree.tree_map(torch.Tensor.detach, primals)
+            return torch.func.jvp(run, constants, tangents)[1]
+
+        return jvp_fn
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _value(tracer: Tracer, title: str, function: Any, primals: tuple[Any, ...]) -> Any:
-    """Returns the function's value, the target of its node and the outer values that it reads."""
+    """Returns the function's value, the versions of the tensors that it reads, the target of its
+    node and the outer values among these."""
 
     def apply(run: Any, *parts: Any) -> Any:
         # others than the tensors of the outer graph, which would be read as closed over
@@ -65,13 +139,16 @@ def _value(tracer: Tracer, title: str, function: Any, primals: tuple[Any, ...]) 
     value, target, outer = transformed(tracer, title, apply, function, primals, {})
     if may_draw(target.graph):
         tracer.break_graph("higher_order", f"{title}() of a function that uses random numbers")
-    return value, target, outer
+    read = [one for one in (*outer, *pytree.tree_leaves(primals)) if isinstance(one, torch.Tensor)]
+    fakes = [tracer.recorder.as_fake(one) for one in read]
+    return value, [(fake, fake._version) for fake in fakes], target, outer
 
 
 def _differentiated(
     tracer: Tracer, title: str, made: Derivative, apply: Callable[..., Any], given: Any
 ) -> Any:
     """Puts apply(function, *primals, *given) into the graph; returns its tensors."""
+    made.require_unchanged()
     tracer.native_calls.native_reads(*given)
     leaves, structure = pytree.tree_flatten(((*made.primals, *given), {}))
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -102,11 +179,11 @@ def pull(tracer: Tracer, made: Pullback, /, *cotangents: Any) -> Any:
 
 @special_each(*names("func.linearize"))
 def linearize(tracer: Tracer, _: Any, func: Any, *primals: Any) -> Any:
-    value, target, outer = _value(tracer, "linearize", func, primals)
+    value, versions, target, outer = _value(tracer, "linearize", func, primals)
     if any(isinstance(one, torch.Tensor) and one.requires_grad for one in outer):
         # a constant for the function that linearize returns, but not for the value
         tracer.break_graph("higher_order", "linearize() of a function that closes over gradients")
-    return value, Pushforward(tracer.outer_step, target, outer, primals)
+    return value, Pushforward(tracer.outer_step, versions, target, outer, primals)
 
 
 @special(Pushforward.__call__, whole=True)

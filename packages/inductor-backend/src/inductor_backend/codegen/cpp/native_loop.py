@@ -1,8 +1,9 @@
-"""Writes a loop over slices as one C++ function that calls the kernels of its step.
+"""Writes a loop over slices, or a while_loop, as one C++ function that calls the kernels of its step.
 
 In: the scheduled step, whose inputs are (outer tensors, carried tensors, a slice of each row,
-numbers) and whose outputs are (carried tensors, parts). Carried tensors alternate between the
-loop's result and a scratch tensor, such that the last step writes the result.
+numbers) and whose outputs are (carried tensors, parts), of a while_loop (carried tensors, whether
+there is another step). Carried tensors alternate between the loop's result and a scratch tensor,
+such that the last step writes the result; of a while_loop they are copied there.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """n_outer, n_carried, n_rows: tensors among a step's inputs. reverse: the last slice is first."""
+    """n_outer, n_carried, n_rows: tensors among a step's inputs. length: steps; None: a
+    while_loop. reverse: the last slice is first."""
 
     n_outer: int
     n_carried: int
     n_rows: int
-    length: Expr
+    length: Expr | None
     reverse: bool
 
 
@@ -102,14 +104,16 @@ class LoopWriter:
         )
 
     def write(self) -> NativeLoop:
-        """Returns the loop. The function takes the inputs' tensors, the results, a scratch tensor a
-        carried one, the arena, and what `NativeLoop` says."""
+        """Returns the loop. The function takes the inputs' tensors, (of a while_loop) whether there
+        is a first step, the results, a scratch tensor a carried one, memory for a step, and what
+        `NativeLoop` says."""
         shape, outputs = self.shape, self._outputs()
         first = shape.n_outer + shape.n_carried
-        n_inputs = first + shape.n_rows
-        scratch = n_inputs + len(outputs)
+        inputs, endless = first + shape.n_rows, shape.length is None
+        results = inputs + endless
+        scratch = results + len(outputs) - endless
         arena = scratch + shape.n_carried
-        for k, storage in enumerate(self.program.inputs[:n_inputs]):
+        for k, storage in enumerate(self.program.inputs[:inputs]):
             if k < shape.n_outer:
                 self.places[storage] = f"a[{k}]"
             elif k < first:
@@ -120,10 +124,13 @@ class LoopWriter:
             assert name is not None
             if k < shape.n_carried:
                 self.places[name] = f"to_{k}"
+            elif endless:
+                self.places[name] = "(int64_t)&more"
             else:
-                self.places[name] = f"a[{n_inputs + k}] + at * {self._bytes(name)}"
+                self.places[name] = f"a[{results + k}] + at * {self._bytes(name)}"
         self.places["arena"] = f"a[{arena}]"
         calls = [self._call(step) for step in self.steps]
+        sizes = [self._bytes(name) for name in outputs[: shape.n_carried] if name]
         fails = any(step.run is not None and step.run.fails for step in self.steps)
         out = CodeWriter()
         runs = {step.run.name for step in self.steps if step.run is not None}
@@ -137,16 +144,22 @@ class LoopWriter:
             after += len(self.launchers)
             for k, symbol in enumerate(self.symbols):
                 out.line(f"const int64_t {symbol} = a[{after + k}];")
-            out.line(f"const int64_t length = a[{after + len(self.symbols)}];")
             if fails:
                 out.line("const int failures = tc_failures();")
             for k in range(shape.n_carried):
                 out.line(f"int64_t from_{k} = a[{shape.n_outer + k}];")
-            with out.block("for (int64_t k = 0; k < length; ++k)"):
-                out.line(f"const int64_t at = {'length - 1 - k' if shape.reverse else 'k'};")
-                out.line("const bool result = (length - 1 - k) % 2 == 0;")
+            if endless:
+                out.line(f"bool more = *(const bool*)a[{inputs}];")
+                head, odd = "for (int64_t k = 0; more; ++k)", "k"
+            else:
+                out.line(f"const int64_t length = a[{after + len(self.symbols)}];")
+                head, odd = "for (int64_t k = 0; k < length; ++k)", "(length - 1 - k)"
+            with out.block(head):
+                if not endless:
+                    out.line(f"const int64_t at = {'length - 1 - k' if shape.reverse else 'k'};")
+                out.line(f"const bool result = {odd} % 2 == 0;")
                 for k in range(shape.n_carried):
-                    out.line(f"const int64_t to_{k} = result ? a[{n_inputs + k}]"
+                    out.line(f"const int64_t to_{k} = result ? a[{results + k}]"
                              f" : a[{scratch + k}];")  # fmt: skip
                 for call, step in zip(calls, self.steps, strict=True):
                     out.line(call)
@@ -154,11 +167,15 @@ class LoopWriter:
                         out.line("if (tc_failures() != failures) return;")
                 for k in range(shape.n_carried):
                     out.line(f"from_{k} = to_{k};")
+            if endless:
+                for k, size in enumerate(sizes):
+                    out.line(f"if (from_{k} != a[{results + k}]) __builtin_memcpy("
+                             f"(void*)a[{results + k}], (const void*)from_{k}, {size});")  # fmt: skip
         units = self.module.sources()
         units = [(units[0] if units else PREAMBLE) + out.text(), *units[1:]]
         return NativeLoop(
             self.name, tuple(units), tuple(self.launchers), tuple(self.symbols),
-            shape.length, fails, len(calls),
+            shape.length, fails, shape.n_carried,
         )  # fmt: skip
 
     def _call(self, step: Step) -> str:

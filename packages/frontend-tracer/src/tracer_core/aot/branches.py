@@ -1,0 +1,172 @@
+"""torch.cond and torch.while_loop as operators, ``tracer_core::cond`` and ``while_loop``.
+
+What they run stands in their arguments as programs (see `tracer_core.aot.scan`), which take all
+tensors of the call. Results are contiguous and without aliases. The gradient of a cond is a cond of
+the same predicate. Graphs have these operators for backends that keep ``tracer_core::scan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.aot.scan import Scan, function_of
+
+#: Both read a value on the host, which a CUDA graph cannot capture.
+_TAGS = tuple(tag for tag in (getattr(torch.Tag, "cudagraph_unsafe", None),) if tag is not None)
+
+_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
+_LIBRARY.define(
+    "cond(Tensor predicate, Tensor[] inputs, SymInt[] numbers, str if_true, str if_false)"
+    " -> Tensor[]",
+    tags=_TAGS,
+)
+_LIBRARY.define(
+    "while_loop(Tensor more, Tensor[] outer, Tensor[] carried, SymInt[] numbers, str program)"
+    " -> Tensor[]",
+    tags=_TAGS,
+)
+COND = torch.ops.tracer_core.cond.default
+#: program: takes (outer, carried, numbers) and returns (carried, whether there is another step).
+WHILE = torch.ops.tracer_core.while_loop.default
+
+
+def _cond(
+    predicate: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    if_true: str,
+    if_false: str,
+) -> list[torch.Tensor]:
+    return list(function_of(if_true if bool(predicate) else if_false)(*inputs, *numbers))
+
+
+def _cond_fake(
+    predicate: Any, inputs: Any, numbers: Any, if_true: str, if_false: str
+) -> list[torch.Tensor]:
+    return [one.new_empty(one.shape) for one in function_of(if_true)(*inputs, *numbers)]
+
+
+def _while(
+    more: torch.Tensor,
+    outer: Sequence[torch.Tensor],
+    carried: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    program: str,
+) -> list[torch.Tensor]:
+    step, state = function_of(program), [one.clone() for one in carried]
+    while bool(more):
+        *state, more = step(*outer, *state, *numbers)
+    return state
+
+
+def _while_fake(more: Any, outer: Any, carried: Any, numbers: Any, program: str) -> Any:
+    return [one.new_empty(one.shape) for one in carried]
+
+
+for _name, _run, _of_fakes in (
+    ("cond", _cond, _cond_fake),
+    ("while_loop", _while, _while_fake),
+):
+    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tracer_core::{_name}", _of_fakes, lib=_LIBRARY)
+
+
+# -- captured calls --
+
+
+@dataclass(eq=False)
+class CapturedCond:
+    """The call target of a captured cond: two graphs, each of which takes the operands at the given
+    positions."""
+
+    if_true: torch.fx.GraphModule
+    if_false: torch.fx.GraphModule
+    true_inputs: tuple[int, ...]
+    false_inputs: tuple[int, ...]
+
+    def branch(self, taken: bool, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Runs one of the graphs."""
+        graph, positions = (
+            (self.if_true, self.true_inputs) if taken else (self.if_false, self.false_inputs)
+        )
+        results: Sequence[Any] = graph(*(inputs[i] for i in positions))
+        return results
+
+
+@dataclass(eq=False)
+class CapturedWhile:
+    """The call target of a captured while_loop: graphs of (outer..., carried...). n_condition,
+    n_body: the number of outer values of each graph, which precede the carried values among the
+    inputs."""
+
+    condition: torch.fx.GraphModule
+    body: torch.fx.GraphModule
+    n_condition: int
+    n_body: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cond:
+    """How a captured cond runs as the operator: each branch as a step that carries nothing and has
+    no rows."""
+
+    if_true: Scan
+    if_false: Scan
+
+    def __call__(self, predicate: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
+        self.if_true.require_same_settings()
+        given = [inputs[place] for place in self.if_true.order]
+        count = self.if_true.n_tensors
+        tensors, numbers = [one.contiguous() for one in given[:count]], given[count:]
+        if self.if_true.backward is not None and torch.is_grad_enabled():
+            found: Any = _Gradient.apply(self, predicate, numbers, *tensors)  # type: ignore[no-untyped-call]
+            return list(found)
+        programs = self.if_true.forward, self.if_false.forward
+        return list(COND(predicate, tensors, numbers, *programs))
+
+
+class _Gradient(torch.autograd.Function):
+    """The autograd formula of a cond: an operand that a branch does not read has a gradient of
+    zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, cond: Cond, predicate: Any, numbers: Any, *tensors: Any) -> Any:
+        programs = cond.if_true.forward, cond.if_false.forward
+        results = COND(predicate, list(tensors), numbers, *programs)
+        ctx.mark_non_differentiable(*(results[place] for place in cond.if_true.fixed))
+        ctx.save_for_backward(predicate, *tensors)
+        ctx.rest = cond, numbers
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        cond, numbers = ctx.rest
+        predicate, *tensors = ctx.saved_tensors
+        one = cond.if_true
+        sums = [torch.zeros_like(tensors[k]) for k in one.outer_gradients]
+        tangents = [grad.contiguous() for k, grad in enumerate(grads) if k not in one.fixed]
+        given = [*tensors, *sums, *tangents]
+        results = COND(predicate, given, numbers, one.backward, cond.if_false.backward)
+        found: list[Any] = [None] * len(tensors)
+        for k, gradient in zip(one.outer_gradients, results, strict=True):
+            found[k] = gradient
+        return None, None, None, *found
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """How a captured while_loop runs as the operator: its step is the body, and then the condition
+    of the next step."""
+
+    step: Scan
+
+    def __call__(self, more: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
+        self.step.require_same_settings()
+        given = [inputs[place] for place in self.step.order]
+        count = self.step.n_tensors
+        outer, carried, _ = self.step.parted([one.contiguous() for one in given[:count]])
+        return list(WHILE(more, outer, carried, given[count:], self.step.forward))
