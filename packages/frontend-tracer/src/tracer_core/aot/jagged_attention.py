@@ -116,7 +116,8 @@ class _Attention(torch.autograd.Function):
         if not torch.is_grad_enabled():
             found = _BACKWARD(gradient, *saved, ctx.scale)
         else:  # a second derivative is wanted
-            out = _differentiable(*saved, ctx.scale)
+            given: Any = (*saved, ctx.scale)
+            out = _differentiable(*given)
             found = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
         return (None, *found, None, None)
 
