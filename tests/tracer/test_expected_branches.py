@@ -22,6 +22,7 @@ from tracer_core.plugin_api import Training
 @pytest.fixture(autouse=True)
 def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process whose functions stay compiled, but may leave a graph."""
+    torch.manual_seed(0)
     monkeypatch.setenv("TRACER_STRICT", "0")
     monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
     yield
@@ -410,7 +411,7 @@ def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
 
     fast = tracer_core.compile(program, backend="inductor")
     for _ in range(2 * ALIKE):
-        x = torch.randn(6)
+        x = torch.cat([torch.rand(3) + 0.1, -torch.rand(3)])
         torch.testing.assert_close(fast(x), program(x))
     assert not inner(fast)._starts[1,].seen.outcomes
     runners = [one.runner for one in inner(fast).records]
