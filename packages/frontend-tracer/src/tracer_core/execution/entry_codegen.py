@@ -484,8 +484,8 @@ class CacheEntry:
                 for name, keys in self.keys_read.items()
             ]
             given: dict[str, Collection[str]] = {**self.watched}
-            held = (self._variables.get(one.base) for one in self.replaced if one.base)
-            moving = [name for name in dict.fromkeys(held) if name and name in self.keys_read]
+            holders = {self._variables.get(one.base) for one in self.replaced if one.base}
+            moving = [name for name in self.keys_read if name in holders]
             given |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
             texts = ", ".join(f"{k}={_tuple_text(values)}" for k, values in given.items() if values)
             lines += [f"    return Checked({texts})", ""]
