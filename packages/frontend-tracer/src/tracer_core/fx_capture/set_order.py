@@ -13,7 +13,17 @@ from typing import Any
 from tracer_core.fx_capture.provenance import is_constant
 
 #: How many orders of insertion are tried.
-_MOST_TRIES = 64
+_MOST_TRIES = 256
+
+
+class _Gone:
+    """Stands for a member that was removed, where another one lies that gave way to it."""
+
+    def __init__(self, hashed: int) -> None:
+        self._hash = hashed
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def filling(order: Sequence[Any]) -> tuple[bool, list[Any]] | None:
@@ -22,12 +32,30 @@ def filling(order: Sequence[Any]) -> tuple[bool, list[Any]] | None:
 
     Members that only code of the program can hash are given in the order they have.
     """
+    return _found(order, with_gone=False)
+
+
+def can_refill(order: Sequence[Any]) -> bool:
+    """Returns whether `refill` gives a set this order."""
+    return _found(order, with_gone=True) is not None
+
+
+def refill(target: set[Any], order: Sequence[Any]) -> None:
+    """Gives a set the members in an order; without the order if there is no way to it."""
+    from_dict, items = _found(order, with_gone=True) or (False, list(order))
+    set.clear(target)
+    set.update(target, dict.fromkeys(items) if from_dict else items)
+    set.difference_update(target, [one for one in items if type(one) is _Gone])
+
+
+def _found(order: Sequence[Any], with_gone: bool) -> tuple[bool, list[Any]] | None:
     if not all(is_constant(one) or _has_own_address_hash(one) for one in order):
         return False, list(order)
-    for from_dict in (False, True):
-        found = _insertion_order(dict.fromkeys if from_dict else list, order)
-        if found is not None:
-            return from_dict, found
+    for may_be_gone in (False, True)[: 1 + with_gone]:
+        for from_dict in (False, True):
+            found = _insertion_order(dict.fromkeys if from_dict else list, order, may_be_gone)
+            if found is not None:
+                return from_dict, found
     return None
 
 
@@ -37,26 +65,21 @@ def _has_own_address_hash(member: Any) -> bool:
 
 
 def _insertion_order(
-    made: Callable[[Iterable[Any]], Iterable[Any]], order: Sequence[Any]
+    made: Callable[[Iterable[Any]], Iterable[Any]], order: Sequence[Any], with_gone: bool
 ) -> list[Any] | None:
     """Searches the orders of insertion depth first: where a set has one member in the place of
-    another, either may be the one that was there before it."""
+    another, either may be the one that was there before it, or one that is gone."""
     pending, tried = [list(order)], set[tuple[int, ...]]()
     while pending and len(tried) < _MOST_TRIES:
         items = pending.pop()
-        if (key := tuple(map(id, items))) in tried:
+        if (key := tuple(map(hash, items))) in tried:
             continue
         tried.add(key)
-        members = list(set(made(items)))
+        members = [one for one in set(made(items)) if type(one) is not _Gone]
         wrong = next(((a, b) for a, b in zip(members, order, strict=True) if a is not b), None)
         if wrong is None:
             return items
+        if with_gone:
+            pending.append([_Gone(hash(wrong[0])), *items])
         pending.extend([one, *(item for item in items if item is not one)] for one in wrong)
     return None
-
-
-def refill(target: set[Any], order: Sequence[Any]) -> None:
-    """Gives a set the members in an order; without the order if there is no way to it."""
-    from_dict, items = filling(order) or (False, list(order))
-    set.clear(target)
-    set.update(target, dict.fromkeys(items) if from_dict else items)

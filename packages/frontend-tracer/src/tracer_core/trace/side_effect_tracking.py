@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.fx_capture.set_order import filling
+from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -103,7 +103,7 @@ class SideEffects:
         if known is None and change is not None and not isinstance(change.before, (dict, bytes)):
             held = change.before if type(change.before) is list else [change.before]
             self.tracer.finalization.overwritten(target, held)
-            if change.kind is set and filling(change.before) is None:
+            if change.kind is set and not can_refill(change.before):
                 raise Break("unsupported_mutation", "the order of a set could not be restored")
         return change
 
