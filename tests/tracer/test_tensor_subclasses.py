@@ -681,6 +681,60 @@ def test_gradients_below_a_handler(backend):
         assert want[0] is False
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_write_between_forward_and_backward_raises(backend, frozen):
+    """A handler's writes do not bump the versions of inner tensors."""
+
+    def function(x, y):
+        return (x * y).sin()
+
+    compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
+    for run in (function, compiled):
+        x, y = two(1, grad=True), two(2, grad=not frozen)
+        result = run(x, y).sum()
+        with torch.no_grad():
+            y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_some_outputs_the_same_input_and_hooks(backend):
+    def function(x, y):
+        return x.sin(), y.cos(), x * y
+
+    compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
+    for used in ((0,), (1,), (0, 2), (2, 2)):
+        for same_ in (False, True):
+            found = []
+            for run in (function, compiled):
+                x, y = two(1, grad=True), two(2, grad=True)
+                y = x if same_ else y
+                x.register_hook(lambda gradient: None if gradient is None else gradient * 2)
+                results = run(x * 1, y)
+                for _ in range(2):
+                    sum(results[i].sum() for i in used).backward(retain_graph=True)
+                found.append([x.grad, y.grad])
+            alike(*found, 1e-4, 1e-5)
+
+
+def test_a_second_derivative_is_never_wrong():
+    """With eager's value, or an error."""
+
+    def twice(run):
+        x = two(1, grad=True)
+        (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    def function(x):
+        return x.sin() * x
+
+    alike(twice(function), twice(tracer_core.compile(function, backend="eager")))
+    with pytest.raises(RuntimeError):
+        twice(tracer_core.compile(function, backend="inductor"))
+
+
 # -- what is not captured says so --
 
 

@@ -112,12 +112,12 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        saved = ctx.saved_tensors
+        saved: Any = ctx.saved_tensors
         if not torch.is_grad_enabled():
             found = _BACKWARD(gradient, *saved, ctx.scale)
         else:  # a second derivative is wanted
-            given: Any = (*saved, ctx.scale)
-            out = _differentiable(*given)
+            query, key, value, mine, its = saved
+            out = _differentiable(query, key, value, mine, its, ctx.scale)
             found = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
         return (None, *found, None, None)
 

@@ -6,7 +6,8 @@ plain tensors, and the `Boundary` that runs it. Inside, a node joins the inner t
 input; torch calls the handlers of the subclasses where the graph is lowered, so that the ATen graph
 holds plain operators.
 
-What always holds: gradients are of the wrapper. For each wrapper that requires grad the graph has
+What always holds: gradients are of the wrapper; a second derivative raises, because a wrapper made
+of gradients has no history. For each wrapper that requires grad the graph has
 inputs of its own, one for each part of the gradient; two autograd nodes, at the graph's beginning
 and at its end, take wrappers apart and put them together again.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
@@ -154,6 +156,7 @@ class _Join(torch.autograd.Function):
         return leaf.recipe.together(iter([one.detach() for one in plain]))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         return (None, None, *ctx.leaf.parts_of(gradient), *[None] * ctx.others)
 
@@ -168,6 +171,7 @@ class _Split(torch.autograd.Function):
         return tuple(one.detach() for one in parts)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         pairs = zip(ctx.fixed, tangents, strict=True)
         return None, ctx.recipe.together(tangent if one is None else one for one, tangent in pairs)
@@ -184,6 +188,7 @@ class _Apart(torch.autograd.Function):
         return tuple(one for leaf, value in pairs for one in leaf.carriers(value))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         given, made = list(gradients), []
         for leaf in ctx.leaves:
@@ -201,6 +206,7 @@ class _Together(torch.autograd.Function):
         return recipe.together(iter([one.detach() for one in parts]))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, tangent: Any) -> Any:
         if not ctx.recipe.fits(tangent):
             raise RuntimeError(
@@ -263,12 +269,14 @@ class WrapCall:
 class Boundary:
     """What stands between a graph of wrappers and its graph of plain tensors. kept: indices of the
     inputs that are plain. leaves, at: the wrappers that require grad, and their indices. outputs:
-    for each output its recipe, whether it carries gradients, and how many plain ones it is."""
+    for each output its recipe, whether it carries gradients, and how many plain ones it is.
+    wrapped: indices of all wrappers where the graph carries gradients."""
 
     kept: tuple[int, ...]
     leaves: tuple[Leaf, ...]
     at: tuple[int, ...]
     outputs: tuple[tuple[Recipe | None, bool, int], ...]
+    wrapped: tuple[int, ...]
 
     def input_indices(self, plain: frozenset[int] | None) -> frozenset[int] | None:
         """Returns which inputs of the graph of wrappers these of the plain one are."""
@@ -279,15 +287,19 @@ class Boundary:
     def around(self, run: RunFunction) -> RunFunction:
         """Returns what runs the graph of wrappers, given what runs the plain one."""
         kept, leaves, at, outputs = self.kept, self.leaves, self.at, self.outputs
+        wrapped = self.wrapped
         apart, together = map(torch_private.direct_apply, (_Apart, _Together))
         rebuilds = any(recipe is not None for recipe, _, _ in outputs)
 
         def call(inputs: list[Any]) -> Sequence[Any]:
             given = [inputs[index] for index in kept]
+            watched = [inputs[index] for index in wrapped]
             if leaves:
                 given += apart(leaves, *[inputs[index] for index in at])
             inputs.clear()
             found = run(given)
+            if watched:
+                _watch(watched, found)
             if not rebuilds:
                 return found
             results: list[Any] = []
@@ -304,6 +316,23 @@ class Boundary:
             return results
 
         return call
+
+
+def _watch(wrappers: list[Any], outputs: Sequence[Any]) -> None:
+    """Makes the backward raise where a wrapper was written to after the forward: a handler's writes
+    do not count as writes to the inner tensors, which are what is saved."""
+    versions = torch_private.versions_of(wrappers)
+
+    def check(gradients: Any) -> None:
+        if torch_private.versions_of(wrappers) != versions:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an"
+                " inplace operation: a tensor of a subclass that a compiled graph got"
+            )
+
+    for node in {one.grad_fn for one in outputs if isinstance(one, torch.Tensor)}:
+        if node is not None:
+            node.register_prehook(check)
 
 
 def holds_wrappers(gm: torch.fx.GraphModule) -> bool:
@@ -369,7 +398,10 @@ class _Desugaring:
         plain_graph = replace(
             captured, gm=gm, inputs=tuple(self.inputs), real_inputs=tuple(self.real)
         )
-        return plain_graph, Boundary(tuple(self.kept), tuple(leaves), tuple(at), tuple(outputs))
+        wrapped = tuple(index for _, index in self.wrapped) if captured.needs_grad else ()
+        return plain_graph, Boundary(
+            tuple(self.kept), tuple(leaves), tuple(at), tuple(outputs), wrapped
+        )
 
     def _keep_plain_inputs(self) -> None:
         captured = self.captured

@@ -115,6 +115,8 @@ def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGrap
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
     compiled = _compiled(plain, config)
+    if compiled.fallback is not None and compiled.fallback.kind == "lowering":
+        return CompiledGraph(graph_function(captured.gm), fallback=compiled.fallback)
     return CompiledGraph(
         boundary.around(compiled.run),
         mutated_on_error=boundary.input_indices(compiled.mutated_on_error),
