@@ -15,7 +15,7 @@ from tracer_core.plugin_api import flex_attention
 _FLEX = flex_attention()
 
 #: What comes before `blocks` among an operator's arguments, and its results.
-_OPERANDS = {
+_OPERANDS: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {
     _FLEX.FORWARD: (("query", "key", "value"), ("out", "lse", "most")),
     _FLEX.BACKWARD: (
         ("query", "key", "value", "lse", "delta", "grad_out"),
