@@ -121,6 +121,33 @@ def attention_device(query: Any, key: Any, value: Any) -> None:
         raise ValueError(f"flex_attention is compiled for CUDA and the CPU, not {query.device}")
 
 
+def attention_by_bias(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """torch.nn.attention.bias.CausalBias's form of scaled_dot_product_attention, on the CPU."""
+    if is_causal:
+        raise ValueError("CausalBias should not be used with causal=True")
+    square = attn_mask.seq_len_q == attn_mask.seq_len_kv
+    upper_left = square or attn_mask.variant.name == "UPPER_LEFT"
+    return torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if upper_left else attn_mask._materialize(query.device),
+        dropout_p=dropout_p,
+        is_causal=upper_left,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
+
+
 def is_finite(scores: Any) -> Any:
     """The end of create_mask: where a score_mod does not mask a score."""
     return torch.where(torch.isneginf(scores), False, True)
