@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from tracer_core.aot.scan import Scan, function_of
+from tracer_core.torch_private.names import names
 
 #: Both read a value on the host, which a CUDA graph cannot capture.
-_TAGS = tuple(tag for tag in (getattr(torch.Tag, "cudagraph_unsafe", None),) if tag is not None)
+_TAGS = names("Tag.cudagraph_unsafe")
 
 _LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
 _LIBRARY.define(

@@ -30,7 +30,6 @@ from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 Node = torch.fx.Node
-_DENSE: dict[str, Any] = {"memory_format": torch.contiguous_format}
 
 
 @contextlib.contextmanager
@@ -234,7 +233,7 @@ class _Step:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
                 copies[node].meta = {k: v for k, v in node.meta.items() if k != "val"}
         results = [
-            graph.call_function(torch.clone, (copies[one],), _DENSE)
+            graph.call_function(torch.clone, (copies[one],), _dense())
             for one in output_args(self.target.step)
         ]
         graph.output(tuple(results))
@@ -294,8 +293,12 @@ def _is_pointwise(graph: torch.fx.Graph) -> bool:
     return True
 
 
+def _dense() -> dict[str, Any]:
+    return {"memory_format": torch.contiguous_format}
+
+
 def _clone(graph: torch.fx.Graph, node: Node) -> Node:
-    return graph.call_function(aten.clone.default, (node,), _DENSE)
+    return graph.call_function(aten.clone.default, (node,), _dense())
 
 
 def _program(graph: torch.fx.Graph) -> str:
