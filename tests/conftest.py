@@ -62,6 +62,9 @@ inductor/test_changing_numbers conformance/test_writing_a_backend cudagraphs/tes
 distributed/test_agreement triton_kernels/test_offline conformance/test_kit tracer/test_data_sizes
 inductor/test_operators opinfo/test_found inductor/test_slices core/test_fullgraph_and_folders
 tracer/test_training_optimizers inductor/test_dropout inductor/test_scatter_scan
+inductor_runtime/test_compilers inductor/test_scan_loops inductor/test_branches core/test_store
+triton_kernels/test_flex_attention_backward inductor/test_flex_attention core/test_doctor
+tracer/test_torch_attention tracer/test_tensor_subclasses tracer/test_nested_tensors
 """.split()
 
 
