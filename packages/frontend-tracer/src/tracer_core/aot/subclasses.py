@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
@@ -156,7 +155,7 @@ class _Join(torch.autograd.Function):
         return leaf.recipe.together(iter([one.detach() for one in plain]))
 
     @staticmethod
-    @once_differentiable
+    @torch_private.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         return (None, None, *ctx.leaf.parts_of(gradient), *[None] * ctx.others)
 
@@ -171,7 +170,7 @@ class _Split(torch.autograd.Function):
         return tuple(one.detach() for one in parts)
 
     @staticmethod
-    @once_differentiable
+    @torch_private.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         pairs = zip(ctx.fixed, tangents, strict=True)
         return None, ctx.recipe.together(tangent if one is None else one for one, tangent in pairs)
@@ -188,7 +187,7 @@ class _Apart(torch.autograd.Function):
         return tuple(one for leaf, value in pairs for one in leaf.carriers(value))
 
     @staticmethod
-    @once_differentiable
+    @torch_private.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         given, made = list(gradients), []
         for leaf in ctx.leaves:
@@ -206,7 +205,7 @@ class _Together(torch.autograd.Function):
         return recipe.together(iter([one.detach() for one in parts]))
 
     @staticmethod
-    @once_differentiable
+    @torch_private.once_differentiable
     def backward(ctx: Any, tangent: Any) -> Any:
         if not ctx.recipe.fits(tangent):
             raise RuntimeError(

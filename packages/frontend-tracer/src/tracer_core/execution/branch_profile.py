@@ -17,6 +17,7 @@ from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.dynamic_shapes import Outcome
+from tracer_core.torch_private.names import names
 
 use_own_builtins(globals())
 
@@ -83,7 +84,7 @@ def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcom
     left, right = given
     if left.dtype != right.dtype or left.shape != right.shape:
         return None
-    return Outcome(top.code, top.ip, torch.equal(left, right))
+    return Outcome(top.code, top.ip, left.equal(right))
 
 
 def _is_plain(value: Any) -> bool:
@@ -91,4 +92,4 @@ def _is_plain(value: Any) -> bool:
     return plain and value.layout is torch.strided and value.device.type == "cpu"
 
 
-_EQUAL = (torch.equal, torch.Tensor.equal)
+_EQUAL = names("equal Tensor.equal")

@@ -22,6 +22,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.guards.source import Source
+from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import function_modes
 
 #: The largest tensor that is read, in elements, and the most operators of a reading.
@@ -237,7 +238,7 @@ _METHODS = (
 _TEXTS: dict[Any, str] = {
     **{getattr(operator, name): f"operator.{name}" for name in _PYTHON},
     **{getattr(torch, name): f"torch.{name}" for name in _OPERATORS if hasattr(torch, name)},
-    torch.Tensor.select: "torch.Tensor.select",
+    **dict.fromkeys(names("Tensor.select"), "torch.Tensor.select"),
 }
 
 

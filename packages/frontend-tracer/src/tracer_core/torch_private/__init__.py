@@ -31,6 +31,7 @@ from tracer_core.torch_private.autograd import (
     is_freed,
     is_out_of_memory,
     let_go_of_saved_tensors,
+    once_differentiable,
     saved_tensors_unseen,
 )
 from tracer_core.torch_private.capturing import (

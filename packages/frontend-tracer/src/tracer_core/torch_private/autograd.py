@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.torch_private.names import name
+from tracer_core.torch_private.names import name, names
 
 
 @contextlib.contextmanager
@@ -24,6 +24,26 @@ def grad_mode_without_graph() -> Iterator[None]:
 _creation_of = name("_C._autograd._get_creation_meta")
 _set_creation = name("_C._autograd._set_creation_meta")
 _CREATIONS = name("_C._autograd.CreationMeta")
+
+
+_ONCE = names("autograd.function.once_differentiable")
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the backward of an autograd.Function that has no derivative itself: asking for one
+    raises."""
+    if _ONCE:
+        decorated: Callable[..., Any] = _ONCE[0](backward)
+        return decorated
+
+    def run(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a gradient is to be differentiated that this torch cannot refuse later"
+            )
+        return backward(ctx, *gradients)
+
+    return run
 
 
 def creation(view: torch.Tensor) -> str:
