@@ -16,10 +16,13 @@ import logging
 import re
 import types
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+
+import tracer_core
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _PLAIN = (
@@ -178,7 +181,13 @@ def _tensor(d: _Describer, path: str, obj: torch.Tensor) -> Parts:
     return [*parts, *[(f".{k}", v) for k, v in obj.__dict__.items()]]
 
 
+_LIBRARIES = tuple(str(Path(one.__file__).parent) for one in (torch, tracer_core))
+
+
 def _function(d: _Describer, path: str, obj: types.FunctionType) -> Parts:
+    if obj.__code__.co_filename.startswith(_LIBRARIES):  # torch's, or one that does the same
+        d.lines.append(f"{path} runs {obj.__qualname__}")
+        return []
     d.lines.append(f"{path} runs {obj.__qualname__}:{obj.__code__.co_firstlineno}")
     parts: list[tuple[str, Any]] = [
         (".__defaults__", obj.__defaults__),

@@ -130,7 +130,7 @@ def facts(value: torch.Tensor) -> list[Any]:
     return [tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad]
 
 
-def alike(want: Any, got: Any, rel: float = 1e-5, least: float = 1e-6) -> None:
+def alike(want: Any, got: Any, rel: float = 1e-4, least: float = 1e-6) -> None:
     want, got = described(want), described(got)
     flat, other = pytree.tree_leaves(want), pytree.tree_leaves(got)
     assert len(flat) == len(other), (want, got)

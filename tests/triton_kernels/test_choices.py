@@ -22,7 +22,8 @@ DEVICE = torch.device("cuda", 0)
 def times(monkeypatch, tmp_path):
     found = {}
     monkeypatch.setattr(measurement, "_times", lambda ways: dict(found))
-    monkeypatch.setattr(measurement, "_file", lambda key, device: tmp_path / f"{key}.json")
+    monkeypatch.setattr(measurement, "_name", lambda key, device: key)
+    monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     return found
 
@@ -45,12 +46,15 @@ def test_measured_once(times, tmp_path):
     assert chosen() == "b"
     times.update({"a": 0.1})
     assert chosen() == "b" and chosen("other") == "a"
-    assert json.loads((tmp_path / "work.json").read_text())["what"] == "some work"
+    assert json.loads(measurement._CHOICES.read("work"))["what"] == "some work"
 
 
 def test_a_damaged_file_is_measured_again(times, tmp_path):
     times.update({"a": 1.0})
-    (tmp_path / "work.json").write_text("{")
+    for text in (b"{", b"[]", b"{}"):
+        measurement._CHOICES.write("work", text)
+        assert chosen() == "a" and chosen() == "a"
+    (tmp_path / "triton-choices" / "work").write_bytes(b"damaged")
     assert chosen() == "a" and chosen() == "a"
 
 

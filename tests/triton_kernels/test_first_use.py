@@ -148,12 +148,14 @@ def test_a_cache_folder_that_cannot_be_written_to(machine, tmp_path, monkeypatch
     assert "compiled again in each process (no disk cache" in caplog.text
     assert os.path.isdir(os.environ["TRITON_CACHE_DIR"])
     # What max-autotune measures is not kept, and nothing fails.
-    file = measurement._file("key", CUDA)
     assert measurement.stored("key", CUDA) is None
     measurement.keep("key", CUDA, {"chosen": "a"})
-    assert measurement.stored("key", CUDA) == "a"
-    os.unlink(file)
-    monkeypatch.setattr(measurement, "_file", lambda key, device: tmp_path / "nowhere" / "a.json")
+    assert measurement.stored("key", CUDA) == "a"  # in the temporary folder of this process
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tracer_core.storage.store.os.replace", full)
     measurement.keep("key", CUDA, {"chosen": "a"})
     assert "not stored, and measured again" in caplog.text
 

@@ -35,6 +35,7 @@ from tracer_core.fx_capture.graph_breaks import (
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.unbacked import ASSERTIONS
 from tracer_core.guards.own_reference import OwnReference
+from tracer_core.natives.effects import add_rows_of_imported
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
@@ -95,6 +96,7 @@ def capture(
     is_compiling() says True.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
+    add_rows_of_imported()
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()

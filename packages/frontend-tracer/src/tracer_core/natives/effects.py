@@ -7,10 +7,13 @@ assumed to be pure.
 from __future__ import annotations
 
 import enum
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from tracer_core.torch_private.names import names
 
 
 class EffectKind(enum.Enum):
@@ -80,6 +83,27 @@ def special(*callables: Any, whole: bool = False) -> Callable[[_Handler], _Handl
 def special_each(*callables: Any) -> Callable[[_Handler], _Handler]:
     """Registers ``handler(tracer, function, *args, **kwargs) -> value``. function: the row's."""
     return special_rows({function: (function,) for function in callables})
+
+
+#: Module -> names of its callables -> handler: rows that are added when the module is imported.
+_LATER: dict[str, dict[str, Callable[..., Any]]] = {}
+
+
+def special_each_of(module: str, *paths: str) -> Callable[[_Handler], _Handler]:
+    """Like `special_each`, for callables of a module that is too heavy to be imported."""
+
+    def register(handler: _Handler) -> _Handler:
+        _LATER.setdefault(module, {}).update(dict.fromkeys(paths, handler))
+        return handler
+
+    return register
+
+
+def add_rows_of_imported() -> None:
+    """Adds the rows of modules that were imported since."""
+    for module in [one for one in _LATER if one in sys.modules]:
+        for path, handler in _LATER.pop(module).items():
+            special_each(*names(f"{module.removeprefix('torch.')}.{path}"))(handler)
 
 
 #: type of a callable object, or code of a Python function -> handler(tracer, callable, args,

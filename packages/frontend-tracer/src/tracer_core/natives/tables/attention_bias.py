@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import special_each
-from tracer_core.torch_private.names import names
+from tracer_core.natives.effects import special_each_of
 from tracer_core.trace.tracer import Tracer
 
 
-@special_each(*names("nn.attention.bias.CausalBias._dispatch"))
+@special_each_of("torch.nn.attention.bias", "CausalBias._dispatch")
 def dispatch(tracer: Tracer, function: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
     """Leaves out, on the CPU, the question which of the GPU's kernels takes the call: none does."""
     if tracer.recorder.as_fake(query).device.type == "cpu":

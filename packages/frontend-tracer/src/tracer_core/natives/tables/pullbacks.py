@@ -110,6 +110,7 @@ class OutsidePullback(Outside):
         def vjp_fn(*cotangents: Any, **options: Any) -> Any:
             return torch.func.vjp(run, *primals, has_aux=self.has_aux)[1](*cotangents, **options)
 
+        vjp_fn.__qualname__ = "_vjp_with_argnums.<locals>.wrapper"
         return vjp_fn
 
 
@@ -119,6 +120,7 @@ class OutsidePushforward(Outside):
             constants = pytree.tree_map(torch.Tensor.detach, primals)
             return torch.func.jvp(run, constants, tangents)[1]
 
+        jvp_fn.__qualname__ = "linearize.<locals>.jvp_fn"
         return jvp_fn
 
 

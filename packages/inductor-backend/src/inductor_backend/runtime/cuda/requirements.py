@@ -116,7 +116,9 @@ def keep_triton_files_here() -> None:
     folder, problem = private_folder("triton")
     os.environ["TRITON_CACHE_DIR"] = str(folder)
     if problem is not None:
-        logger().warning("Triton's kernels are compiled again in each process (%s)", problem)
+        logger().warning(
+            "Triton's kernels are compiled again in each process (no disk cache: %s)", problem
+        )
 
 
 def _dotted(version: tuple[int, ...]) -> str:
