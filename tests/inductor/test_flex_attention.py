@@ -16,6 +16,11 @@ BATCH, HEADS = 2, 4
 BIAS = torch.randn(HEADS, 400)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers():
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def written(monkeypatch):
     """Labels of the kernels that were written."""
@@ -110,7 +115,9 @@ def test_values_and_gradients(written, score_mod, mask_mod, rows, columns, width
     gradients = torch.autograd.grad(finite(found), [q, k, v], weights)
     exact = torch.autograd.grad(finite(wanted), [q, k, v], [one.double() for one in weights])
     for one, other in zip(gradients, exact, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+        # steep scores give large gradients, and small ones that are their differences
+        near = 2e-5 * max(10.0, float(other.abs().max()))
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=near)
     assert written == ["flex_attention", "flex_attention_backward"]
 
 

@@ -33,6 +33,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def same_numbers():
+    torch.manual_seed(0)
+
+
 class Learned(torch.nn.Module):
     """A table by head and distance, a slope by row, a bias by column and a temperature."""
 
