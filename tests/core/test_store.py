@@ -31,6 +31,24 @@ def kept(fresh_cache) -> Store:
     return Store("things", MACHINE)
 
 
+def damaged(whole: bytes, rng: random.Random) -> bytes:
+    """Cut, changed in a bit, with a piece more or less, or something else."""
+    data = bytearray(whole)
+    match rng.randrange(5):
+        case 0:
+            del data[rng.randrange(len(data)) :]
+        case 1:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 2:
+            data += rng.randbytes(rng.randrange(1, 99))
+        case 3:
+            start = rng.randrange(len(data))
+            del data[start : start + rng.randrange(1, 9)]
+        case 4:
+            data = bytearray(rng.randbytes(rng.randrange(2000)))
+    return bytes(data)
+
+
 def file_of(kept: Store, key: str) -> Path:
     return kept.inside(lambda folder: folder.path / key)
 
@@ -76,20 +94,7 @@ def test_damage_of_every_kind_is_noticed(kept):
     whole = path.read_bytes()
     rng = random.Random(5)
     for _ in range(500):
-        data = bytearray(whole)
-        match rng.randrange(5):
-            case 0:
-                del data[rng.randrange(len(data)) :]
-            case 1:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 2:
-                data += rng.randbytes(rng.randrange(1, 99))
-            case 3:
-                start = rng.randrange(len(data))
-                del data[start : start + rng.randrange(1, 9)]
-            case 4:
-                data = bytearray(rng.randbytes(rng.randrange(2000)))
-        path.write_bytes(data)
+        path.write_bytes(damaged(whole, rng))
         assert kept.read("entry") is None
     path.write_bytes(whole)
     assert kept.read("entry") is not None
@@ -359,18 +364,7 @@ def test_damaged_saved_files_are_told_as_such(saved):
     whole = saved.read_bytes()
     rng = random.Random(11)
     for _ in range(200):
-        data = bytearray(whole)
-        match rng.randrange(4):
-            case 0:
-                del data[rng.randrange(len(data)) :]
-            case 1:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 2:
-                start = rng.randrange(len(data))
-                del data[start : start + rng.randrange(1, 99)]
-            case 3:
-                data = bytearray(rng.randbytes(rng.randrange(999)))
-        saved.write_bytes(data)
+        saved.write_bytes(damaged(whole, rng))
         with pytest.raises(StoredError, match=str(saved)):
             loaded(saved)
     saved.write_bytes(whole)

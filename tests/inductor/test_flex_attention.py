@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import tracer_core
 from inductor_backend import device_codegen
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
+from tests.support.attention import attend_by
 from tests.tracer.test_torch_flex_attention import dense, positions
 
 BATCH, HEADS = 2, 4
@@ -68,17 +69,6 @@ def steep(score, b, h, q, kv):
 def whole(score, b, h, q, kv):
     """Integer division and wide positions."""
     return score + ((q * 3_000_000_000 - kv) // 7 % 5) * 0.1
-
-
-def attend_by(score_mod, mask, scale=None):
-    def attend(q, k, v):
-        out, aux = flex_attention(
-            q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=True, scale=scale,
-            return_aux=AuxRequest(lse=True),
-        )  # fmt: skip
-        return out, aux.lse
-
-    return attend
 
 
 def finite(results):

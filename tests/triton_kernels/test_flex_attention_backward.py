@@ -9,13 +9,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 
 import tracer_core
 from inductor_backend.codegen.triton import wrapper
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from tests.support.attention import attend_by
 from tests.tracer.test_torch_flex_attention import dense, positions
 from tests.triton_kernels.test_flex_attention import (
     HEADS,
@@ -52,17 +53,6 @@ class Learned(torch.nn.Module):
     def forward(self, score, b, h, q, kv):
         score = score * self.temperature + self.table[h, q - kv - 1] + self.columns[kv]
         return score - self.slopes[q].exp() * (q - kv).abs() * 0.01 + self.by_head[h]
-
-
-def attending(score_mod, mask, scale=None):
-    def attend(q, k, v):
-        out, aux = flex_attention(
-            q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=True, scale=scale,
-            return_aux=AuxRequest(lse=True),
-        )  # fmt: skip
-        return out, aux.lse
-
-    return attend
 
 
 def differentiated(results, leaves, weights):
@@ -103,7 +93,7 @@ def test_backward(backwards_written, score_mod, mask_mod, rows, columns, width, 
     k, v = (torch.randn(key_batch, 1, columns, width, requires_grad=True) for _ in range(2))
     leaves = [q, k, v, *(score_mod.parameters() if isinstance(score_mod, Learned) else ())]
     with interpreted():
-        attend = attending(score_mod, mask)
+        attend = attend_by(score_mod, mask)
         compiled = tracer_core.compile(attend, backend="inductor", fullgraph=True)
         found = compiled(q, k, v)
         weights = [torch.randn_like(one) for one in found]
@@ -124,7 +114,7 @@ def test_backward_in_16_bits(backwards_written, dtype):
     given = [torch.randn(1, heads, 72, 32).to(dtype).requires_grad_() for heads in (HEADS, 1, 1)]
     leaves = [*given, *learned.parameters()]
     with interpreted():
-        compiled = tracer_core.compile(attending(learned, mask, 0.2), backend="inductor")
+        compiled = tracer_core.compile(attend_by(learned, mask, 0.2), backend="inductor")
         found = compiled(*given)
         weights = [torch.randn_like(one) for one in found]
         gradients = differentiated(found, leaves, weights)
@@ -144,7 +134,7 @@ def test_backward_of_what_requires_grad(backwards_written):
     for needed, kernels in ((0, 1), (1, 1), (2, 1)):
         given = [torch.randn(1, HEADS, 64, 16, requires_grad=k == needed) for k in range(3)]
         with interpreted():
-            out, _ = tracer_core.compile(attending(None, mask), backend="inductor")(*given)
+            out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*given)
             (found,) = torch.autograd.grad(out.sum(), given[needed])
         (one,) = backwards_written
         assert len(one) == kernels
@@ -161,7 +151,7 @@ def test_sums_in_a_fixed_order_are_aten_operators(backwards_written):
     torch.use_deterministic_algorithms(True)
     try:
         with interpreted():
-            out, _ = tracer_core.compile(attending(learned, None), backend="inductor")(*given)
+            out, _ = tracer_core.compile(attend_by(learned, None), backend="inductor")(*given)
             found = torch.autograd.grad(out.sum(), learned.table)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -180,7 +170,7 @@ def test_a_walk_ends_with_the_last_position():
     mask = create_block_mask(early, None, None, rows, rows, device="cpu")
     given = [torch.randn(1, 1, rows, 16, requires_grad=True) for _ in range(3)]
     with interpreted():
-        out, _ = tracer_core.compile(attending(None, mask), backend="inductor")(*given)
+        out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*given)
         found = torch.autograd.grad(out.square().sum(), given)
     shape = (1, 1, rows, rows)
     wanted = dense(*given, None, early(*positions(shape)).expand(shape))[0]

@@ -105,13 +105,9 @@ def _compiler(
 ) -> Finding:
     named = os.environ.get(variable, "")
     for command in compilers(named, candidates, language):
-        if not command.found:
-            continue
-        words = [*command.words, "--version"]
-        done = _output(words, 30.0, {**os.environ, **command.environment})
-        if done.returncode == 0 and done.stdout.strip():
-            first = done.stdout.strip().splitlines()[0]
-            return Finding(what, "ok", f"{first} ({' '.join(command.words)})")
+        version = command.version()
+        if version is not None:
+            return Finding(what, "ok", f"{version} ({' '.join(command.words)})")
     found = f"{variable}={named!r} does not run" if named else "none"
     return Finding(what, "problem", found, advice)
 
@@ -167,7 +163,7 @@ def _backends(smoke: bool) -> Iterator[Finding]:
 
 def _smoke(what: str, origin: str, row: BackendRow) -> Finding:
     command = [sys.executable, "-m", __name__, row.name, row.training, *row.devices]
-    done = _output(command, LIMIT, dict(os.environ))
+    done = _output(command, LIMIT)
     lines = done.stdout.strip().splitlines()
     result = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
     if "seconds" in result:
@@ -177,13 +173,11 @@ def _smoke(what: str, origin: str, row: BackendRow) -> Finding:
     return Finding(what, "problem", f"{origin}: a small network fails", result.get("error", ended))
 
 
-def _output(
-    command: Sequence[str], limit: float, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
+def _output(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-            errors="replace", timeout=limit, check=False, env=environment,
+            errors="replace", timeout=limit, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"it took over {limit:.0f} s")

@@ -6,7 +6,7 @@ plain tensors, and the `Boundary` that runs it. Inside, a node joins the inner t
 input; torch calls the handlers of the subclasses where the graph is lowered, so that the ATen graph
 holds plain operators.
 
-What always holds: gradients are of the wrapper; a second derivative raises, because a wrapper made
+Gradients are of the wrapper; a second derivative raises, because a wrapper made
 of gradients has no history. For each wrapper that requires grad the graph has
 inputs of its own, one for each part of the gradient; two autograd nodes, at the graph's beginning
 and at its end, take wrappers apart and put them together again.

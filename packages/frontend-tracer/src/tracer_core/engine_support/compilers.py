@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,28 @@ class Command:
     linker: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     found: bool = True
+
+    def run(
+        self, words: Sequence[str], *, timeout: float, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program of the compiler, whatever bytes it prints. timeout: seconds. Raises OSError,
+        TimeoutExpired."""
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+            errors="replace", timeout=timeout, check=False,
+            env={**os.environ, **self.environment, **environment},
+        )  # fmt: skip
+
+    def version(self) -> str | None:
+        """Returns the first line of ``--version``, or None if the program is no working compiler."""
+        if not self.found:
+            return None
+        try:
+            done = self.run([*self.words, "--version"], timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        lines = done.stdout.splitlines()
+        return lines[0] if done.returncode == 0 and lines else None
 
 
 def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[Command]:

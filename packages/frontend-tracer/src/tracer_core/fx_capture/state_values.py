@@ -5,8 +5,8 @@ Such a value is known before the graph runs: the few operators that lead to it, 
 tensors themselves, give it again in each call. So a branch on it, or its ``.item()``, is guarded or
 read as a number, and breaks no graph. Tensors that are arguments carry data; they are not read.
 
-In: a tensor of the trace. Out: a `Reading`, or None. What always holds: the operators of a reading
-are pure or write only to copies, and a write of the graph to one of the tensors is among them.
+The operators of a `Reading` are pure or write only to copies; a write of the graph to one of the
+tensors is among them.
 """
 
 from __future__ import annotations

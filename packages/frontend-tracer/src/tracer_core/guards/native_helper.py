@@ -74,12 +74,11 @@ def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
     with folder.scratch() as scratch:
         made = scratch / "out.so"
         command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
-        environment = {**os.environ, **compiler.environment, "TMPDIR": str(scratch)}
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
-        except subprocess.CalledProcessError:
-            demand_room(folder.path)
-            raise
+            done = compiler.run(command, timeout=60, TMPDIR=str(scratch))
         except OSError as error:
             raise subprocess.SubprocessError(f"{compiler.words[0]}: {error}") from error
+        if done.returncode:
+            demand_room(folder.path)
+            done.check_returncode()
         return made.read_bytes()

@@ -45,15 +45,7 @@ _FORWARD: _Table = (
     (4, 256, Tiles(16, 32, 4, 2)),
 )
 #: Of the query's gradient, and of those of key and value. Each fits into the shared memory of an A100.
-_OF_QUERIES: _Table = (
-    (2, 64, Tiles(64, 64, 4, 3)),
-    (2, 128, Tiles(64, 64, 8, 2)),
-    (2, 256, Tiles(32, 32, 4, 2)),
-    (4, 64, Tiles(32, 32, 4, 2)),
-    (4, 128, Tiles(32, 32, 4, 1)),
-    (4, 256, Tiles(16, 16, 4, 1)),
-)
-_OF_KEYS: _Table = (
+_BACKWARD: _Table = (
     (2, 64, Tiles(64, 64, 4, 3)),
     (2, 128, Tiles(64, 64, 8, 2)),
     (2, 256, Tiles(32, 32, 4, 2)),
@@ -96,8 +88,8 @@ def backward_tiles(
 ) -> tuple[Tiles, Tiles] | None:
     """Returns the tiles of the kernel of the query's gradient, and of that of the key's and value's;
     see `forward_tiles`. lengths: queries and keys in the captured call."""
-    queries = _tiles(_OF_QUERIES, "queries", dtype, width, lengths, block_size, options)
-    keys = _tiles(_OF_KEYS, "keys", dtype, width, lengths, block_size, options)
+    queries = _tiles(_BACKWARD, "queries", dtype, width, lengths, block_size, options)
+    keys = _tiles(_BACKWARD, "keys", dtype, width, lengths, block_size, options)
     return None if queries is None or keys is None else (queries, keys)
 
 

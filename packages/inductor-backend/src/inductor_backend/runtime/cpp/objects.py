@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_backend.runtime.cpp.toolchain import Toolchain, processor, run
+from inductor_backend.runtime.cpp.toolchain import Toolchain, processor
 from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, Folder, demand_room
 
 INCLUDE_DIR = Path(__file__).resolve().parents[2] / "codegen" / "cpp"
@@ -195,7 +195,7 @@ def run_compiler(
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = run(words, tools.command, timeout=_COMPILE_SECONDS, TMPDIR=str(scratch))
+        done = tools.command.run(words, timeout=_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"

@@ -12,8 +12,6 @@ import glob
 import hashlib
 import os
 import platform
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +84,7 @@ def _find(cxx: str, search_path: str) -> Toolchain:
     tried = []
     for command in compilers(cxx, CANDIDATES, "c++"):
         name = " ".join(command.words)
-        version = _version(command) if command.found else None
+        version = command.version()
         if version is not None:
             return _toolchain(command, version)
         tried.append(f"{name}: {'does not answer --version' if command.found else 'not found'}")
@@ -98,27 +96,6 @@ def _find(cxx: str, search_path: str) -> Toolchain:
         + "). Install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), "
         "`conda install gxx`, `pip install inductor-backend[cc]`; or set CXX to one.",
     )
-
-
-def _version(command: Command) -> str | None:
-    """Returns the first line of ``--version``, or None if the program is no working compiler."""
-    try:
-        done = run([*command.words, "--version"], command, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.splitlines()
-    return lines[0] if done.returncode == 0 and lines else None
-
-
-def run(
-    words: Sequence[str], command: Command, *, timeout: float, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs a compiler, whatever bytes it prints. Raises OSError, TimeoutExpired."""
-    return subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
-        timeout=timeout, check=False,
-        env={**os.environ, **command.environment, **environment},
-    )  # fmt: skip
 
 
 def _toolchain(command: Command, version: str) -> Toolchain:
