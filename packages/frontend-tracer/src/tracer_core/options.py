@@ -23,7 +23,8 @@ class CompileConfig:
 
     backend: resolved. options: an instance of the backend's options dataclass, or None. dynamic:
     None means static first, then symbolic for sizes that changed. native_if_faster: a settled
-    function whose compiled calls are slower than eager ones runs in eager mode.
+    function whose compiled calls are slower than eager ones runs in eager mode. when: "now", or
+    "background": graphs run eagerly until they are compiled on another thread.
     """
 
     backend: Backend
@@ -33,6 +34,7 @@ class CompileConfig:
     dynamic: bool | None = None
     recompile_limit: int = 8
     native_if_faster: bool = False
+    when: str = "now"
 
 
 @dataclass(frozen=True, slots=True)

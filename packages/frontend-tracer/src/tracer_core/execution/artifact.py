@@ -58,7 +58,7 @@ class StoreReport:
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
     """Writes every cache entry that `compiled` (returned by `tracer_core.compile`) has captured so
-    far.
+    far; waits for those that are compiled in the background.
 
     Replaces the file atomically. Raises StoredError if `compiled` is not a compiled object or its
     backend cannot serialize.
@@ -69,6 +69,8 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
         raise StoredError(
             f"backend {backend.name!r} does not offer serialize, so nothing can be stored"
         )
+    for compilation in function.compilations:
+        compilation.wait()
     entries, left_out = [], []
     for key, segment in [*function._starts.items(), *function._segments.items()]:
         for record in function.records:
@@ -189,6 +191,8 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
 def _graph(record: Captured, function: CompiledFunction) -> Any:
     if record.runner is None:
         return None
+    if record.pending is not None:
+        raise NotPortable("it could not be compiled")
     parts, fallback = record.runner.artifacts, record.runner.fallback
     if parts is None:
         several = (

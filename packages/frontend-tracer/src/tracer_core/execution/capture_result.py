@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.compiled_graph import CompiledGraph
+from tracer_core.execution.background_entry import Pending
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.own_reference import object_of
@@ -34,7 +35,8 @@ class Captured:
     """One cache entry. attempt(S): its generated function. text: its source. graph: the torch-level
     graph, None if no operator ran. break_: the break that ends the entry, None if it returns.
     shapes and numbers: shapes of input tensors and values of symbolic scalars by source expression.
-    name: of its graph or code region."""
+    name: of its graph or code region. pending: what compiles the graph while it runs eagerly; None
+    where it is compiled."""
 
     attempt: Callable[[Any], Any]
     text: str
@@ -48,6 +50,7 @@ class Captured:
     runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
+    pending: Pending | None = None
 
     @property
     def guards(self) -> tuple[str, ...]:
