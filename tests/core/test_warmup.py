@@ -21,9 +21,9 @@ def gate():
 
 
 def nothing_is_compiled(call):
-    before = compiled_function.n_captures()
+    before = compiled_function.captures_so_far()
     result = call()
-    assert compiled_function.n_captures() == before
+    assert compiled_function.captures_so_far() == before
     return result
 
 

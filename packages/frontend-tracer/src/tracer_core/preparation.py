@@ -85,13 +85,13 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
         bar = stack.enter_context(_shown(show, sum(len(item.inputs) for item in items)))
         for _ in range(_MOST_ROUNDS + rounds):
             known = set(map(id, compiled_function.compilations()))
-            before = compiled_function.n_captures()
+            before = compiled_function.captures_so_far()
             for item in items:
                 item.call_all()
             new = [one for one in compiled_function.compilations() if id(one) not in known]
             _wait(new, bar)
             _raise_failed(new)
-            quiet = quiet + 1 if compiled_function.n_captures() == before else 0
+            quiet = quiet + 1 if compiled_function.captures_so_far() == before else 0
             if quiet >= rounds:
                 return
     raise TracerError(

@@ -111,9 +111,9 @@ def compilations() -> list[Compilation]:
     return [each for one in list(_instances) for each in one.compilations]
 
 
-def n_captures() -> int:
-    """Returns how many captures began, in all compiled functions."""
-    return sum(one.n_captures for one in list(_instances))
+def captures_so_far() -> int:
+    """Returns a number that every capture of any compiled function increases."""
+    return _traced
 
 
 def reset() -> None:
@@ -736,10 +736,10 @@ class CompiledFunction:
         function, region = weakref.ref(self), weakref.ref(segment)
 
         def alive() -> tuple[CompiledFunction, GuardedCache]:
-            found = function(), region()
-            if found[0] is None or found[1] is None:
+            owner, place = function(), region()
+            if owner is None or place is None:
                 raise Dropped
-            return found
+            return owner, place
 
         def work() -> Callable[[], None]:
             alive()
@@ -824,8 +824,8 @@ class CompiledFunction:
     def drop_waiting(self) -> None:
         """Drops the entries whose graphs are not compiled yet."""
         waiting = [one for one in self.records if one.pending is not None]
-        for one in self.compilations:
-            one.drop()
+        for compilation in self.compilations:
+            compilation.drop()
         for segment in (*self._starts.values(), *self._segments.values()):
             for one in waiting:
                 segment.remove(one.attempt)

@@ -230,9 +230,11 @@ class GuardedCache:
         with _CHANGING:
             if old not in self.entries:
                 return False
-            for holder in (self, *self._roots.values()):
-                attempts = holder.entries if isinstance(holder, GuardedCache) else holder.attempts
+            roots = list(self._roots.values())
+            for attempts in (self.entries, *(root.attempts for root in roots)):
                 attempts[:] = [new if one is old else one for one in attempts]
+            holders: tuple[GuardedCache | Root, ...] = (self, *roots)
+            for holder in holders:
                 if isinstance(holder.hot, Closed):
                     holder.hot.replace(old, new)
                 elif holder.hot is old:
