@@ -56,6 +56,7 @@ from tracer_core.options import CompileConfig
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
+from tracer_core.storage.fleet import fleet
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -140,6 +141,7 @@ def compile(
     if disable:
         return model
     logs.configure()
+    fleet()  # connects beside what follows; a wrong setting is an error here
     _say_what_is_untested()
     config = validation.build_config(
         backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when

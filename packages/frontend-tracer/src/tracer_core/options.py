@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.errors import OptionError
@@ -45,7 +45,9 @@ class Environment:
     None. cache_dir: TRACER_CACHE_DIR. cache_limit: bytes of TRACER_CACHE_LIMIT. strict:
     TRACER_STRICT. check: TRACER_CHECK (verify every IR).
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
-    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster).
+    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). store: the URL of
+    TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout (seconds):
+    TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
     """
 
     logs: frozenset[str]
@@ -56,6 +58,10 @@ class Environment:
     check: bool
     python_guards: bool = False
     always_compiled: bool = False
+    store: str = ""
+    store_key: str = field(default="", repr=False)
+    store_key_file: str = ""
+    store_timeout: float = 0.2
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -66,6 +72,16 @@ def _bytes(variable: str, text: str) -> int:
     if found is None:
         raise OptionError(f"{variable}={text!r}: a size in bytes, or such as 500MB or 2GB")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _seconds(variable: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise OptionError(f"{variable}={text!r}: seconds, such as 0.2")
+    return seconds
 
 
 def env() -> Environment:
@@ -82,4 +98,8 @@ def env() -> Environment:
         check=get("TRACER_CHECK", "") not in ("", "0"),
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
+        store=get("TRACER_STORE", ""),
+        store_key=get("TRACER_STORE_KEY", ""),
+        store_key_file=get("TRACER_STORE_KEY_FILE", ""),
+        store_timeout=_seconds("TRACER_STORE_TIMEOUT", get("TRACER_STORE_TIMEOUT") or "0.2"),
     )
