@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -248,6 +249,24 @@ def test_a_graph_that_cannot_be_compiled_goes_on_eagerly_and_says_so(gate, monke
     assert "no such instruction" in row.text
 
 
+def test_a_backend_that_interrupts_ends_nothing_else(gate, monkeypatch):
+    monkeypatch.delenv("TRACER_STRICT")
+
+    def interrupting(graph):
+        raise KeyboardInterrupt
+
+    gate.change = interrupting
+    fast, x = compiled(twice, gate, dynamic=False), torch.randn(3)
+    fast(x)
+    (found,) = passed(gate, fast)
+    assert found.state == "failed" and "KeyboardInterrupt" in found.detail
+    gate.change = lambda graph: None
+    other = compiled(twice, gate)
+    other(x)
+    assert [one.state for one in passed(gate, other)] == ["compiled"]
+    assert torch.equal(other(x), twice(x)) and gate.runs
+
+
 def test_fullgraph_raises_the_error_at_the_next_calls_that_it_concerns(gate, monkeypatch):
     monkeypatch.delenv("TRACER_STRICT")
     gate.change = refusing
@@ -385,6 +404,23 @@ def test_inductor_s_results_are_those_of_a_call_that_waits():
     assert tracer_core.progress(later, wait=120).is_done
     for a, b in zip(later(x, y), now(x, y), strict=True):
         assert torch.equal(a, b) and a.stride() == b.stride()
+
+
+def test_eager_mode_is_not_compared_before_the_graph_is_compiled(monkeypatch):
+    """What runs meanwhile is slower than eager mode, which says nothing of what is being compiled."""
+    monkeypatch.delenv("TRACER_STRICT")
+    gate = Gate()
+    gate.backend = dataclasses.replace(gate.backend, fuses=True)
+    fast, x = compiled(twice, gate), torch.randn(3)
+    with torch.no_grad():
+        for _ in range(200):
+            fast(x)
+        function = tracer_core.markers.compiled(fast).function
+        assert function.verdicts == []
+        passed(gate, fast)
+        for _ in range(200):
+            fast(x)
+    assert len(function.verdicts) >= 1 and gate.runs
 
 
 @pytest.mark.parametrize(("setting", "said"), [

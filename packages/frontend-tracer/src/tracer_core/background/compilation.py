@@ -46,7 +46,7 @@ class Compilation:
         self._done = threading.Event()
 
     def start(
-        self, work: Callable[[], Callable[[], None]], failed: Callable[[Exception], bool]
+        self, work: Callable[[], Callable[[], None]], failed: Callable[[BaseException], bool]
     ) -> None:
         """Has a background thread do `work`, and then what it returns, which puts the result in
         place. Both may raise `Dropped`; `failed` gets any other error, and returns whether it is
@@ -63,7 +63,7 @@ class Compilation:
                 end = COMPILED
             except Dropped:
                 pass
-            except Exception as error:
+            except BaseException as error:  # whatever a backend raises: no caller would get it
                 if not worker.is_ending() and failed(error):  # the end stops the compilers
                     self.error, end = error, FAILED
             finally:

@@ -75,14 +75,19 @@ def _fill() -> None:
 
 
 def _work() -> None:
-    while True:
+    try:
+        while True:
+            with _lock:
+                if not _jobs or len(_threads) > _limit or is_ending():
+                    _threads.discard(threading.current_thread())
+                    return
+                job = _jobs.popleft()
+            with _yielding():
+                job()
+    finally:  # a job that raises, against the rule, ends its thread alone
         with _lock:
-            if not _jobs or len(_threads) > _limit or is_ending():
-                _threads.discard(threading.current_thread())
-                return
-            job = _jobs.popleft()
-        with _yielding():
-            job()
+            _threads.discard(threading.current_thread())
+            _fill()
 
 
 @contextlib.contextmanager

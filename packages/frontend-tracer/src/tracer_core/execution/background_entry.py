@@ -118,7 +118,7 @@ class Pending:
         scope = {**self.scope, **own, "graph": compiled.run}
         return Made(define("attempt", text, scope, self.name), text, own, tuple(added))
 
-    def raising(self, text: str, error: Exception) -> Callable[[Any], Any]:
+    def raising(self, text: str, error: BaseException) -> Callable[[Any], Any]:
         """Returns the entry with this text whose graph raises an error."""
 
         def run(inputs: list[Any]) -> Any:

@@ -149,8 +149,8 @@ class CompiledFunction:
         #: arguments, and for calls with keyword arguments by the key of `_starts`.
         self._positional: dict[int, Region] = {}
         self._named: dict[Any, Region] = {}
-        #: How many captures began.
-        self.n_captures = 0
+        #: How many captures began; these and the compiled graphs that came later.
+        self.n_captures = self.n_changes = 0
         #: Calls without a capture before the next comparison with eager mode; comparisons made.
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
@@ -218,8 +218,6 @@ class CompiledFunction:
         compiled."""
         if not self.config.native_if_faster or self._must_compile() or env().always_compiled:
             return region
-        if not all(one.is_done for one in self.compilations):  # the last one begins it
-            return region
         return TimedRegion(self, key, region, self._wait)
 
     def may_measure(self) -> bool:
@@ -229,6 +227,10 @@ class CompiledFunction:
         return not torch.cuda.is_initialized() and not (
             world and torch.distributed.get_world_size() > 1
         )
+
+    def is_waiting(self) -> bool:
+        """Returns whether graphs run eagerly until they are compiled in the background."""
+        return not all(one.is_done for one in self.compilations)
 
     def is_broken(self) -> bool:
         """Returns whether there are graph breaks in the function."""
@@ -667,6 +669,7 @@ class CompiledFunction:
             return None
         _traced += 1
         self.n_captures += 1
+        self.n_changes += 1
         try:
             return self._entry(segment, start, state)
         finally:
@@ -752,7 +755,7 @@ class CompiledFunction:
 
             return put
 
-        def failed(error: Exception) -> bool:
+        def failed(error: BaseException) -> bool:
             owner, place = function(), region()
             if owner is None or place is None:
                 return False
@@ -777,6 +780,7 @@ class CompiledFunction:
         made = pending.entry(record.text, compiled)
         if not segment.replace(record.attempt, made.attempt):
             raise Dropped
+        self.n_changes += 1
         self._replace_record(record, replace(
             record, attempt=made.attempt, text=made.text, runner=compiled, pending=None,
             constants={**record.constants, **made.own},
@@ -785,7 +789,7 @@ class CompiledFunction:
         self._compare_again()
 
     def _not_compiled(
-        self, segment: GuardedCache, record: Captured, pending: Pending, error: Exception
+        self, segment: GuardedCache, record: Captured, pending: Pending, error: BaseException
     ) -> bool:
         """Does what follows from a graph that cannot be compiled: with symbols it is captured again
         with constants, as where a call waits for it; else it goes on eagerly, or where nothing may
@@ -802,7 +806,7 @@ class CompiledFunction:
             logger().warning("%s: %s are taken as constants, because %s", place, what, error)
             return False
         if self._must_compile():
-            told: Exception = error
+            told = error
             if not isinstance(error, TracerError):
                 told = self._not_captured(f"internal error: {error!r}")
                 told.__cause__ = error

@@ -84,12 +84,16 @@ class Region(Protocol):
 
 
 class Host(Protocol):
-    """The compiled function that a comparison belongs to. n_captures: how many captures began."""
+    """The compiled function that a comparison belongs to. n_changes: how many captures began, and
+    how many graphs were compiled since their capture."""
 
-    n_captures: int
+    n_changes: int
 
     def may_measure(self) -> bool:
         """Returns whether the two ways may take turns in this process."""
+
+    def is_waiting(self) -> bool:
+        """Returns whether graphs run eagerly until they are compiled in the background."""
 
     def is_broken(self) -> bool:
         """Returns whether there are graph breaks in the function."""
@@ -139,7 +143,7 @@ class TimedRegion:
         self._host, self._key, self._region, self._wait = host, key, region, wait
         self._eager, self._whole = host.eager(key), host.whole(key, region)
         self._used, self._is_long, self._clock = 0.0, 0, clock
-        self._captures = host.n_captures
+        self._captures = host.n_changes
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -156,8 +160,8 @@ class TimedRegion:
 
     def run(self, state: Any) -> Any:
         """Returns the result of the call, or MISS."""
-        if self._host.n_captures != self._captures:
-            self._captures = self._host.n_captures
+        if self._host.n_changes != self._captures:
+            self._captures = self._host.n_changes
             self._begin_anew()
         if self._left > 0:
             self._left -= 1
@@ -180,6 +184,9 @@ class TimedRegion:
         global _current
         if not self._host.may_measure():
             self._host.put(self._key, self, self._region)
+            return False
+        if self._host.is_waiting():
+            self._left = SETTLED
             return False
         other = _current() if _current is not None else None
         if other is not None and other is not self and clock() - other._used < IDLE:

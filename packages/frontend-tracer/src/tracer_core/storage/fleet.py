@@ -263,15 +263,14 @@ class Fleet:
     def finish(self, seconds: float) -> None:
         """Waits as `wait` does, as long as each entry is written within the time limit."""
         end, before = time.monotonic() + seconds, -1
+
+        def goes_on() -> bool:
+            return self._waiting < before or self._state in ("resting", "off")
+
         while before != self._waiting and time.monotonic() < end:
             before = self._waiting
             with self._lock:
-                self._written_all.wait_for(
-                    lambda before=before: (
-                        self._waiting < before or self._state in ("resting", "off")
-                    ),
-                    self.limit,
-                )
+                self._written_all.wait_for(goes_on, self.limit)
 
     def look(self) -> Look:
         """Writes an entry and reads it, for `tracer-core doctor`."""
