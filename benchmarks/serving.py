@@ -87,7 +87,7 @@ def _line(row: dict[str, Any]) -> list[str]:
 GRID = harness.Grid(
     "serving",
     __doc__,
-    {"models": ("bert_128", "resnet18_224"), "ways": WAYS, "loads": ("full", "half")},
+    {"models": ("bert_12", "resnet18_64", "bert_128", "resnet18_224"), "ways": WAYS, "loads": ("full", "half")},
     measure,
     ("first result s", "longest s", "longest later ms", "settled after s", "settled ms", "eager ms",
      "requests"),

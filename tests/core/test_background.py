@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -480,10 +482,11 @@ assert torch.equal(fast(x), twice(x))
 """
 
 
-def run(text):
+def run(text, **environment):
     return subprocess.run(
-        [sys.executable, "-c", CHILD + text], capture_output=True, text=True, timeout=120
-    )
+        [sys.executable, "-c", CHILD + text], capture_output=True, text=True, timeout=120,
+        env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def test_a_forked_child_compiles_for_itself():
@@ -514,3 +517,23 @@ print("end")
 sys.exit(3)
 """)
     assert (done.returncode, done.stdout, done.stderr) == (3, "end\n", "")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_compiler_that_takes_long_holds_up_no_end(tmp_path):
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *-o*) sleep 100;; *) exec g++ "$@";; esac\n')
+    compiler.chmod(0o755)
+    begin = time.monotonic()
+    done = run("""
+opened.set()
+other = tracer_core.compile(lambda x: torch.cos(x) + x, when="background")
+other(x)
+while not any(one.stage == "inductor_build" for one in tracer_core.progress(other)):
+    time.sleep(0.05)
+time.sleep(1)
+print("end")
+sys.exit(3)
+""", CXX=str(compiler), TRACER_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "end\n", "")
+    assert time.monotonic() - begin < 90

@@ -6,10 +6,12 @@ machines where no compiler can be installed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +79,7 @@ def _run_behind(
     end = time.monotonic() + timeout
     with subprocess.Popen(
         program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        encoding="utf-8", errors="replace", env=environment,
+        encoding="utf-8", errors="replace", env=environment, start_new_session=True,
     ) as process:  # fmt: skip
         while True:
             try:
@@ -85,7 +87,8 @@ def _run_behind(
                 return subprocess.CompletedProcess(program, process.returncode, out, err)
             except subprocess.TimeoutExpired:
                 if is_ending() or time.monotonic() > end:
-                    process.kill()
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
                     process.communicate()
                     if is_ending():
                         raise OSError("the program ends") from None
