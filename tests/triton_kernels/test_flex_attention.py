@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 import tracer_core
 from inductor_backend.codegen.triton import wrapper
-from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.tracer.test_torch_flex_attention import dense, positions
@@ -90,8 +90,8 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
     written = []
     monkeypatch.setattr(
         wrapper,
-        "forward_kernel",
-        lambda *given: written.append(forward_kernel(*given)) or written[-1],
+        "forward_kernels",
+        lambda *given: written.append(forward_kernels(*given)) or written[-1],
     )
     with interpreted():
         out, lse = tracer_core.compile(attend, backend="inductor", fullgraph=True)(q, k, v)

@@ -54,6 +54,12 @@ _BACKWARD: _Table = (
     (4, 256, Tiles(16, 16, 4, 1)),
 )
 
+#: Programs that a GPU should have (an H100 has 132 processors, each of which takes several), and the
+#: fewest tiles of keys for which a walk is worth a program.
+_PROGRAMS, _LEAST_TILES = 512, 4
+#: The most programs that share a walk.
+_MOST_SPLITS = 64
+
 #: Options of a call (`kernel_options`) that choose the tiles: rows, columns, warps and stages.
 _OPTIONS = {
     "forward": ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"),
@@ -77,6 +83,13 @@ def forward_tiles(
     """Returns the tiles of the forward kernel, None where blocks of the BlockMask are not whole
     multiples of any. width: of the wider head. rows: queries in the captured call."""
     return _tiles(_FORWARD, "forward", dtype, width, (rows, _MANY), block_size, options)
+
+
+def forward_splits(programs: int, columns: int, tiles: Tiles) -> int:
+    """Returns how many programs share a walk over keys: a power of two, 1 where there are blocks of
+    rows enough. programs: blocks of rows of all heads. columns: keys in the captured call."""
+    most = min(_PROGRAMS // max(programs, 1), columns // (_LEAST_TILES * tiles.columns))
+    return 1 << (min(most, _MOST_SPLITS).bit_length() - 1) if most > 1 else 1
 
 
 def backward_tiles(
