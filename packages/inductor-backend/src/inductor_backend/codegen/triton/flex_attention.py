@@ -136,9 +136,7 @@ class _Forward(ScoresWriter):
         return self.kernel(((self.rows, 1), (self.batch * self.heads, 1)))
 
 
-def forward_kernels(
-    call: Call, sizes: SizeVars
-) -> tuple[list[TritonKernel], Mapping[str, Layout]]:
+def forward_kernels(call: Call, sizes: SizeVars) -> tuple[list[TritonKernel], Mapping[str, Layout]]:
     """Returns the kernels of a call of the forward operator, and the float32 tensors that they need
     besides."""
     query = call.layout("query")

@@ -105,16 +105,31 @@ class ScoresWriter:
         if self.splits > 1:
             line(f"split = pid % {self.splits}")
             line(f"pid = pid // {self.splits}")
-        line(f"blocks = tl.cdiv({self.size(self.rows)}, ROWS)")
-        line("start = (pid % blocks) * ROWS")
-        line(f"h = (pid // blocks) % {self.size(self.heads)}")
-        line(f"b = pid // (blocks * {self.size(self.heads)})")
+        self.place("h", "b", self.heads, (self.rows, "ROWS"), last_first=True)
         shared = self.heads // self.key_heads
         line(f"shared = h // {shared}" if shared > 1 else "shared = h")
         self.ranges()
         line("rows = start + in_rows")
         if self.row_ok:
             line(f"row_ok = rows < {self.size(self.rows)}")
+
+    def place(
+        self, head: str, batch: str, heads: Expr, along: tuple[Expr, str], last_first: bool = False
+    ) -> None:
+        """Writes which head of which batch the program `pid` computes, and where its tile begins.
+        along: positions and the length of a tile. last_first: the last tile has the longest walk in
+        a causal mask. With listed blocks, whose walks differ, the longest of all heads come first; else
+        the tiles of one head, which share its keys in the cache, run together."""
+        line, count, (positions, length) = self.line, self.size(heads), along
+        line(f"blocks = tl.cdiv({self.size(positions)}, {length})")
+        line(f"{batch} = pid // (blocks * {count})")
+        if not self.flex.pairs:
+            line(f"start = (pid % blocks) * {length}")
+            line(f"{head} = (pid // blocks) % {count}")
+            return
+        line(f"{head} = pid % {count}")
+        line(f"tile = (pid // {count}) % blocks")
+        line(f"start = {'(blocks - 1 - tile)' if last_first else 'tile'} * {length}")
 
     def start(self, name: str, texts: Sequence[str]) -> str:
         """Returns a pointer to an element of a tensor, by the texts of the first indices; an index of

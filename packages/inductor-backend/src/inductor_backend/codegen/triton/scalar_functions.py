@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.op_table import TRITON_OPS
-from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.common.scalar_functions import FunctionWriter
+from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.triton.addressing import NARROW
 from inductor_backend.codegen.triton.expressions import constant_text
 from inductor_backend.ir.errors import unsupported
