@@ -41,6 +41,7 @@ PLAIN_FUNCTIONS = (
         "eq_spec.<locals>._normalize_type",
         "eq_spec.<locals>._match_normalized_structure",
         "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
+    "torch._dynamo.external_utils.is_compiling",  # asks torch.compiler's
     # marks on tensors, which are attributes of theirs
     *(f"torch._dynamo.decorators.{name}" for name in ("maybe_mark_dynamic", "mark_static_address")),
 )  # fmt: skip
