@@ -200,6 +200,8 @@ class AtenRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if torch_private.any_wrapper(types):
+            if any(map(torch_private.dispatches_in_c, types)):
+                return NotImplemented  # its dispatcher calls operators on what it holds
             with self._functional():
                 return torch_private.handled(func, args, kwargs)
         if self.wraps and not self._inside:

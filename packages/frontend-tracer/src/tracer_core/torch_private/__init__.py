@@ -89,6 +89,15 @@ from tracer_core.torch_private.fakes import (
     to_symbolic_fake,
     wrap_meta,
 )
+from tracer_core.torch_private.dtensors import (
+    LOCAL_PART,
+    described_mesh,
+    described_spec,
+    dispatches_in_c,
+    is_dtensor,
+    is_mesh,
+    is_placement,
+)
 from tracer_core.torch_private.functional_tensors import (
     functional,
     functional_value,

@@ -16,12 +16,13 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.jagged_attention import jagged_attention
-from tracer_core.aot.subclasses import WrapCall, inner_tensor
+from tracer_core.aot.subclasses import PlacedCall, WrapCall, inner_tensor
 from tracer_core.fx_capture.function_traits import name_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
+from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
@@ -69,6 +70,10 @@ class TensorSubclasses(Component):
         self.tracer.entries.guard_lineage(kind)
         dims: Any = None
         if torch_private.has_dispatch(kind):
+            if torch_private.is_dtensor(value):  # whose sizes, of all processes, are in its spec
+                applied(self.tracer, torch_private.described_spec, value)
+                local = self.sources.make(source, "slot", torch_private.LOCAL_PART)
+                self.tracer.shapes.fixed.add(local)
             if jagged:  # guards on its inner tensors tell its sizes
                 dims = (None,) * torch_private.jagged_rank(value)
             else:
@@ -156,6 +161,8 @@ class TensorSubclasses(Component):
         given = self._among(args, kwargs)
         if any(map(torch_private.is_jagged, given)):
             return self._jagged(function, given, args, kwargs)
+        if any(map(torch_private.is_dtensor, given)):
+            return self._distributed(function, given, args, kwargs)
         if self._functions_on():
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
@@ -195,6 +202,47 @@ class TensorSubclasses(Component):
             reason = f"{name_of(function)}: a write to a nested tensor"
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
+
+    def _distributed(
+        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a function on DTensors: torch's dispatcher of their operators runs on the fakes
+        of their local tensors."""
+        if (
+            self.modes
+            or torch_private.transforms_active()
+            or not all(map(torch_private.is_dtensor, given))
+        ):
+            raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs)
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to a DTensor"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
+
+    def placed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
+        placements are constants of the graph."""
+        self.seen = True
+        if self.modes or torch_private.transforms_active():
+            raise Break("tensor_subclass", f"{name_of(function)} in a dispatch mode, or torch.func")
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        for one in leaves:
+            if torch_private.is_mesh(one):
+                if self.provenance.source_of(one) is None:
+                    raise Break("tensor_subclass", "a mesh of processes made in the graph")
+                applied(self.tracer, torch_private.described_mesh, one)
+        tensors = tuple(one for one in leaves if _is_tensor(one))
+        constants = [None if _is_tensor(one) else self.tracer.scalars.concrete(one)
+                     for one in leaves]  # fmt: skip
+        where = tuple(number for number, one in enumerate(leaves) if _is_tensor(one))
+        target = PlacedCall(function, tuple(constants), where, structure)
+        return self.node(target, tensors, {})
 
     def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the call that attends in nested tensors; torch's own where it has a kernel, or
@@ -314,6 +362,8 @@ class TensorSubclasses(Component):
             names, context = torch_private.flattened(value)
             for name in torch_private.JAGGED_PARTS:
                 attributes.getattr(value, name)
+        elif torch_private.is_dtensor(value):  # whose spec is guarded where it is read
+            names, context = torch_private.flattened(value)
         else:
             flatten = attributes.getattr(value, "__tensor_flatten__")
             names, context = self.tracer.calls.call_value(flatten, [], {})

@@ -1,0 +1,98 @@
+"""DTensors: tensors of which each process holds a part, placed on a mesh of processes.
+
+A DTensor consists of its local tensor and its spec: mesh, placements, global sizes and strides.
+torch's dispatcher of their operators is C++ and Python that reads specs and local tensors alone,
+so that it runs on fakes as it is: what it computes and sends is what the local tensors see.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+_API = "torch.distributed.tensor._api"
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
+#: What a DTensor consists of beside its spec.
+LOCAL_PART = "_local_tensor"
+
+
+def is_dtensor(value: Any) -> bool:
+    """Returns whether a value is a DTensor; not one of a subclass."""
+    module = sys.modules.get(_API)
+    return module is not None and type(value) is module.DTensor
+
+
+def dispatches_in_c(kind: type) -> bool:
+    """Returns whether C++ code of torch dispatches the operators of a class: DTensor."""
+    module = sys.modules.get(_API)
+    return module is not None and kind is module.DTensor
+
+
+@functools.cache
+def _placement_types() -> frozenset[type]:
+    module = sys.modules[_PLACEMENTS]
+    names = ("Shard", "Replicate", "Partial", "_StridedShard")
+    return frozenset(getattr(module, name) for name in names if hasattr(module, name))
+
+
+def is_placement(kind: type) -> bool:
+    """Returns whether a class is one of the placements, whose instances nothing changes."""
+    return _PLACEMENTS in sys.modules and kind in _placement_types()
+
+
+def spec_of(value: Any) -> Any:
+    """Returns the spec of a DTensor."""
+    return value._spec
+
+
+def is_spec(value: Any) -> bool:
+    """Returns whether a value is the spec of a DTensor."""
+    module = sys.modules.get(_API)
+    return module is not None and isinstance(value, module.DTensorSpec)
+
+
+def dtensor_of(local: torch.Tensor, spec: Any) -> Any:
+    """Returns the DTensor of a local tensor."""
+    return sys.modules[_API].DTensor(local, spec, requires_grad=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_of(spec: Any) -> str:
+    """Describes a spec for a guard; equal specs of all meshes of equal processes share it."""
+    meta = spec.tensor_meta
+    order = getattr(spec, "shard_order", None)
+    sizes = (tuple(meta.shape), tuple(meta.stride), meta.dtype)
+    return f"{_shape_of(spec.mesh)} {spec.placements!r} {sizes} {order!r}"
+
+
+def _shape_of(mesh: Any) -> str:
+    processes, here = mesh.mesh.tolist(), mesh.get_coordinate()
+    return f"{mesh.device_type}{processes}{mesh.mesh_dim_names or ''} at {here}"
+
+
+def group_names_of(mesh: Any) -> tuple[str, ...]:
+    """Returns the names of the process groups of a mesh, one a dimension; none where this process
+    is no part of it."""
+    if mesh.get_coordinate() is None:
+        return ()
+    return tuple(str(mesh.get_group(dim).group_name) for dim in range(mesh.ndim))
+
+
+def described_mesh(mesh: Any) -> tuple[str, tuple[str, ...]]:
+    """Describes a mesh for a guard: its processes, and the groups that its collectives use."""
+    return _shape_of(mesh), group_names_of(mesh)
+
+
+def described_spec(value: Any) -> tuple[str, tuple[str, ...]]:
+    """Describes the spec of a DTensor for a guard."""
+    spec = value._spec
+    return _text_of(spec), group_names_of(spec.mesh)
+
+
+def is_mesh(value: Any) -> bool:
+    """Returns whether a value is a mesh of processes."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    return module is not None and isinstance(value, module.DeviceMesh)
