@@ -58,6 +58,12 @@ class Recipe:
         }
         return torch_private.unflattened(self.kind, inner, self.context, self.size, self.stride)
 
+    def of_tangent(self) -> Recipe:
+        """Returns how the tangent of such a wrapper is made, which is not summed up over processes
+        once more."""
+        context = torch_private.tangent_context(self.context)
+        return self if context is self.context else replace(self, context=context)
+
     def fits(self, value: Any) -> bool:
         """Returns whether a value is a wrapper with the same inner tensors and context."""
         if type(value) is not self.kind:
@@ -177,7 +183,8 @@ class _Split(torch.autograd.Function):
     @torch_private.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         pairs = zip(ctx.fixed, tangents, strict=True)
-        return None, ctx.recipe.together(tangent if one is None else one for one, tangent in pairs)
+        parts = (tangent if one is None else one for one, tangent in pairs)
+        return None, ctx.recipe.of_tangent().together(parts)
 
 
 class _Apart(torch.autograd.Function):
@@ -211,12 +218,14 @@ class _Together(torch.autograd.Function):
     @staticmethod
     @torch_private.once_differentiable
     def backward(ctx: Any, tangent: Any) -> Any:
-        if not ctx.recipe.fits(tangent):
+        recipe = ctx.recipe.of_tangent()
+        tangent = torch_private.replaced_tangent(tangent, recipe.context)
+        if not recipe.fits(tangent):
             raise RuntimeError(
                 f"a compiled graph that returned a {ctx.recipe.kind.__name__} got a gradient of it"
                 f" that is a {type(tangent).__name__}, or has another context"
             )
-        parts = ctx.recipe.apart(tangent)
+        parts = recipe.apart(tangent)
         return (None, *[one if _carries(one) else None for one in parts])
 
 

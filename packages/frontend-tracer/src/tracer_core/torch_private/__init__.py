@@ -69,6 +69,19 @@ from tracer_core.torch_private.distributed import (
     reduction_name,
     share_module_state,
 )
+from tracer_core.torch_private.dtensors import (
+    LOCAL_PART,
+    described_mesh,
+    described_spec,
+    dispatches_in_c,
+    is_dtensor,
+    is_mesh,
+    is_placement,
+    replaced_tangent,
+    sets_up_rng,
+    tangent_context,
+    waited,
+)
 from tracer_core.torch_private.fakes import (
     data_dependent_failures,
     device_of_fake,
@@ -88,15 +101,6 @@ from tracer_core.torch_private.fakes import (
     to_fake,
     to_symbolic_fake,
     wrap_meta,
-)
-from tracer_core.torch_private.dtensors import (
-    LOCAL_PART,
-    described_mesh,
-    described_spec,
-    dispatches_in_c,
-    is_dtensor,
-    is_mesh,
-    is_placement,
 )
 from tracer_core.torch_private.functional_tensors import (
     functional,

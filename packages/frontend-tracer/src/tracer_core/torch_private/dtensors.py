@@ -73,6 +73,48 @@ def _shape_of(mesh: Any) -> str:
     return f"{mesh.device_type}{processes}{mesh.mesh_dim_names or ''} at {here}"
 
 
+def tangent_context(spec: Any) -> Any:
+    """Returns the spec of the tangents of a DTensor: that of a sum over processes that is still to
+    be made has the whole value everywhere. Any other context of a tensor of a subclass stays."""
+    if not is_spec(spec) or not any(one.is_partial() for one in spec.placements):
+        return spec
+    replicate = sys.modules[_PLACEMENTS].Replicate()
+    placements = tuple(replicate if one.is_partial() else one for one in spec.placements)
+    return type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta)
+
+
+def replaced_tangent(tangent: Any, spec: Any) -> Any:
+    """Returns a tangent, placed as a spec says where it is a DTensor of the same sizes on the same
+    mesh; any other tangent unchanged."""
+    if not is_spec(spec) or not is_dtensor(tangent):
+        return tangent
+    given = tangent._spec
+    if (
+        given.mesh != spec.mesh
+        or tangent.shape != spec.shape
+        or tangent.dtype != spec.tensor_meta.dtype
+    ):
+        return tangent
+    if given.placements != spec.placements:
+        tangent = tangent.redistribute(placements=spec.placements)
+    return dtensor_of(waited(tangent._local_tensor), spec)
+
+
+def waited(value: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor once the collective that makes it is done."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    if module is None or type(value) is not module.AsyncCollectiveTensor:
+        return value
+    found: torch.Tensor = value.wait()  # type: ignore[attr-defined]
+    return found
+
+
+def sets_up_rng(value: Any) -> bool:
+    """Returns whether torch's dispatcher keeps random numbers apart on the processes of a DTensor:
+    on devices whose generators have states that it can set."""
+    return str(value._spec.mesh.device_type) != "cpu"
+
+
 def group_names_of(mesh: Any) -> tuple[str, ...]:
     """Returns the names of the process groups of a mesh, one a dimension; none where this process
     is no part of it."""

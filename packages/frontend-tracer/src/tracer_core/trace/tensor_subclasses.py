@@ -17,7 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.jagged_attention import jagged_attention
 from tracer_core.aot.subclasses import PlacedCall, WrapCall, inner_tensor
-from tracer_core.fx_capture.function_traits import name_of
+from tracer_core.fx_capture.function_traits import draws_nothing, may_draw, name_of, operator_name
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
@@ -54,6 +54,8 @@ class TensorSubclasses(Component):
         self._with_class: dict[int, Any] = {}
         #: id of a wrapper that the trace made -> it, and the arguments that made it.
         self._made: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+        #: id of a mesh that torch's dispatcher gave a DTensor, equal to a guarded one -> it.
+        self._meshes: dict[int, Any] = {}
         #: id of such a wrapper -> it, and the one that a node makes.
         self._in_graph: dict[int, tuple[Any, Any]] = {}
 
@@ -214,6 +216,12 @@ class TensorSubclasses(Component):
             or not all(map(torch_private.is_dtensor, given))
         ):
             raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
+        name = operator_name(function)
+        if may_draw(name) and any(map(torch_private.sets_up_rng, given)):
+            # the dispatcher agrees with other processes on a state, which a trace must not do
+            if not draws_nothing(name, args, kwargs):
+                reason = f"{name_of(function)} draws random numbers for a DTensor"
+                raise Break("tensor_subclass", reason)
         refused = self.recorder.refused(function, args, kwargs)
         if refused is not None:
             raise Break(*refused)
@@ -225,6 +233,13 @@ class TensorSubclasses(Component):
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
 
+    def guard_mesh(self, mesh: Any) -> None:
+        """Guards the processes and groups of a mesh."""
+        if self.provenance.source_of(mesh) is None and id(mesh) not in self._meshes:
+            raise Break("tensor_subclass", "a mesh of processes made in the graph")
+        if self.provenance.source_of(mesh) is not None:
+            applied(self.tracer, torch_private.described_mesh, mesh)
+
     def placed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
         placements are constants of the graph."""
@@ -234,9 +249,7 @@ class TensorSubclasses(Component):
         leaves, structure = pytree.tree_flatten((args, kwargs))
         for one in leaves:
             if torch_private.is_mesh(one):
-                if self.provenance.source_of(one) is None:
-                    raise Break("tensor_subclass", "a mesh of processes made in the graph")
-                applied(self.tracer, torch_private.described_mesh, one)
+                self.guard_mesh(one)
         tensors = tuple(one for one in leaves if _is_tensor(one))
         constants = [None if _is_tensor(one) else self.tracer.scalars.concrete(one)
                      for one in leaves]  # fmt: skip
@@ -339,6 +352,8 @@ class TensorSubclasses(Component):
         for one in pytree.tree_leaves(result):
             if torch_private.is_wrapper(one):
                 self._bind_parts(one)
+            if torch_private.is_dtensor(one):
+                self._meshes[id(one.device_mesh)] = one.device_mesh
         return mapped(self.original, result)
 
     def _placed(self, value: torch.Tensor) -> Any:

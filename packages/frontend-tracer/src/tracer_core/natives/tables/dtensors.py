@@ -7,11 +7,15 @@ from typing import Any
 from tracer_core.natives.effects import special_each_of
 from tracer_core.trace.tracer import Tracer
 
-_API = "torch.distributed.tensor._api"
+_TENSORS = "torch.distributed.tensor"
 
 
 @special_each_of(
-    _API, "DTensor.from_local", "DTensor.to_local", "DTensor.redistribute", "DTensor.full_tensor"
+    _TENSORS,
+    "DTensor.from_local",
+    "DTensor.to_local",
+    "DTensor.redistribute",
+    "DTensor.full_tensor",
 )
 def placed(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer.native_calls.native_reads(*args, *kwargs.values())
@@ -19,7 +23,33 @@ def placed(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return tracer.subclasses.placed(function, args, kwargs)
 
 
-@special_each_of("torch.distributed.tensor.placement_types", "Shard", "Replicate", "Partial")
+@special_each_of(
+    "torch.distributed.device_mesh",
+    *(f"DeviceMesh.{name}.fget" for name in ("ndim", "shape", "device_type", "mesh_dim_names")),
+    *(f"DeviceMesh.{name}" for name in ("size", "get_local_rank", "get_rank", "get_coordinate")),
+)
+def mesh_question(tracer: Tracer, function: Any, mesh: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What a mesh, whose processes and groups are guarded, says of itself and of this process."""
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    tracer.subclasses.guard_mesh(mesh)
+    return function(mesh, *args, **kwargs)
+
+
+_KINDS = ("Shard", "Replicate", "Partial")
+_QUESTIONS = ("is_shard", "is_replicate", "is_partial")
+
+
+@special_each_of(
+    _TENSORS,
+    *(f"{kind}.{name}" for kind in ("Placement", *_KINDS) for name in _QUESTIONS),
+)
+def question(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What a placement, a constant, says of itself."""
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    return function(*args, **kwargs)
+
+
+@special_each_of(_TENSORS, *_KINDS)
 def placement(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer.native_calls.native_reads(*args, *kwargs.values())
     return kind(*args, **kwargs)
