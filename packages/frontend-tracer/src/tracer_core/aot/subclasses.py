@@ -86,6 +86,8 @@ def recipe_of(value: Any) -> Recipe:
     if not torch_private.is_traceable(value):
         raise LoweringUnsupported(f"a {type(value).__name__} has no __tensor_flatten__")
     names, context = torch_private.flattened(value)
+    if torch_private.holds_state(context):
+        raise LoweringUnsupported("a DTensor whose placement holds values leaves or enters a graph")
     # a nested tensor's follow from its inner tensors
     size, stride = ((), ()) if torch_private.is_jagged(value) else torch_private.layout_of(value)
     if not all(isinstance(one, int) for one in (*size, *stride, *_numbers(context))):

@@ -71,9 +71,13 @@ from tracer_core.torch_private.distributed import (
 )
 from tracer_core.torch_private.dtensors import (
     LOCAL_PART,
+    MASKING,
     described_mesh,
     described_spec,
+    dispatcher_settings,
     dispatches_in_c,
+    forget_shardings,
+    holds_state,
     is_dtensor,
     is_mesh,
     is_placement,

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.names import names
+
 _API = "torch.distributed.tensor._api"
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
 #: What a DTensor consists of beside its spec.
@@ -71,6 +73,36 @@ def _text_of(spec: Any) -> str:
 def _shape_of(mesh: Any) -> str:
     processes, here = mesh.mesh.tolist(), mesh.get_coordinate()
     return f"{mesh.device_type}{processes}{mesh.mesh_dim_names or ''} at {here}"
+
+
+def holds_state(spec: Any) -> bool:
+    """Returns whether a context is a spec with a placement that keeps values between operators, as
+    the one of an embedding whose rows are split does."""
+    return is_spec(spec) and not all(is_placement(type(one)) for one in spec.placements)
+
+
+#: Operators whose placements may keep a mask. The dispatcher remembers placements by arguments, so
+#: that a fake mask would be there in the program's next call, and the program's in a trace.
+MASKING = frozenset(
+    names("embedding.default embedding_dense_backward.default gather.default", of="ops.aten")
+)
+
+
+def forget_shardings() -> None:
+    """Empties the dispatcher's memory of which placements follow from which arguments."""
+    propagator = sys.modules[_API].DTensor._op_dispatcher.sharding_propagator
+    propagator.propagate_op_sharding.cache_clear()
+    in_c: Any = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)  # since 2.10
+    if in_c is not None:
+        in_c()
+
+
+def dispatcher_settings() -> tuple[bool, int]:
+    """Returns what programs set of the dispatcher: whether plain tensors count as replicated, and
+    how many operators have handlers of their own."""
+    dispatcher = sys.modules[_API].DTensor._op_dispatcher
+    handlers = dispatcher._custom_op_handlers
+    return bool(dispatcher._allow_implicit_replication), len(handlers)
 
 
 def tangent_context(spec: Any) -> Any:

@@ -45,6 +45,7 @@ PLAIN_FUNCTIONS = (
     # a DTensor's mesh and placements, and the hooks of modules whose parameters are DTensors
     *(f"torch.distributed.tensor._api.{name}" for name in (
         "DTensor.device_mesh", "DTensor.placements", "distribute_module.<locals>.<lambda>")),
+    "torch.distributed.tensor.placement_types._MaskPartial.__eq__",
     # marks on tensors, which are attributes of theirs
     *(f"torch._dynamo.decorators.{name}" for name in ("maybe_mark_dynamic", "mark_static_address")),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
-from tracer_core.natives.queries import applied
+from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tracing import Tracing
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
@@ -73,6 +73,10 @@ class TensorSubclasses(Component):
         dims: Any = None
         if torch_private.has_dispatch(kind):
             if torch_private.is_dtensor(value):  # whose sizes, of all processes, are in its spec
+                if torch_private.holds_state(torch_private.flattened(value)[1]):
+                    reason = f"{source.name} is a DTensor whose placement holds values"
+                    raise Break("tensor_subclass", reason)
+                self._guard_dispatcher()
                 applied(self.tracer, torch_private.described_spec, value)
                 local = self.sources.make(source, "slot", torch_private.LOCAL_PART)
                 self.tracer.shapes.fixed.add(local)
@@ -233,6 +237,10 @@ class TensorSubclasses(Component):
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
 
+    def _guard_dispatcher(self) -> None:
+        function = torch_private.dispatcher_settings
+        query(self.tracer, self.tracer.native_calls.questions.setdefault((function, ()), function))
+
     def guard_mesh(self, mesh: Any) -> None:
         """Guards the processes and groups of a mesh."""
         if self.provenance.source_of(mesh) is None and id(mesh) not in self._meshes:
@@ -244,6 +252,7 @@ class TensorSubclasses(Component):
         """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
         placements are constants of the graph."""
         self.seen = True
+        self._guard_dispatcher()
         if self.modes or torch_private.transforms_active():
             raise Break("tensor_subclass", f"{name_of(function)} in a dispatch mode, or torch.func")
         leaves, structure = pytree.tree_flatten((args, kwargs))
@@ -349,6 +358,9 @@ class TensorSubclasses(Component):
                 result = self.recorder.run(function, args, kwargs)
         finally:
             mode.natively = before
+            if mode.masked:
+                mode.masked = False
+                torch_private.forget_shardings()
         for one in pytree.tree_leaves(result):
             if torch_private.is_wrapper(one):
                 self._bind_parts(one)
@@ -365,6 +377,8 @@ class TensorSubclasses(Component):
             reason = f"a {type(value).__name__}, which has no __tensor_flatten__, in the graph"
             raise Break("tensor_subclass", reason)
         if self.provenance.source_of(value) is None:
+            if torch_private.is_dtensor(value):  # a node made it, which is no longer there
+                self.recorder.argument(value)
             known = self._in_graph.get(id(value))
             return self._wrapped(value) if known is None else known[1]
         found = self.recorder.fakes.known(value)
