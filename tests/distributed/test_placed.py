@@ -56,6 +56,21 @@ def test_random_numbers(pair):
     assert pair.run("placed:dropped", LIMIT, backend="aten_eager") == [ONE_GRAPH, ONE_GRAPH]
 
 
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_a_break(pair, backend):
+    for seen in pair.run("placed:interrupted", LIMIT, backend=backend):
+        assert seen["breaks"] == ["requested"] * 2  # with gradients, and without
+
+
+def test_mixed_with_plain_tensors(pair):
+    pair.run("placed:mixed_with_plain", LIMIT)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_split_embedding(pair, backend):
+    assert pair.run("placed:tokens", LIMIT, backend=backend) == [ONE_GRAPH, ONE_GRAPH]
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_parallelized(pair, plan):
     for seen in pair.run("placed:parallelized", LIMIT, plan=plan, backend="aten_eager"):

@@ -384,6 +384,12 @@ class TensorSubclasses(Component):
         found = self.recorder.fakes.known(value)
         return self.recorder.wrapper(value, self._fake_of(value)) if found is None else found
 
+    def in_graph(self, value: torch.Tensor) -> Any:
+        """Returns what stands for a plain tensor, or a DTensor, in the graph."""
+        if torch_private.is_dtensor(value):
+            return self._placed(value)
+        return self.recorder.as_fake(value)
+
     def _fake_of(self, value: Any) -> Any:
         """Makes a wrapper around fakes of one that existed before; guards what it holds."""
         attributes = self.tracer.attributes
