@@ -31,6 +31,7 @@ from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core.errors import OptionError
+from tracer_core.natives.replicas import after_sharded, before_sharded, has_shards
 from tracer_core.torch_private import share_module_state
 
 M = TypeVar("M", bound=nn.Module)
@@ -85,10 +86,17 @@ def share(
                 " method of its own"
             )
         namespace[name] = staticmethod(function)
-    for name in ("__call__", "forward"):
-        call = getattr(cls, name, None)
-        if inspect.isfunction(call):  # a ScriptModule's forward is no function: it stays as it is
-            namespace[name] = _method(call, module, replace, mark)
+    calls = {name: getattr(cls, name, None) for name in ("__call__", "forward")}
+    replaced = {
+        name: replace(call, module)
+        for name, call in calls.items()
+        if inspect.isfunction(call)  # a ScriptModule's forward is no function: it stays as it is
+    }
+    for name, replacement in replaced.items():
+        run = replacement
+        if name == "__call__" and "forward" in replaced:
+            run = _around_forward(replacement, replaced["forward"])
+        namespace[name] = _method(calls[name], module, replacement, run, mark)
     if isinstance(module, fx.GraphModule):
         # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
@@ -143,9 +151,13 @@ def _reduce(original: nn.Module, protocol: Any) -> Any:
 
 
 def _method(
-    call: Callable[..., Any], module: nn.Module, replace: Replace, mark: MarkMethod
+    call: Any,
+    module: nn.Module,
+    replacement: Callable[..., Any],
+    run: Callable[..., Any],
+    mark: MarkMethod,
 ) -> Callable[..., Any]:
-    replacement = replace(call, module)
+    """Returns a method of the generated class. run: calls the replacement, or what does its work."""
     state = module.__dict__
 
     @functools.wraps(call)
@@ -153,10 +165,23 @@ def _method(
         # torch.compile and torch.export trace the original: below they would see our own code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
-        return replacement(module, *args, **kwargs)
+        return run(module, *args, **kwargs)
 
     mark(method, replacement, call)
     return method
+
+
+def _around_forward(called: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what calls a module: where `fully_shard` has prepared it, the hooks run around the
+    compiled forward, which then has no graph breaks for them."""
+
+    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not (module._forward_pre_hooks and has_shards(module)):
+            return called(module, *args, **kwargs)
+        args, kwargs = before_sharded(module, args, kwargs)
+        return after_sharded(module, args, kwargs, forward(module, *args, **kwargs))
+
+    return call
 
 
 def _slots(base: type) -> list[str]:
