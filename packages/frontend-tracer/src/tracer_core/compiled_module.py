@@ -31,7 +31,6 @@ from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core.errors import OptionError
-from tracer_core.natives.replicas import after_sharded, before_sharded, has_shards
 from tracer_core.torch_private import share_module_state
 
 M = TypeVar("M", bound=nn.Module)
@@ -42,6 +41,10 @@ SHARED = "_tracer_shared_module"
 #: ``(call, module) -> replacement``. call: the class's own function, which takes the module first.
 #: The replacement is called in the same way.
 Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
+
+#: ``(called, forward) -> call``: chooses for each call of a module whether the replacement of its
+#: ``__call__`` runs, or the hooks of the module around the replacement of its ``forward``.
+Around = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 
 #: ``(method, replacement, call)``: marks the method of the generated class.
 MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
@@ -55,13 +58,15 @@ def share(
     replace: Replace,
     mark: MarkMethod,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
+    around: Around | None = None,
 ) -> M:
     """Returns a module that shares `module`'s state and calls ``replace(type(module).__call__,
     module)``.
 
     ``forward`` is replaced likewise, so that ``m.forward(x)`` is compiled too; as in eager PyTorch,
-    it runs no hooks. methods: additional functions of the shared module. Raises OptionError if the
-    class has ``__slots__``, cannot be subclassed or already has an attribute of a method's name.
+    it runs no hooks. methods: additional functions of the shared module. around: makes what is
+    called in place of the replaced ``__call__``. Raises OptionError if the class has ``__slots__``,
+    cannot be subclassed or already has an attribute of a method's name.
     """
     module = unshared(module)
     cls = type(module)
@@ -94,8 +99,8 @@ def share(
     }
     for name, replacement in replaced.items():
         run = replacement
-        if name == "__call__" and "forward" in replaced:
-            run = _around_forward(replacement, replaced["forward"])
+        if name == "__call__" and "forward" in replaced and around is not None:
+            run = around(replacement, replaced["forward"])
         namespace[name] = _method(calls[name], module, replacement, run, mark)
     if isinstance(module, fx.GraphModule):
         # recompile() sets `forward` on type(self): the original's.
@@ -169,19 +174,6 @@ def _method(
 
     mark(method, replacement, call)
     return method
-
-
-def _around_forward(called: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what calls a module: where `fully_shard` has prepared it, the hooks run around the
-    compiled forward, which then has no graph breaks for them."""
-
-    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        if not (module._forward_pre_hooks and has_shards(module)):
-            return called(module, *args, **kwargs)
-        args, kwargs = before_sharded(module, args, kwargs)
-        return after_sharded(module, args, kwargs, forward(module, *args, **kwargs))
-
-    return call
 
 
 def _slots(base: type) -> list[str]:

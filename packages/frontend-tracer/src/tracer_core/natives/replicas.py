@@ -125,3 +125,16 @@ def after_sharded(
         if changed is not None:
             result = changed
     return result
+
+
+def around_forward(called: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what calls a compiled module: where `fully_shard` has prepared it, its hooks run
+    around the compiled forward, which then has no graph breaks for them."""
+
+    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not (module._forward_pre_hooks and has_shards(module)):
+            return called(module, *args, **kwargs)
+        args, kwargs = before_sharded(module, args, kwargs)
+        return after_sharded(module, args, kwargs, forward(module, *args, **kwargs))
+
+    return call
