@@ -120,6 +120,15 @@ class Broken(Weights):
         return y.sin().redistribute(placements=[Replicate()])
 
 
+class Distributed(Weights):
+    """Each rank takes its part of a plain tensor that all have."""
+
+    def forward(self, x: Any) -> Any:
+        table = torch.arange(48.0, dtype=torch.float64).reshape(8, 6) / 48
+        parts = distribute_tensor(table, mesh(), [Shard(1)], src_data_rank=None)
+        return x @ (self.weight * parts)
+
+
 #: rows, uneven and fewer than the ranks among them.
 ROWS = {"even": 4, "uneven": 5, "one": 1}
 MODULES = {
@@ -134,6 +143,7 @@ MODULES = {
         Reduced,
         PartOfPlain,
         Recomputed,
+        Distributed,
     )
 }
 
@@ -444,6 +454,57 @@ def _bert() -> tuple[Any, Any, dict[str, str]]:
     )  # fmt: skip
     model = BertForMaskedLM(config)
     return model, model.bert.encoder.layer, _BERT
+
+
+class SequenceBlock(torch.nn.Module):
+    """A layer of Llama between whose matmuls each rank has a part of the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+        config = LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            attn_implementation="sdpa",
+        )
+        self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
+
+    def forward(self, x: Any) -> Any:
+        positions = self.rotary(x, torch.arange(2 * x.shape[1])[None])
+        return self.layer(x, position_embeddings=positions)
+
+
+def sequence_block(backend: str) -> dict[str, Any]:
+    whole, parts = Replicate(), Shard(1)
+    hidden = {"hidden_states": parts}, {"hidden_states": whole}
+    plan = {
+        "input_layernorm": parallel.SequenceParallel(),
+        "post_attention_layernorm": parallel.SequenceParallel(),
+        "self_attn": parallel.PrepareModuleInput(
+            input_kwarg_layouts=hidden[0], desired_input_kwarg_layouts=hidden[1]
+        ),
+        "mlp": parallel.PrepareModuleInput(input_layouts=(parts,), desired_input_layouts=(whole,)),
+    }
+    for path, kind in _LLAMA.items():
+        rows = kind == "rows"
+        plan[path] = (
+            parallel.RowwiseParallel(output_layouts=parts) if rows else parallel.ColwiseParallel()
+        )
+    torch.manual_seed(0)
+    eager = SequenceBlock()
+    module = copy.deepcopy(eager)
+    for one in (eager, module):
+        _with_plan(one.layer, plan)
+    with CaptureCounter() as counter, no_fallbacks():
+        compiled = tracer_core.compile(module, backend=backend)
+        for step in range(3):
+            value = _drawn(2, 4, 16, seed=step + 10 * dist.get_rank())
+            compare(trained(eager, eager, value), trained(module, compiled, value), CLOSE)
+    return told(counter)
 
 
 def transformer(name: str, backend: str) -> dict[str, Any]:

@@ -82,3 +82,9 @@ def test_transformers(pair, name):
     pytest.importorskip("transformers")
     for seen in pair.run("placed:transformer", LIMIT, name=name, backend="aten_eager"):
         assert seen == ONE_GRAPH
+
+
+def test_parts_of_the_sequence(pair):
+    pytest.importorskip("transformers")
+    for seen in pair.run("placed:sequence_block", LIMIT, backend="aten_eager"):
+        assert seen == ONE_GRAPH

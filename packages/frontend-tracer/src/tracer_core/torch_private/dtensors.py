@@ -152,6 +152,9 @@ def group_names_of(mesh: Any) -> tuple[str, ...]:
     is no part of it."""
     if mesh.get_coordinate() is None:
         return ()
+    known = getattr(mesh, "_dim_group_names", None)
+    if known is not None:
+        return tuple(known)
     return tuple(str(mesh.get_group(dim).group_name) for dim in range(mesh.ndim))
 
 

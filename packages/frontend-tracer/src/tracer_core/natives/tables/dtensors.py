@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from tracer_core import torch_private
 from tracer_core.natives.effects import special_each_of
 from tracer_core.trace.tracer import Tracer
 
@@ -23,6 +26,18 @@ def placed(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         tracer.break_graph("processes", "DTensor.from_local(run_check=True)")
     kwargs.pop("async_op", None)  # the wait is in the graph; a later stage moves it
     return tracer.subclasses.placed(function, args, kwargs)
+
+
+@special_each_of(_TENSORS, "distribute_tensor")
+def distribute(tracer: Tracer, function: Any, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The parts of a tensor that every process has; what one of them scatters is no collective that
+    a graph holds."""
+    if kwargs.get("src_data_rank", 0) is not None:
+        tracer.break_graph("processes", "distribute_tensor() sends from one process to the others")
+    if torch.is_grad_enabled() and torch_private.requires_grad_now(tensor):
+        tracer.break_graph("tensor_subclass", "distribute_tensor() makes a leaf of autograd")
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    return tracer.subclasses.placed(function, (tensor, *args), kwargs)
 
 
 @special_each_of(
