@@ -220,6 +220,9 @@ def placements_change(backend: str) -> dict[str, Any]:
         placed(_drawn(4, 6), Replicate()),
         distribute_tensor(_drawn(4, 6), backwards, [Shard(0)]),
         placed(_drawn(6, 6), Shard(0)),
+        # of the sizes, everywhere, of the third
+        DTensor.from_local(_drawn(4, 6), mesh(), [Partial()]),
+        DTensor.from_local(_drawn(4, 6), mesh(), [Partial("max")]),
         _drawn(4, 6),
     ]
     with CaptureCounter() as counter:
