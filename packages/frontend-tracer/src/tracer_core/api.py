@@ -50,6 +50,7 @@ from tracer_core.markers import (
     put_mark,
     uncompiled,
 )
+from tracer_core.natives.replicas import around_forward
 from tracer_core.options import CompileConfig
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
@@ -270,6 +271,7 @@ def _compile(model: Any, config: CompileConfig) -> Any:
             lambda call, module: _traced(inner or call, config),
             _mark_method,
             _methods(config),
+            around_forward if inner is None else None,
         )
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))

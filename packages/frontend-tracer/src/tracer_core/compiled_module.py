@@ -42,6 +42,10 @@ SHARED = "_tracer_shared_module"
 #: The replacement is called in the same way.
 Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
 
+#: ``(called, forward) -> call``: chooses for each call of a module whether the replacement of its
+#: ``__call__`` runs, or the hooks of the module around the replacement of its ``forward``.
+Around = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
+
 #: ``(method, replacement, call)``: marks the method of the generated class.
 MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
 
@@ -54,13 +58,15 @@ def share(
     replace: Replace,
     mark: MarkMethod,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
+    around: Around | None = None,
 ) -> M:
     """Returns a module that shares `module`'s state and calls ``replace(type(module).__call__,
     module)``.
 
     ``forward`` is replaced likewise, so that ``m.forward(x)`` is compiled too; as in eager PyTorch,
-    it runs no hooks. methods: additional functions of the shared module. Raises OptionError if the
-    class has ``__slots__``, cannot be subclassed or already has an attribute of a method's name.
+    it runs no hooks. methods: additional functions of the shared module. around: makes what is
+    called in place of the replaced ``__call__``. Raises OptionError if the class has ``__slots__``,
+    cannot be subclassed or already has an attribute of a method's name.
     """
     module = unshared(module)
     cls = type(module)
@@ -85,10 +91,17 @@ def share(
                 " method of its own"
             )
         namespace[name] = staticmethod(function)
-    for name in ("__call__", "forward"):
-        call = getattr(cls, name, None)
-        if inspect.isfunction(call):  # a ScriptModule's forward is no function: it stays as it is
-            namespace[name] = _method(call, module, replace, mark)
+    calls = {name: getattr(cls, name, None) for name in ("__call__", "forward")}
+    replaced = {
+        name: replace(call, module)
+        for name, call in calls.items()
+        if inspect.isfunction(call)  # a ScriptModule's forward is no function: it stays as it is
+    }
+    for name, replacement in replaced.items():
+        run = replacement
+        if name == "__call__" and "forward" in replaced and around is not None:
+            run = around(replacement, replaced["forward"])
+        namespace[name] = _method(calls[name], module, replacement, run, mark)
     if isinstance(module, fx.GraphModule):
         # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
@@ -143,9 +156,13 @@ def _reduce(original: nn.Module, protocol: Any) -> Any:
 
 
 def _method(
-    call: Callable[..., Any], module: nn.Module, replace: Replace, mark: MarkMethod
+    call: Any,
+    module: nn.Module,
+    replacement: Callable[..., Any],
+    run: Callable[..., Any],
+    mark: MarkMethod,
 ) -> Callable[..., Any]:
-    replacement = replace(call, module)
+    """Returns a method of the generated class. run: calls the replacement, or what does its work."""
     state = module.__dict__
 
     @functools.wraps(call)
@@ -153,7 +170,7 @@ def _method(
         # torch.compile and torch.export trace the original: below they would see our own code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
-        return replacement(module, *args, **kwargs)
+        return run(module, *args, **kwargs)
 
     mark(method, replacement, call)
     return method

@@ -72,7 +72,8 @@ def traced(
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
     flat, structure = pytree.tree_flatten(result)
     flat = [
-        tracer.recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat
+        tracer.subclasses.in_graph(leaf) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf in flat
     ]
     graph, outer = region.take([leaf for leaf in flat if isinstance(leaf, torch.Tensor)])
     return graph, outer, flat, structure
@@ -258,9 +259,12 @@ def _checkpoint(
         return tracer.calls.prepare(function, [*args], kwargs)  # no backward, so no recomputation
     region = region_of(tracer, "checkpoint()")
     graph, outer, flat, structure = traced(tracer, region, function, [*args], kwargs)
-    given = {id(tracer.recorder.as_fake(a)) for a in args if isinstance(a, torch.Tensor)}
+    given = {id(tracer.subclasses.in_graph(a)) for a in args if isinstance(a, torch.Tensor)}
     explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
-    results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
+    target = CheckpointCall(graph, explicit, options)
+    wrapped = any(map(torch_private.is_wrapper, outer))
+    record = tracer.subclasses.node if wrapped else tracer.recorder.call
+    results = record(target, tuple(outer), {})
     return _rebuilt(flat, structure, results)
 
 
