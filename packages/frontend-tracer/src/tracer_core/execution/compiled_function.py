@@ -35,6 +35,7 @@ from tracer_core.errors import (
     RecompileLimitWarning,
     TracerError,
 )
+from tracer_core.execution import profitability
 from tracer_core.execution.branch_profile import ALIKE, outcome
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
@@ -44,6 +45,7 @@ from tracer_core.execution.profitability import (
     SETTLED,
     Region,
     Run,
+    Tally,
     TimedRegion,
     Verdict,
 )
@@ -125,8 +127,12 @@ class CompiledFunction:
         #: arguments, and for calls with keyword arguments by the key of `_starts`.
         self._positional: dict[int, Region] = {}
         self._named: dict[Any, Region] = {}
-        #: How many captures began.
-        self.n_captures = 0
+        #: How many captures began; how many of these were the first ones of an object that lives
+        #: on; the seconds of all.
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        #: What captures cost, of which the comparisons of all starts keep count.
+        self.tally = Tally()
         #: Calls without a capture before the next comparison with eager mode; comparisons made.
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
@@ -163,6 +169,9 @@ class CompiledFunction:
         self._warned = False
         self._wait = SETTLED
         self.verdicts = []
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        self.tally = Tally()
 
     def _drop_entries(self) -> None:
         tables: tuple[dict[Any, Any], ...]
@@ -212,6 +221,16 @@ class CompiledFunction:
             return self._drive(
                 result, state[:n_args], dict(zip(names, state[n_args:], strict=True))
             )
+
+        return run
+
+    def capturing(self, key: Any) -> Run:
+        """Returns what makes a whole compiled call, and captures where no entry fits."""
+        n_args, *names = key
+
+        def run(state: Any) -> Any:
+            named = dict(zip(names, state[n_args:], strict=True))
+            return self._miss_start(state[:n_args], named, state, -1)
 
         return run
 
@@ -371,6 +390,7 @@ class CompiledFunction:
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
             return tracer.start(self.function, unread[: len(args)], named)
 
+        self.n_first += segment.is_first(state)
         return self._capture(segment, start, state)
 
     def _first_run(
@@ -631,9 +651,11 @@ class CompiledFunction:
             return None
         _traced += 1
         self.n_captures += 1
+        before, begun = self.capture_seconds, profitability.clock()
         try:
             return self._entry(segment, start, state)
-        finally:
+        finally:  # a capture may begin inside another one
+            self.capture_seconds = before + profitability.clock() - begun
             _traced += 1
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:

@@ -233,6 +233,14 @@ class GuardedCache:
         root = self._root(state)
         return self.loose + (root.captured if root is not None else 0)
 
+    def is_first(self, state: Any) -> bool:
+        """Returns whether nothing was captured for this state's object yet, and such objects live
+        on for more than a call."""
+        root = self._root(state)
+        if root is None:
+            return not self.entries
+        return not root.captured and self._short_lived < SHORT_LIVED
+
     def newest(self, state: Any) -> Attempt | None:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
         of all."""
