@@ -25,7 +25,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
@@ -38,12 +38,20 @@ M = TypeVar("M", bound=nn.Module)
 #: On the generated class: the module whose ``__dict__`` it shares.
 SHARED = "_tracer_shared_module"
 
+
+class Replacement(Protocol):
+    """What is called in place of a function."""
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls it."""
+
+
 #: ``(call, module) -> replacement``. call: the class's own function, which takes the module first.
-#: The replacement is called in the same way.
-Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
+#: The replacement gets the same arguments.
+Replace = Callable[[Callable[..., Any], nn.Module], Replacement]
 
 #: ``(method, replacement, call)``: marks the method of the generated class.
-MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
+MarkMethod = Callable[[Callable[..., Any], Replacement, Callable[..., Any]], None]
 
 
 _NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
@@ -146,14 +154,14 @@ def _method(
     call: Callable[..., Any], module: nn.Module, replace: Replace, mark: MarkMethod
 ) -> Callable[..., Any]:
     replacement = replace(call, module)
-    state = module.__dict__
+    run, state = replacement.call, module.__dict__
 
     @functools.wraps(call)
     def method(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         # torch.compile and torch.export trace the original: below they would see our own code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
-        return replacement(module, *args, **kwargs)
+        return run((module, *args), kwargs)
 
     mark(method, replacement, call)
     return method

@@ -142,6 +142,11 @@ class CompiledFunction:
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function. Wrappers, whose own arguments are packed already, use this: to pack
+        them again would take a good part of a short call."""
         if _tracing is not None and _tracing != threading.get_ident():
             with _LOCK:
                 pass

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import is_grad_enabled
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -104,10 +105,11 @@ class Region(Protocol):
 
 
 class Host(Protocol):
-    """The compiled function that a comparison belongs to. n_captures: how many captures began.
-    n_first: how many of them were the first ones of an object that lives on. capture_seconds: what
+    """The compiled function that a comparison belongs to, of `function`. n_captures: how many
+    captures began. n_first: how many of them were the first ones of an object that lives on. capture_seconds: what
     all captures took."""
 
+    function: Callable[..., Any]
     n_captures: int
     n_first: int
     capture_seconds: float
@@ -267,7 +269,7 @@ class TimedRegion:
             return self._region.run(state)
         if (
             self._thread != threading.get_ident()
-            or (torch.is_grad_enabled() is not self._grad and not self._weighs)
+            or (is_grad_enabled() is not self._grad and not self._weighs)
             or torch.is_inference_mode_enabled()
         ):
             self._last = None
@@ -286,7 +288,7 @@ class TimedRegion:
             return False
         _current, self._used = weakref.ref(self), clock()
         self._clock = _call_clock()
-        self._thread, self._grad = threading.get_ident(), torch.is_grad_enabled()
+        self._thread, self._grad = threading.get_ident(), is_grad_enabled()
         return True
 
     def _measured(self, state: Any) -> Any:
@@ -412,7 +414,7 @@ def _has_history(result: Any) -> bool:
     if isinstance(result, (tuple, list)):
         return any(map(_has_history, result))
     # of an object of the program nobody knows what it holds
-    return torch.is_grad_enabled() and not isinstance(result, _PLAIN)
+    return is_grad_enabled() and not isinstance(result, _PLAIN)
 
 
 _PLAIN = (type(None), bool, int, float, str)
@@ -423,8 +425,8 @@ class EagerRegion:
     and then. grad: the grad mode that this was found in. again: when a function that did not settle
     is tried again, whatever its grad mode; else None."""
 
-    __slots__ = ("_host", "_key", "_region", "_grad", "_usual", "_clock", "_again", "_eager", "_left",
-                 "_slow")  # fmt: skip
+    __slots__ = ("_host", "_key", "_region", "_grad", "_usual", "_clock", "_again", "_function",
+                 "_eager", "_left", "_slow")  # fmt: skip
 
     def __init__(
         self,
@@ -437,18 +439,26 @@ class EagerRegion:
         again: float | None,
     ) -> None:
         self._host, self._key, self._region = host, key, region
-        self._grad, self._usual, self._clock, self._again = grad, usual, clock, again
+        self._grad = grad if again is None else None
+        self._usual, self._clock, self._again = usual, clock, again
+        #: What a call needs no more than; None with keyword arguments.
+        self._function = host.function if len(key) == 1 else None
         self._eager = host.eager(key)
         self._left, self._slow = WATCHED, False
 
     def run(self, state: Any) -> Any:
         """Returns the result of the eager call; in the other grad mode that of the cache, or
-        MISS."""
-        if self._again is None and torch.is_grad_enabled() is not self._grad:
+        MISS. What it costs is lost in each call, so it does as little as it can."""
+        if is_grad_enabled() is not self._grad and self._grad is not None:
             return self._region.run(state)
-        self._left -= 1
-        if self._left > 0:
-            return self._eager(state)
+        left = self._left = self._left - 1
+        if left <= 0:
+            return self._watched(state)
+        function = self._function
+        return self._eager(state) if function is None else function(*state)
+
+    def _watched(self, state: Any) -> Any:
+        """Makes a call that finds out whether things are as they were."""
         if not self._host.may_measure():  # the program has moved to a GPU
             self._host.put(self._key, self, self._region)
             return self._region.run(state)
