@@ -59,9 +59,9 @@ EARLY, LEAD = 6, 0.8
 WATCHED, SLOWER = 64, 3.0
 #: A comparison whose program made no call for so many seconds lets another one begin.
 IDLE = 1.0
-#: So many calls that captured again mean that a program does not settle; half as many after each
-#: time that this was found, and at least so many.
-RECAPTURING, LEAST_RECAPTURING = 16, 4
+#: So many calls that captured again mean that a program does not settle; half as many where one
+#: call in `OFTEN` captures, and after each time that this was found, but at least so many.
+RECAPTURING, LEAST_RECAPTURING, OFTEN = 16, 4, 4
 #: The share of an eager call that captures may cost, spread over all calls.
 CAPTURING = 0.25
 #: Eager mode lasts at first so many times as long as all captures of the function took; twice as
@@ -176,10 +176,10 @@ class Tally:
             self.calls += (clock() - since) / max(call, 1e-7)
             self._since = None
 
-    @property
-    def most(self) -> int:
-        """Returns how many calls may capture again."""
-        return max(LEAST_RECAPTURING, RECAPTURING >> self.found)
+    def is_too_much(self) -> bool:
+        """Returns whether so many calls captured again that their cost is to be weighed."""
+        is_often = self.again * OFTEN >= self.calls
+        return self.again >= max(LEAST_RECAPTURING, RECAPTURING >> self.found + is_often)
 
     def unsettled(self, eager: float) -> Verdict | None:
         """Returns that the function runs in eager mode if captures cost too much beside such
@@ -258,7 +258,7 @@ class TimedRegion:
             tally.look(self._host)
             if not self._captures_too:
                 self._begin_anew()
-                self._captures_too = self._weighs = tally.again >= tally.most
+                self._captures_too = self._weighs = tally.is_too_much()
         tally.calls += not self._weighs
         if self._left > 0 and not self._captures_too:
             self._left -= 1
