@@ -18,6 +18,7 @@ and the next try comes after a multiple of the seconds that captures took.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import threading
 import time
@@ -42,12 +43,12 @@ thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
 SETTLED, MOST_SETTLED = 8, 4096
-#: Measured calls of each way. Before them `WARM` calls of each do not count: eager mode may have
-#: caches to fill.
-SAMPLES, WARM = 16, 4
-#: The share of an eager call by which a compiled one must be slower, and the share of all pairs of
-#: samples in which it must be.
-MARGIN, MOST_PAIRS = 0.05, 0.8
+#: Measured calls of each way, at first and where they contradict one another. Before them `WARM`
+#: calls of each do not count: eager mode may have caches to fill.
+SAMPLES, MOST_SAMPLES, WARM = 16, 64, 4
+#: The share of an eager call by which a compiled one must be slower, and by how many standard
+#: errors it must be slower in more than half of all pairs of samples.
+MARGIN, SURE = 0.05, 3.0
 #: A compiled call of more seconds computes so much that entering it does not matter; with graph
 #: breaks, where it is entered again and again, one of so many.
 MOST_SECONDS, MOST_BROKEN_SECONDS = 0.1, 1.0
@@ -223,7 +224,7 @@ class TimedRegion:
 
     __slots__ = ("_host", "_key", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
     "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used", "_is_long",
-    "_clock", "_tally", "_weighs", "_captures_too", "__weakref__")  # fmt: skip
+    "_clock", "_enough", "_tally", "_weighs", "_captures_too", "__weakref__")  # fmt: skip
 
     def __init__(self, host: Host, key: Any, region: Region, wait: int) -> None:
         self._host, self._key, self._region, self._wait = host, key, region, wait
@@ -239,7 +240,7 @@ class TimedRegion:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._left, self._n = self._wait, 0
+        self._left, self._n, self._enough = self._wait, 0, SAMPLES
         self._thread: int | None = None
         #: How the call that is being measured runs: True is eager; None between two calls.
         self._way: bool | None = None
@@ -270,7 +271,7 @@ class TimedRegion:
         if (
             self._thread != threading.get_ident()
             or (is_grad_enabled() is not self._grad and not self._weighs)
-            or torch.is_inference_mode_enabled()
+            or (torch.is_inference_mode_enabled() and not self._weighs)
         ):
             self._last = None
             return self._region.run(state)
@@ -328,9 +329,13 @@ class TimedRegion:
         elif min(map(len, times)) == EARLY and (leads(compiled, eager) or leads(eager, compiled)):
             ours, theirs = map(statistics.median, times)
             self._end(Verdict(ours, theirs, theirs < ours, self._backward))
-        elif min(map(len, self._seconds)) >= SAMPLES:
+        elif min(map(len, self._seconds)) >= self._enough:
             call = min(self._seconds[True])
-            self._end(verdict(*times, call, self._backward, self._captures_too))
+            found = verdict(*times, call, self._backward, self._captures_too)
+            if found.unclear and self._enough < MOST_SAMPLES:
+                self._enough *= 2
+            else:
+                self._end(found)
 
     def _weigh(self, eager: float) -> None:
         """Ends the comparison if captures cost too much; else compares whole calls, captures
@@ -375,19 +380,21 @@ def verdict(
     captures_too: bool = False,
 ) -> Verdict:
     """Compares samples of the two ways. call: the seconds of an eager call, of which `MARGIN` is
-    taken. Eager mode wins only if medians, sums without the largest samples, and most pairs agree:
-    calls of different kinds or a busy machine leave the function compiled for now. captures_too:
-    some calls capture, so that the sums alone decide."""
+    taken. Eager mode wins only if medians, sums without the largest samples, and enough pairs (the
+    rank-sum test) agree: calls of different kinds or a busy machine leave the function compiled.
+    captures_too: some calls capture, so that the sums alone decide."""
     if captures_too:
         ours, theirs = statistics.fmean(compiled), statistics.fmean(eager)
         return Verdict(ours, theirs, ours - theirs > MARGIN * call, with_backward)
     ours, theirs = _median(compiled), _median(eager)
+    n = len(compiled) * len(eager)
     pairs = sum(a > b for a in compiled for b in eager)
+    error = math.sqrt((len(compiled) + len(eager) + 1) / (12 * n)) if n else 1.0
     is_slower = ours - theirs > MARGIN * call and _mean(compiled) > _mean(eager)
     native = (
         len(compiled) >= SAMPLES // 2 <= len(eager)
         and is_slower
-        and pairs >= MOST_PAIRS * len(compiled) * len(eager)
+        and pairs >= (0.5 + SURE * error) * n
     )
     return Verdict(ours, theirs, native, with_backward, unclear=is_slower and not native)
 
