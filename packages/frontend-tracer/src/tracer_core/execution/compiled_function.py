@@ -184,6 +184,15 @@ class CompiledFunction:
         for table in tables:
             table.clear()
 
+    def _drop_inside(self, code: types.CodeType) -> None:
+        """Drops the regions that begin inside calls of this code, and the entries that lead there;
+        those of unknown entries, which were loaded, may."""
+        for layouts in [one for one in self._segments if any(part.code is code for part in one)]:
+            del self._segments[layouts]
+        kept = {record.attempt for record in self.records if not record.breaks_inside(code)}
+        for segment in (*self._starts.values(), *self._segments.values()):
+            segment.keep(kept)
+
     # -- compiled or eager --
 
     def _table(self, key: Any) -> tuple[dict[Any, Region], Any]:
@@ -583,7 +592,7 @@ class CompiledFunction:
         with _LOCK:
             if len(layouts) > 1:
                 self._natives = {**self._natives, layouts[-1].code: "recompile_limit"}
-                self._drop_entries()
+                self._drop_inside(layouts[-1].code)
             elif (start := self._starts.get(key)) is not None:
                 state = (*args, *kwargs.values())
                 start.retire(state, segment.limit_hit)

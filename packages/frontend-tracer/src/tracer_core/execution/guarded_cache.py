@@ -19,7 +19,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,6 +218,13 @@ class GuardedCache:
                 root.hot = None
                 if attempt in root.attempts:
                     root.attempts.remove(attempt)
+
+    def keep(self, kept: Collection[Attempt]) -> None:
+        """Drops all entries but these. Where none is left the region has its whole limit again."""
+        for attempt in [one for one in self.entries if one not in kept]:
+            self.remove(attempt)
+        if not self.entries:
+            self.forget()
 
     def forget(self) -> None:
         """Drops every entry, as if none had been captured."""
