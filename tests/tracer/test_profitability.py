@@ -348,6 +348,27 @@ def test_a_program_that_captures_in_every_call_gives_way(
     assert "of the calls captured again" in said[0]
 
 
+def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks into a traceback, which is seen late: then the call runs in eager mode."""
+    monkeypatch.setattr(profitability, "clock", time.perf_counter)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        try:
+            raise ValueError("of the program")
+        except ValueError as error:
+            assert error.__traceback__ is not None
+            line = error.__traceback__.tb_lineno
+        return x * (line - line + 2)
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
+    assert function_behind(fast).n_captures <= RECAPTURING
+    assert verdicts(fast) == [True]
+
+
 def test_after_a_pause_a_program_that_settles_now_is_compiled(costs: Costs) -> None:
     costs.graph, costs.eager, costs.capture = 1e-6, 1e-3, 1.0
     fast = scaling(costs)

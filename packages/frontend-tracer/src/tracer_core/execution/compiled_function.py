@@ -266,7 +266,8 @@ class CompiledFunction:
         self.verdicts.append(found)
 
     def _compare_again(self) -> None:
-        """Begins a new comparison of the starts that stay compiled: an entry was added."""
+        """Begins a new comparison of the starts that stay compiled: something was captured, or a
+        trace led to nothing."""
         for key, segment in list(self._starts.items()):
             table, at = self._table(key)
             if table.get(at) is segment:
@@ -404,8 +405,10 @@ class CompiledFunction:
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
             return tracer.start(self.function, unread[: len(args)], named)
 
-        self.n_first += segment.is_first(state)
-        return self._capture(segment, start, state)
+        is_first = segment.is_first(state)
+        attempt = self._capture(segment, start, state)
+        self.n_first += is_first and attempt is not None
+        return attempt
 
     def _first_run(
         self,
@@ -670,6 +673,7 @@ class CompiledFunction:
             return self._entry(segment, start, state)
         finally:  # a capture may begin inside another one
             self.capture_seconds = before + profitability.clock() - begun
+            self._compare_again()
             _traced += 1
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
@@ -722,7 +726,6 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
-        self._compare_again()
         return record.attempt
 
     def _not_traced(
