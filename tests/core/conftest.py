@@ -34,7 +34,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingRuntime]:
             self.fn, self.config, self.verdicts = fn, config, []
             record.compiled.append(self)
 
-        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record.calls.append(args)
             return self.fn(*args, **kwargs)
 

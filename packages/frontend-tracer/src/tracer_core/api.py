@@ -35,7 +35,7 @@ from torch.compiler import is_compiling as torch_is_compiling
 from tracer_core import torch_private
 from tracer_core.autoselect.candidates import Plan, plan_of, runs
 from tracer_core.autoselect.choice import Choice
-from tracer_core.compiled_module import call_object, share
+from tracer_core.compiled_module import Replacement, call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
 from tracer_core.debug.stages import StageRecord, StageRecords
@@ -353,25 +353,31 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
     return {"refresh": refresh, "release_originals": release_originals}
 
 
-def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
     """The tracer's callable for a Python function."""
     from tracer_core.execution.compiled_function import CompiledFunction  # heavy: the tracer
 
-    traced: Callable[..., Any] = CompiledFunction(function, config)
+    traced: Replacement = CompiledFunction(function, config)
     return traced
 
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The compiled form of a Python function, or of another callable that is no module."""
     traced = _traced(target if inspect.isfunction(target) else call_object, config)
-    run = traced if inspect.isfunction(target) else functools.partial(traced, target)
+    run = traced.call
+
+    def run_object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return traced.call((target, *args), kwargs)
+
+    if not inspect.isfunction(target):
+        run = run_object
 
     # A real function, so that it binds as a method and passes inspect.isfunction.
     def call(*args: Any, **kwargs: Any) -> Any:
         # torch.compile and torch.export trace the original, not our own code.
         if torch_is_compiling():
             return target(*args, **kwargs)
-        return run(*args, **kwargs)
+        return run(args, kwargs)
 
     _mark_method(look_like(call, target), traced, target)
     vars(call).update(_methods(config))
@@ -379,6 +385,6 @@ def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[...,
 
 
 def _mark_method(
-    method: Callable[..., Any], traced: Callable[..., Any], original: Callable[..., Any]
+    method: Callable[..., Any], traced: Replacement, original: Callable[..., Any]
 ) -> None:
     put_mark(method, COMPILED, Compiled(traced, original))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.compiled_graph import CompiledGraph
+from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.own_reference import object_of
@@ -48,6 +49,11 @@ class Captured:
     runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
+
+    def breaks_inside(self, code: types.CodeType) -> bool:
+        """Returns whether the entry ends with a graph break in a call of this code."""
+        transitions = (one for one in self.constants.values() if isinstance(one, Transition))
+        return any(part.code is code for one in transitions for part in one.layouts)
 
     @property
     def guards(self) -> tuple[str, ...]:

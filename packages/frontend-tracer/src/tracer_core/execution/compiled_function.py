@@ -35,6 +35,7 @@ from tracer_core.errors import (
     RecompileLimitWarning,
     TracerError,
 )
+from tracer_core.execution import profitability
 from tracer_core.execution.branch_profile import ALIKE, outcome
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
@@ -44,6 +45,7 @@ from tracer_core.execution.profitability import (
     SETTLED,
     Region,
     Run,
+    Tally,
     TimedRegion,
     Verdict,
 )
@@ -125,8 +127,12 @@ class CompiledFunction:
         #: arguments, and for calls with keyword arguments by the key of `_starts`.
         self._positional: dict[int, Region] = {}
         self._named: dict[Any, Region] = {}
-        #: How many captures began.
-        self.n_captures = 0
+        #: How many captures began; how many of these were the first ones of an object that lives
+        #: on; the seconds of all.
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        #: What captures cost, of which the comparisons of all starts keep count.
+        self.tally = Tally()
         #: Calls without a capture before the next comparison with eager mode; comparisons made.
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
@@ -136,6 +142,11 @@ class CompiledFunction:
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function. Wrappers, whose own arguments are packed already, use this: to pack
+        them again would take a good part of a short call."""
         if _tracing is not None and _tracing != threading.get_ident():
             with _LOCK:
                 pass
@@ -163,12 +174,24 @@ class CompiledFunction:
         self._warned = False
         self._wait = SETTLED
         self.verdicts = []
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        self.tally = Tally()
 
     def _drop_entries(self) -> None:
         tables: tuple[dict[Any, Any], ...]
         tables = (self._starts, self._positional, self._named, self._segments)
         for table in tables:
             table.clear()
+
+    def _drop_inside(self, code: types.CodeType) -> None:
+        """Drops the regions that begin inside calls of this code, and the entries that lead there;
+        those of unknown entries, which were loaded, may."""
+        for layouts in [one for one in self._segments if any(part.code is code for part in one)]:
+            del self._segments[layouts]
+        kept = {record.attempt for record in self.records if not record.breaks_inside(code)}
+        for segment in (*self._starts.values(), *self._segments.values()):
+            segment.keep(kept)
 
     # -- compiled or eager --
 
@@ -215,6 +238,16 @@ class CompiledFunction:
 
         return run
 
+    def capturing(self, key: Any) -> Run:
+        """Returns what makes a whole compiled call, and captures where no entry fits."""
+        n_args, *names = key
+
+        def run(state: Any) -> Any:
+            named = dict(zip(names, state[n_args:], strict=True))
+            return self._miss_start(state[:n_args], named, state, -1)
+
+        return run
+
     def eager(self, key: Any) -> Run:
         """Returns what makes an eager call."""
         return _called_with(self.function, key)
@@ -233,7 +266,8 @@ class CompiledFunction:
         self.verdicts.append(found)
 
     def _compare_again(self) -> None:
-        """Begins a new comparison of the starts that stay compiled: an entry was added."""
+        """Begins a new comparison of the starts that stay compiled: something was captured, or a
+        trace led to nothing."""
         for key, segment in list(self._starts.items()):
             table, at = self._table(key)
             if table.get(at) is segment:
@@ -371,7 +405,10 @@ class CompiledFunction:
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
             return tracer.start(self.function, unread[: len(args)], named)
 
-        return self._capture(segment, start, state)
+        is_first = segment.is_first(state)
+        attempt = self._capture(segment, start, state)
+        self.n_first += is_first and attempt is not None
+        return attempt
 
     def _first_run(
         self,
@@ -558,7 +595,7 @@ class CompiledFunction:
         with _LOCK:
             if len(layouts) > 1:
                 self._natives = {**self._natives, layouts[-1].code: "recompile_limit"}
-                self._drop_entries()
+                self._drop_inside(layouts[-1].code)
             elif (start := self._starts.get(key)) is not None:
                 state = (*args, *kwargs.values())
                 start.retire(state, segment.limit_hit)
@@ -631,9 +668,12 @@ class CompiledFunction:
             return None
         _traced += 1
         self.n_captures += 1
+        before, begun = self.capture_seconds, profitability.clock()
         try:
             return self._entry(segment, start, state)
-        finally:
+        finally:  # a capture may begin inside another one
+            self.capture_seconds = before + profitability.clock() - begun
+            self._compare_again()
             _traced += 1
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
@@ -686,7 +726,6 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
-        self._compare_again()
         return record.attempt
 
     def _not_traced(
