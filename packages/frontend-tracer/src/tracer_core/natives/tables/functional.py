@@ -23,6 +23,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue, contents
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
     CALLED_CODES,
@@ -35,9 +36,11 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.outside_reads import outside_reads
-from tracer_core.natives.queries import applied, query
+from tracer_core.natives.queries import applied, identity, query
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.operators import CONTAINERS
+from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -241,9 +244,34 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
+    if all(_is_lasting(tracer, value) for value in odd):
+        _check_miss(tracer, cached, args, kwargs)
+        return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     tracer.break_graph(
         "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
+
+
+def _is_lasting(tracer: Tracer, value: Any, depth: int = 8) -> bool:
+    """Returns whether a key is the same in every call of the entry: made of constants, of objects
+    from before the trace, whose identity is guarded, and of new objects that hold nothing else."""
+    if _is_key(tracer, value):
+        return True
+    if isinstance(value, (torch.Tensor, *SYMBOLS, *_CODE)) or not depth:
+        return False
+    if not tracer.provenance.is_fresh(value):
+        if isinstance(value, CONTAINERS) or tracer.provenance.source_of(value) is None:
+            return False
+        identity(tracer, value)  # its hash is asked for again in each call
+        return True
+    if isinstance(value, (tuple, frozenset, dict)):
+        return all(_is_lasting(tracer, one, depth - 1) for one in special_methods.held(value))
+    cls = type(value)
+    slots = any(isinstance(entry, types.MemberDescriptorType)
+                for base in cls.__mro__ for entry in vars(base).values())  # fmt: skip
+    plain = cls.__flags__ & HEAP_TYPE and not slots and not tracer.entries.made_class(cls)
+    own = object.__getattribute__(value, "__dict__") if plain and cls.__dictoffset__ else None
+    return type(own) is dict and all(_is_lasting(tracer, one, depth - 1) for one in own.values())
 
 
 #: Methods that change their object.
@@ -316,18 +344,29 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
         return
     if _reads_no_change(tracer, cached.__wrapped__, [*args, *kwargs.values()]):
         return
-    key: Any = tuple(args)
-    if len(args) == 1 and type(args[0]) in (int, str):
-        key = args[0]
-    held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
-    hit = any(key in table for table in held)
-    if hit and not (kwargs or cached.cache_parameters()["typed"]):
+    if not cached.cache_parameters()["typed"] and _is_cached(cached, args, kwargs):
         return
     if tracer.native_calls.questions.get(_handle(cached, args, kwargs)) is None:
         tracer.break_graph(
             "native_python",
             f"the cached function {_title(cached)} runs after a change of state",
         )
+
+
+def _is_cached(cached: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Returns whether a cache, which is not typed, has the answer to a call."""
+    tables = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
+    if not kwargs:
+        alone = len(args) == 1 and type(args[0]) in (int, str)
+        key = args[0] if alone else tuple(args)
+        return any(key in table for table in tables)
+    named = tuple(part for pair in kwargs.items() for part in pair)
+    for table in tables:
+        for key in list(table):  # a mark, which is an object(), stands before the keywords
+            if type(key) is tuple and len(key) == len(args) + 1 + len(named):
+                if type(mark := key[len(args)]) is object and (*args, mark, *named) in table:
+                    return True
+    return False
 
 
 def _reads_no_change(tracer: Tracer, function: Any, values: list[Any]) -> bool:
