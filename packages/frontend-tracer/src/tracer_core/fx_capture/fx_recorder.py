@@ -114,6 +114,8 @@ class Recorder(WrittenGraph):
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
+        #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
+        self.open_regions = 0
         #: Torch-function modes that the program is in, each with the instruction that entered it;
         #: asks(function, types, args, kwargs): calls the handler of the last one.
         self.program_modes: tuple[tuple[Any, int], ...] = ()

@@ -342,6 +342,14 @@ class TracedExpectations(Protocol):
     def take(self, frame: Frame) -> bool | None: ...
 
 
+class TracedForesight(Protocol):
+    """How branches that follow data go in the call that is captured."""
+
+    def asks(self, frame: Frame) -> bool: ...
+
+    def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None: ...
+
+
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
@@ -368,6 +376,7 @@ class Tracing(semantics.CallBinder, Protocol):
     native_calls: TracedNativeCalls
     subclasses: TracedSubclasses
     expected: TracedExpectations
+    foresight: TracedForesight
     frames: list[Frame]
     outer_step: int
     advanced_at: int

@@ -30,6 +30,7 @@ class Region:
         self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
         self.operands: list[torch.fx.Node] = []
         self._last = recorder.graph._root.prev
+        recorder.open_regions += 1
         self._counts = recorder.op_count, recorder.state_nodes
         self._contents = {key: _contents(change) for key, change in effects.changes.items()}
 
@@ -103,6 +104,10 @@ class Region:
         self._remove(nodes)
         return tuple(node.target for node in nodes if node.op == "call_function")
 
+    def keep(self) -> None:
+        """Leaves the part in the graph."""
+        self.recorder.open_regions -= 1
+
     def _nodes(self) -> list[torch.fx.Node]:
         found: list[torch.fx.Node] = []
         node = self.recorder.graph._root.prev
@@ -125,6 +130,7 @@ class Region:
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)
         self.recorder.op_count, self.recorder.state_nodes = self._counts
+        self.recorder.open_regions -= 1
 
 
 def _contents(change: Change) -> Any:

@@ -428,6 +428,8 @@ class Operations(Component):
                 known = assertions.assumed(self.tracer, value)
             if known is None:
                 known = state_values.value_of(self.tracer, value, as_truth=True)
+            if known is None:
+                known = assertions.foreseen(self.tracer, value)
             if known is not None:
                 return known
             raise Break(
