@@ -116,6 +116,9 @@ class Recorder(WrittenGraph):
         self.open_contexts: list[Any] = []
         #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
         self.open_regions = 0
+        #: What the forward of an autograd.Function that is being traced asked of tensors' values,
+        #: so far; None elsewhere.
+        self.function_answers: list[bool] | None = None
         #: Torch-function modes that the program is in, each with the instruction that entered it;
         #: asks(function, types, args, kwargs): calls the handler of the last one.
         self.program_modes: tuple[tuple[Any, int], ...] = ()

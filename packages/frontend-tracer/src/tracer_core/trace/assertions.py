@@ -148,7 +148,8 @@ def _only_way(frame: Frame) -> bool | None:
 def _may_assert(tracer: Tracing) -> bool:
     """Returns whether the graph can check a condition that is asked for here."""
     recorder = tracer.recorder
-    inside = recorder.open_regions or recorder.program_modes or torch_private.transforms_active()
+    inside = recorder.open_regions and recorder.function_answers is None
+    inside = inside or recorder.program_modes or torch_private.transforms_active()
     may = tracer.shapes.takes_assertions and not inside
     return may and not recorder.fakes.any_was_written()
 
@@ -163,6 +164,13 @@ def _assert(tracer: Tracing, value: torch.Tensor, truth: bool) -> None:
     if recorder.asserted is not None:
         condition = recorder.call(torch.logical_and, (recorder.asserted, condition), {})
     recorder.asserted = condition
+
+
+def answered(tracer: Tracing, answer: bool) -> bool:
+    """Notes and returns the answer of a question about tensors' values."""
+    if tracer.recorder.function_answers is not None:
+        tracer.recorder.function_answers.append(answer)
+    return answer
 
 
 def _is_single(value: Any) -> bool:

@@ -431,7 +431,7 @@ class Operations(Component):
             if known is None:
                 known = assertions.foreseen(self.tracer, value)
             if known is not None:
-                return known
+                return assertions.answered(self.tracer, bool(known))
             raise Break(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )

@@ -23,7 +23,6 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue, contents
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
     CALLED_CODES,
@@ -36,15 +35,11 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.outside_reads import outside_reads
-from tracer_core.natives.queries import applied, identity, query
+from tracer_core.natives.queries import applied, query
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
-from tracer_core.trace.operators import CONTAINERS
-from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.lasting import is_constant_code, is_lasting
 from tracer_core.trace.tracer import Tracer
-
-_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-
 
 # -- the operator module --
 
@@ -208,16 +203,6 @@ def _title(cached: Any) -> str:
     return str(getattr(cached, "__qualname__", type(cached.__wrapped__).__name__))
 
 
-def _is_key(tracer: Tracer, value: Any) -> bool:
-    """Returns whether a cache finds a value under the same key in every call: no class or function
-    that is made in each."""
-    if isinstance(value, type) and tracer.entries.made_class(value):
-        return False
-    if type(value) is types.FunctionType and tracer.names.made_here(value):
-        return False
-    return is_constant(value) or isinstance(value, _CODE)
-
-
 def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
     or outdated cache gives eager's answer."""
@@ -227,7 +212,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
             "native_python", f"the cached function {_title(cached)} changes what is outside it"
         )
     values = [*args, *kwargs.values()]
-    odd = [value for value in values if not _is_key(tracer, value)]
+    odd = [value for value in values if not is_constant_code(tracer, value)]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
@@ -244,34 +229,12 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
-    if all(_is_lasting(tracer, value) for value in odd):
+    if all(is_lasting(tracer, value) for value in odd):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     tracer.break_graph(
         "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
-
-
-def _is_lasting(tracer: Tracer, value: Any, depth: int = 8) -> bool:
-    """Returns whether a key is the same in every call of the entry: made of constants, of objects
-    from before the trace, whose identity is guarded, and of new objects that hold nothing else."""
-    if _is_key(tracer, value):
-        return True
-    if isinstance(value, (torch.Tensor, *SYMBOLS, *_CODE)) or not depth:
-        return False
-    if not tracer.provenance.is_fresh(value):
-        if isinstance(value, CONTAINERS) or tracer.provenance.source_of(value) is None:
-            return False
-        identity(tracer, value)  # its hash is asked for again in each call
-        return True
-    if isinstance(value, (tuple, frozenset, dict)):
-        return all(_is_lasting(tracer, one, depth - 1) for one in special_methods.held(value))
-    cls = type(value)
-    slots = any(isinstance(entry, types.MemberDescriptorType)
-                for base in cls.__mro__ for entry in vars(base).values())  # fmt: skip
-    plain = cls.__flags__ & HEAP_TYPE and not slots and not tracer.entries.made_class(cls)
-    own = object.__getattribute__(value, "__dict__") if plain and cls.__dictoffset__ else None
-    return type(own) is dict and all(_is_lasting(tracer, one, depth - 1) for one in own.values())
 
 
 #: Methods that change their object.

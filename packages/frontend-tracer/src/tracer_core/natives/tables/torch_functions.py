@@ -32,7 +32,7 @@ from tracer_core.natives.queries import query
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import TensorBase
-from tracer_core.trace.assertions import expected_equal, foreseen_equal
+from tracer_core.trace.assertions import answered, expected_equal, foreseen_equal
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -201,12 +201,12 @@ def equal(tracer: Tracer, input: Any, other: Any) -> Any:
         left, right = tracer.recorder.as_fake(input), tracer.recorder.as_fake(other)
         if left.dtype == right.dtype and left.device == right.device:
             if left.shape != right.shape:
-                return False
+                return answered(tracer, False)
             answer = expected_equal(tracer, input, other)
             if answer is None:
                 answer = foreseen_equal(tracer, input, other)
             if answer is not None:
-                return answer
+                return answered(tracer, answer)
     return tracer.native_calls.call_torch(torch.equal, [input, other], {})
 
 
