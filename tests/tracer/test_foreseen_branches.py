@@ -257,3 +257,22 @@ def test_each_way_to_ask(ask: Callable[[Any], Any]) -> None:
         got, want = fast(torch.full((2,), value)), program(torch.full((2,), value))
         torch.testing.assert_close(got[0], want[0])
         assert got[1] is want[1] or torch.equal(got[1], want[1])
+
+
+def test_tensors_of_inference_mode() -> None:
+    @torch.inference_mode()
+    def counted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x > 0).sum(1), (x <= 0).sum(1)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        above, below = counted(x)
+        share = above.sum() / (above.sum() + below.sum())
+        return share * 2 if torch.any(above > 1) else share
+
+    for backend in ("eager", "inductor", noting()):
+        fast = tracer_core.compile(program, backend=backend)
+        for sign in (1, -1, 1):
+            x = torch.arange(6.0).reshape(2, 3) * sign
+            torch.testing.assert_close(fast(x), program(x))
+        assert breaks(fast) == (backend == "eager")
+        assert all("failed" not in one.kind for one in inner(fast).breaks)

@@ -16,6 +16,7 @@ from tracer_core.aot.unbacked_split import MARK, ORDERED
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
 from tracer_core.fx_capture.unbacked import require
+from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, dispatch_modes, pytree, set_grad_mode
 
 #: Bytes of intermediates that are kept from one question to the next.
@@ -23,6 +24,10 @@ _MOST_BYTES = 1 << 28
 #: Packages whose functions have no effect beside their results.
 _PURE = ("torch", "_operator", "builtins", "math")
 _WITH_EFFECTS = ("torch.distributed", "torch.autograd", "torch.cuda", "torch.random")
+#: Calls that decide about gradients alone, of which there are none here.
+_OF_GRADIENTS = frozenset(
+    {set_grad_mode, *names("_enter_inference_mode _exit_inference_mode", of="autograd.grad_mode")}
+)
 _NAMESPACES = frozenset({"aten", "prims"})
 
 
@@ -72,7 +77,7 @@ class PresentValues:
                 self._values[node] = _plain(given[node])
                 self._new_bytes(self._values[node])
                 continue
-            if node.op == "call_function" and node.target is set_grad_mode:
+            if node.op == "call_function" and node.target in _OF_GRADIENTS:
                 self._values[node] = None
                 continue
             if not _may_run(node):
