@@ -51,6 +51,10 @@ class Gradient:
         self.value = value
 
 
+class GradientFlag:
+    """Kind of a change: ``requires_grad`` of a leaf, where no operator records gradients."""
+
+
 @dataclass(slots=True, eq=False)
 class Change:
     """One object, or one attribute of it, was changed. Mutable.
@@ -286,6 +290,10 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     ClassAttribute: Snapshotter(_class_value, _restore_class),
     ThreadAttribute: Snapshotter(_local_value, _restore_local),
     ContextValue: Snapshotter(lambda variable, _: variable.get(MISSING), _restore_context),
+    GradientFlag: Snapshotter(
+        lambda tensor, _: tensor.requires_grad,
+        lambda change: change.obj.requires_grad_(change.before),
+    ),
     Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
 }
 
@@ -356,6 +364,12 @@ class Effects:
             held = Gradient(None)
             change = self.changes[id(tensor), Gradient] = Change(tensor, Gradient, None, held)
         change.where.value = value
+
+    def begin_gradient_flag(self, tensor: Any) -> None:
+        """Saves whether a tensor requires gradients."""
+        if (id(tensor), GradientFlag) not in self.changes:
+            before = SNAPSHOTTERS[GradientFlag].save(tensor, None)
+            self.changes[id(tensor), GradientFlag] = Change(tensor, GradientFlag, before)
 
     def drop(self, change: Change) -> None:
         """Drops a change whose mutation failed before it had an effect."""

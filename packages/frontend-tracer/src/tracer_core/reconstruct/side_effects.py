@@ -21,6 +21,7 @@ from tracer_core.fx_capture.side_effects import (
     ClassAttribute,
     ContextValue,
     Gradient,
+    GradientFlag,
     Slot,
     ThreadAttribute,
 )
@@ -207,6 +208,10 @@ def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
 
+def _replay_gradient_flag(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.requires_grad_({change.after})"]
+
+
 _REPLAY: dict[type, Callable[..., list[str]]] = {
     _ORDERED: _replay_dict,
     dict: _replay_dict,
@@ -221,4 +226,5 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     ThreadAttribute: _replay_local,
     ContextValue: _replay_context,
     Gradient: _replay_gradient,
+    GradientFlag: _replay_gradient_flag,
 }

@@ -148,8 +148,8 @@ def _only_way(frame: Frame) -> bool | None:
 def _may_assert(tracer: Tracing) -> bool:
     """Returns whether the graph can check a condition that is asked for here."""
     recorder = tracer.recorder
-    inside = recorder.open_regions and recorder.function_answers is None
-    inside = inside or recorder.program_modes or torch_private.transforms_active()
+    in_region = recorder.open_regions > 0 and recorder.function_answers is None
+    inside = in_region or recorder.program_modes or torch_private.transforms_active()
     may = tracer.shapes.takes_assertions and not inside
     return may and not recorder.fakes.any_was_written()
 

@@ -85,6 +85,8 @@ class AttributeWrites(Component):
             self.generic_setattr(tensor, name, value)
         elif name == "requires_grad" and value is True and self.may_require_grad(tensor):
             self.recorder.require_grad(tensor)
+        elif name == "requires_grad" and gradients.may_set_flag(self.tracer, tensor, value):
+            gradients.set_flag(self.tracer, tensor, value)
         elif name == "grad":
             gradients.write(self.tracer, tensor, None if value is ABSENT else value)
         elif self.entries.static(torch.Tensor, name) is not ABSENT:
