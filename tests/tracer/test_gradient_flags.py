@@ -116,6 +116,25 @@ def test_each_way_to_switch_gradients_on(leave: Any) -> None:
             twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
 
 
+@pytest.mark.parametrize("flag", [False, True])
+def test_views_of_what_was_switched(flag: bool) -> None:
+    """A view of a parameter that requires gradients does so too, even where none are recorded."""
+
+    def make() -> Any:
+        net = Adapters()
+        net.base.requires_grad_(not flag)
+
+        def program(x: torch.Tensor) -> Any:
+            net.base.weight.requires_grad_(flag)
+            row = net.base.weight[0]
+            return net(x), row, row.requires_grad
+
+        return program, View(net.flags)
+
+    with torch.no_grad():
+        twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),), backend="aten_eager")
+
+
 def test_an_error_leaves_the_flags_as_in_eager() -> None:
     def make() -> Any:
         net = Adapters()

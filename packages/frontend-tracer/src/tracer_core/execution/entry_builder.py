@@ -48,7 +48,7 @@ from tracer_core.fx_capture.provenance import (
     kept_when_dead,
     leads_to_foreign,
 )
-from tracer_core.fx_capture.side_effects import Gradient, GradientFlag
+from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.guards.explanation import Failure
@@ -64,7 +64,7 @@ from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
 
 #: Kinds of changes of tensors' own attributes.
-_OF_TENSORS = frozenset({Gradient, GradientFlag})
+_OF_TENSORS = frozenset({Gradient, GradientFlag, Content})
 
 
 class Refused(Exception):
@@ -449,7 +449,7 @@ class Generator:
             # One check for all: a model has hundreds of parameters.
             self.entry.check_distinct(
                 [source for source, tensor in provenance.tensors.items()
-                 if (tensor.requires_grad or GradientFlag in kinds)
+                 if (tensor.requires_grad or not kinds.isdisjoint({GradientFlag, Content}))
                  and provenance.source_of(tensor) is source]
             )  # fmt: skip
         self.entry.check_distinct(provenance.hashed())

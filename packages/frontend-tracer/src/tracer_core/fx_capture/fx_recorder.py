@@ -114,8 +114,9 @@ class Recorder(WrittenGraph):
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
-        #: Whether the program has changed ``requires_grad`` of a tensor from before the trace.
-        self.flags_changed = False
+        #: Tensors from before the trace whose ``requires_grad`` is not the one that the graph is
+        #: given -> the step since which.
+        self.flags_changed: dict[Any, int] = {}
         #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
         self.open_regions = 0
         #: What the forward of an autograd.Function that is being traced asked of tensors' values,

@@ -17,6 +17,7 @@ import torch
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -360,6 +361,7 @@ class Tracing(semantics.CallBinder, Protocol):
     provenance: Provenance
     effects: Effects
     recorder: Recorder
+    fakes: Fakes
     scalars: TracedScalars
     draws: TracedDraws
     shapes: ShapePolicy

@@ -19,6 +19,7 @@ from tracer_core.fx_capture.side_effects import (
     MISSING,
     Change,
     ClassAttribute,
+    Content,
     ContextValue,
     Gradient,
     GradientFlag,
@@ -212,6 +213,10 @@ def _replay_gradient_flag(target: str, change: Change, r: Rebuilder) -> list[str
     return [f"{target}.requires_grad_({change.after})"]
 
 
+def _replay_content(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.data = {r.value(change.after)}"]
+
+
 _REPLAY: dict[type, Callable[..., list[str]]] = {
     _ORDERED: _replay_dict,
     dict: _replay_dict,
@@ -227,4 +232,5 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     ContextValue: _replay_context,
     Gradient: _replay_gradient,
     GradientFlag: _replay_gradient_flag,
+    Content: _replay_content,
 }

@@ -106,7 +106,7 @@ def set_flag(tracer: Tracing, tensor: torch.Tensor, flag: bool) -> None:
     """Traces ``tensor.requires_grad = flag`` where `may_set_flag`."""
     tracer.side_effects.mutations += 1
     tracer.effects.begin_gradient_flag(tensor)
-    tracer.recorder.flags_changed = True
+    tracer.recorder.flags_changed.setdefault(tensor, tracer.outer_step)
     for one in (tensor, tracer.recorder.fakes.known(tensor)):
         if one is not None:
             one.requires_grad_(flag)

@@ -423,6 +423,7 @@ class Operations(Component):
         if id(value) in self.tracer.scalars.numbers:
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
+            value = self.tracer.fakes.current(value)
             known = self.recorder.ranges.truth(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
