@@ -23,12 +23,13 @@ from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
-from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
+from tracer_core.fx_capture.dynamic_shapes import Foresight, Seen, ShapePolicy
 from tracer_core.fx_capture.graph_breaks import (
     Break,
     Restart,
     RunNatively,
     WantsNoAssertions,
+    WantsNoForesight,
     WantsNumbers,
     WantsSymbols,
 )
@@ -88,12 +89,14 @@ def capture(
     name: str,
     natives: Mapping[types.CodeType, str],
     answers: Answers | None = None,
+    foresight: Foresight | None = None,
 ) -> Captured:
     """Traces from `start` until the program returns or breaks, and compiles the trace.
 
     start: puts the frames into a tracer. state: the values of the code region. natives: code that
     is not followed -> the kind of break. answers: changed where the program fails only because
-    is_compiling() says True.
+    is_compiling() says True. foresight: of branches on tensors, for an entry that may be left where
+    they go another way.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     add_rows_of_imported()
@@ -119,6 +122,7 @@ def capture(
             # elsewhere a break costs less than a graph that is cut
             takes_data_floats=config.fullgraph,
             takes_assertions=asserts,
+            foresight=foresight,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
@@ -138,6 +142,8 @@ def capture(
             draws = True
         except WantsNoAssertions:
             asserts = False
+        except WantsNoForesight:
+            foresight = None
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:

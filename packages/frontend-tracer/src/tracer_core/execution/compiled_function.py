@@ -50,7 +50,7 @@ from tracer_core.execution.profitability import (
     Verdict,
 )
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
-from tracer_core.fx_capture.dynamic_shapes import Outcome
+from tracer_core.fx_capture.dynamic_shapes import Foresight, Outcome
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.unbacked import (
     ASSERTIONS,
@@ -382,8 +382,10 @@ class CompiledFunction:
             segment.other_data[error.refuses] += 1
             if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
                 segment.forget()
-                if error.refuses == ASSERTIONS and segment.seen.outcomes:
-                    segment.seen.outcomes = ()
+                if error.refuses == ASSERTIONS and (
+                    segment.seen.outcomes or (segment.seen.foresees and self._may_expect())
+                ):
+                    segment.seen.outcomes, segment.seen.foresees = (), False
                     segment.other_data[ASSERTIONS] = 0
                 else:
                     segment.seen.refused.add(error.refuses)
@@ -500,6 +502,10 @@ class CompiledFunction:
 
     # -- branches that follow data --
 
+    def _may_expect(self) -> bool:
+        """Returns whether branches on tensors may be expected to go some way; see `_watch`."""
+        return self.config.native_if_faster and not self._must_compile() and self.may_measure()
+
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Watch | None:
         """Returns what notes how branches go in this call; None where nothing is to be expected of
         them: the user chose how it is compiled, or a graph that takes the wrong way could not be
@@ -507,7 +513,7 @@ class CompiledFunction:
         start = self._starts.get((len(args), *kwargs))
         if start is None or start.profile.is_over:
             return None
-        may = self.config.native_if_faster and not self._must_compile() and self.may_measure()
+        may = self._may_expect()
         if not may or not _can_trace():
             start.profile.is_over = start.profile.is_over or not may
             return None
@@ -678,30 +684,30 @@ class CompiledFunction:
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
         """Does `_capture`, which counts it."""
-        if not segment.seen.outcomes:
-            return self._traced(segment, start, state)
         try:
-            return self._traced(segment, start, state, expecting=True)
+            return self._traced(segment, start, state)
         except _Unexpected:
-            segment.seen.outcomes = ()
+            segment.seen.outcomes, segment.seen.foresees = (), False
         return self._traced(segment, start, state)
 
-    def _traced(
-        self, segment: GuardedCache, start: Any, state: Any, expecting: bool = False
-    ) -> Callable[[Any], Any] | None:
-        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured or the graph
-        has no lowered form, since the graphs between the breaks may have one."""
+    def _traced(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
+        """Does `_entry`. Where branches on tensors are expected to go some way, it raises
+        `_Unexpected` if nothing can be captured or the graph has no lowered form, since the graphs
+        between the breaks may have one."""
         global _tracing
+        foresight = Foresight(segment.seen.foresees and self._may_expect())
+        expects = bool(segment.seen.outcomes)
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
         try:
             with recording(self), torch_private.unshielded():
                 record = capture(
-                    start, state, self.config, segment.seen, name, self._natives, self._answers
-                )
+                    start, state, self.config, segment.seen, name, self._natives, self._answers,
+                    foresight,
+                )  # fmt: skip
             give_back_free_memory()
         except (UserError, Abandoned) as error:
-            if expecting:
+            if expects or foresight.n_answers:
                 raise _Unexpected from error
             return self._not_traced(error, segment, start, state)
         except (TracerError, KeyboardInterrupt):
@@ -709,7 +715,7 @@ class CompiledFunction:
         except Exception as error:
             if env().strict:
                 raise
-            if expecting:
+            if expects or foresight.n_answers:
                 raise _Unexpected from error
             if self.config.fullgraph:
                 raise self._not_captured(f"internal error: {error!r}") from error
@@ -721,7 +727,8 @@ class CompiledFunction:
         finally:
             _tracing = previous
         fallback = record.runner.fallback if record.runner is not None else None
-        if expecting and fallback is not None and fallback.kind in _WHOLE:
+        expects = expects or foresight.n_answers > 0
+        if expects and fallback is not None and fallback.kind in _WHOLE:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)

@@ -30,16 +30,26 @@ class Outcome:
 
 
 @dataclass(slots=True)
+class Foresight:
+    """Whether a trace may go on, at a branch on a tensor, the way that the call being captured goes.
+    Mutable. n_answers: of branches that it did so at."""
+
+    wanted: bool = False
+    n_answers: int = 0
+
+
+@dataclass(slots=True)
 class Seen:
     """What the cache entries of one code region were specialized on. Mutable. shapes, numbers:
     source expression -> the values of each entry. refused: symbols that the backend or later calls
     turned out not to support. outcomes: what the next trace expects of the branches that follow
-    data, in order."""
+    data, in order. foresees: whether it may expect what the call being captured answers."""
 
     shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     numbers: dict[str, list[int | float]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     outcomes: tuple[Outcome, ...] = ()
+    foresees: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.shapes or self.numbers or self.refused)
@@ -58,7 +68,7 @@ class ShapePolicy:
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
     SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
     depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
-    a tensor's values."""
+    a tensor's values. foresight: of branches on tensors."""
 
     def __init__(
         self,
@@ -71,6 +81,7 @@ class ShapePolicy:
         draws: bool = False,
         takes_data_floats: bool = False,
         takes_assertions: bool = False,
+        foresight: Foresight | None = None,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -80,6 +91,7 @@ class ShapePolicy:
         self.follows_data = follows_data and self.takes_data_sizes
         self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
         self.takes_assertions = takes_assertions
+        self.foresight = Foresight() if foresight is None else foresight
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         #: Sources of tensors whose parts have constant sizes.

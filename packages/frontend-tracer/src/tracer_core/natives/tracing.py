@@ -17,6 +17,7 @@ import torch
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -342,6 +343,14 @@ class TracedExpectations(Protocol):
     def take(self, frame: Frame) -> bool | None: ...
 
 
+class TracedForesight(Protocol):
+    """How branches that follow data go in the call that is captured."""
+
+    def asks(self, frame: Frame) -> bool: ...
+
+    def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None: ...
+
+
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
@@ -352,6 +361,7 @@ class Tracing(semantics.CallBinder, Protocol):
     provenance: Provenance
     effects: Effects
     recorder: Recorder
+    fakes: Fakes
     scalars: TracedScalars
     draws: TracedDraws
     shapes: ShapePolicy
@@ -368,6 +378,7 @@ class Tracing(semantics.CallBinder, Protocol):
     native_calls: TracedNativeCalls
     subclasses: TracedSubclasses
     expected: TracedExpectations
+    foresight: TracedForesight
     frames: list[Frame]
     outer_step: int
     advanced_at: int

@@ -19,8 +19,10 @@ from tracer_core.fx_capture.side_effects import (
     MISSING,
     Change,
     ClassAttribute,
+    Content,
     ContextValue,
     Gradient,
+    GradientFlag,
     Slot,
     ThreadAttribute,
 )
@@ -207,6 +209,14 @@ def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
 
+def _replay_gradient_flag(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.requires_grad_({change.after})"]
+
+
+def _replay_content(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.data = {r.value(change.after)}"]
+
+
 _REPLAY: dict[type, Callable[..., list[str]]] = {
     _ORDERED: _replay_dict,
     dict: _replay_dict,
@@ -221,4 +231,6 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     ThreadAttribute: _replay_local,
     ContextValue: _replay_context,
     Gradient: _replay_gradient,
+    GradientFlag: _replay_gradient_flag,
+    Content: _replay_content,
 }

@@ -327,7 +327,7 @@ class Items(Component):
         if isinstance(value, torch.Tensor):
             if self.recorder.program_modes:
                 raise Break("torch_mode", "iteration over a tensor inside a mode of the program")
-            if value.dim() == 0:
+            if self.tracer.fakes.current(value).dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))
         if traced_arrays.is_array(self.tracer, value):
