@@ -2,14 +2,16 @@
 another process.
 
 An object is found by import, by a path from an imported object, or is made from its text; nothing
-is unpickled. Describing raises NotPortable with the reason, before anything is written, if an
-object could not be found again; finding raises StoredError.
+is unpickled. What is found must be what it was: its digest (`code_identity.digest_of`) is compared.
+Describing raises NotPortable with the reason, before anything is written, if an object could not be
+found again; finding raises StoredError.
 """
 
 from __future__ import annotations
 
 import ast
 import enum
+import functools
 import importlib
 import sys
 import types
@@ -23,6 +25,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import TracerError
 from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.code_identity import Unknown, digest_of
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
@@ -62,10 +65,11 @@ def _import_path(obj: Any) -> str | None:
 
 
 class Describer:
-    """Describes the constants of one cache entry as JSON values."""
+    """Describes the constants of one cache entry as JSON values. compiled: the function that it is
+    an entry of, which another process has at hand."""
 
-    def __init__(self, record: Captured) -> None:
-        self.record = record
+    def __init__(self, record: Captured, compiled: Any) -> None:
+        self.record, self.compiled = record, compiled
         self._functions = {f.__code__: f for f in record.portable.functions}
         self._by_object = {
             id(_behind(record.constants[name])): source
@@ -79,6 +83,8 @@ class Describer:
             raise NotPortable(f"constant {name}: {error}") from None
 
     def describe(self, obj: Any) -> Any:
+        if obj is self.compiled:
+            return {"compiled": _digest(obj)}
         for kind, how in _DESCRIBE.items():
             if isinstance(obj, kind):
                 described = how(self, obj)
@@ -86,10 +92,13 @@ class Describer:
                     return described
         path = _import_path(obj)
         if path is not None:
-            return {"import": path}
+            return {"import": [path, _digest(obj)]}
         source = self._by_object.get(id(obj))
         if source is not None:
-            return {"path": self._steps(source)}
+            return {"path": [self._steps(source), _digest(obj)]}
+        if type(obj) is functools.partial:  # the tracer's own: a question that guards ask again
+            parts = [obj.func, list(obj.args), list(obj.keywords), list(obj.keywords.values())]
+            return {"partial": [self.describe(part) for part in parts]}
         raise NotPortable(
             f"{type(obj).__module__}.{type(obj).__qualname__} {obj!r:.80} has no import path"
         )
@@ -106,7 +115,11 @@ class Describer:
     def known(self, function: types.FunctionType) -> bool:
         """Returns whether the function exists before a call. A function that the program itself
         makes is part of the code that makes it."""
-        return _import_path(function) is not None or id(function) in self._by_object
+        return (
+            function is self.compiled
+            or _import_path(function) is not None
+            or id(function) in self._by_object
+        )
 
     def code(self, code: types.CodeType) -> Any:
         function = self._functions.get(code)
@@ -130,6 +143,13 @@ class Describer:
             {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
+
+
+def _digest(obj: Any) -> str | None:
+    try:
+        return digest_of(obj)
+    except Unknown as error:
+        raise NotPortable(f"{obj!r:.80}: {error}") from None
 
 
 def _behind(constant: Any) -> Any:
@@ -165,7 +185,7 @@ _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     torch.device: lambda d, obj: {"device": str(obj)},
     torch.Size: lambda d, obj: {"size": list(obj)},
     types.CodeType: lambda d, obj: d.code(obj),
-    enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name]},
+    enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name, _digest(obj)]},
     (list, set): _collection,
     (frozenset, float, complex, range, str, int, bytes): _literal,
     dict: lambda d, obj: d.namespace(obj),
@@ -173,10 +193,26 @@ _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
 
 
 class Finder:
-    """Finds described objects in this process."""
+    """Finds described objects in this process. path: of the file, for messages. compiled: the
+    function that the entries are for."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, compiled: Any) -> None:
+        self.path, self.compiled = path, compiled
+        #: id -> (an object that was found, its digest).
+        self._digests: dict[int, tuple[Any, str | None]] = {}
+
+    def same(self, obj: Any, digest: str | None) -> Any:
+        """Returns an object that was found; raises StoredError if it is not what it was."""
+        known = self._digests.get(id(obj))
+        if known is None:
+            try:
+                known = self._digests[id(obj)] = obj, digest_of(obj)
+            except Unknown as error:
+                raise StoredError(f"{self.path}: {obj!r:.80}: {error}") from error
+        if known[1] != digest:
+            name = getattr(obj, "__qualname__", None) or f"{obj!r:.80}"
+            raise StoredError(f"{self.path}: {name} has changed since; store the entries again")
+        return obj
 
     def find(self, described: dict[str, Any]) -> Any:
         ((kind, value),) = described.items()
@@ -199,7 +235,7 @@ class Finder:
         )
 
 
-def _import(finder: Finder, path: str) -> Any:
+def _import(path: str) -> Any:
     module, _, name = path.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split(".") if name else ():
@@ -228,6 +264,11 @@ _STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
 }
 
 
+def _partial(finder: Finder, parts: list[Any]) -> Any:
+    function, args, names, values = map(finder.find, parts)
+    return functools.partial(function, *args, **dict(zip(names, values, strict=True)))
+
+
 def _walk(finder: Finder, steps: list[Any]) -> Any:
     found: Any = None
     for kind, key in steps:
@@ -236,8 +277,10 @@ def _walk(finder: Finder, steps: list[Any]) -> Any:
 
 
 _FIND: dict[str, Callable[[Finder, Any], Any]] = {
-    "import": _import,
-    "path": _walk,
+    "compiled": lambda f, value: f.same(f.compiled, value),
+    "import": lambda f, value: f.same(_import(value[0]), value[1]),
+    "path": lambda f, value: f.same(_walk(f, value[0]), value[1]),
+    "partial": _partial,
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "weak": lambda f, value: OwnReference(f.find(value)),
     "null": lambda f, value: NULL,
@@ -246,7 +289,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "device": lambda f, value: torch.device(value),
     "size": lambda f, value: torch.Size(value),
     "code": lambda f, value: f.find(value).__code__,
-    "enum": lambda f, value: f.find(value[0])[value[1]],
+    "enum": lambda f, value: f.same(f.find(value[0])[value[1]], value[2]),
     "literal": lambda f, value: ast.literal_eval(value),
     "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
     "globals": lambda f, value: importlib.import_module(value).__dict__,

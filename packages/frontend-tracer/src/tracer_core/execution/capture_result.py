@@ -60,14 +60,18 @@ class Portable:
     """What storing a cache entry needs beside its text.
 
     roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
-    reaches the constant without the state. interpreted: the functions whose bytecode was followed.
-    path_constants: the constants that sources in `paths` use as indices. Both are `held`.
+    reaches the constant without the state. interpreted: the functions from before the trace whose
+    bytecode was followed. path_constants: the constants that sources in `paths` use as indices.
+    Both are `held`. settings: of torch, under which kernels were chosen. unguarded: why the entry
+    hangs on what neither guards nor digests of code tell.
     """
 
     roots: tuple[int, ...]
     paths: dict[str, Source]
     interpreted: tuple[Any, ...]
     path_constants: tuple[Any, ...]
+    settings: dict[str, str]
+    unguarded: tuple[str, ...] = ()
 
     @property
     def functions(self) -> list[types.FunctionType]:

@@ -15,7 +15,7 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from tracer_core.execution.branch_profile import ALIKE, outcome
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.kept import Kept
 from tracer_core.execution.profitability import (
     MOST_SETTLED,
     SETTLED,
@@ -48,6 +49,7 @@ from tracer_core.execution.profitability import (
     Verdict,
 )
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
+from tracer_core.execution.stored_entry import LoadedEntry
 from tracer_core.fx_capture.dynamic_shapes import Outcome
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.unbacked import (
@@ -111,6 +113,8 @@ class CompiledFunction:
         self.function = function
         self.config = config
         self.records: list[Captured] = []
+        #: Entries that another process captured.
+        self.loaded: list[LoadedEntry] = []
         self.abandoned: list[str] = []
         self.skipped: str | None = None
         #: Code that is not inlined -> the kind of the graph break where it is called.
@@ -133,6 +137,7 @@ class CompiledFunction:
         self._segments: dict[Any, GuardedCache] = {}
         #: How many calls reached a graph break.
         self._n_broken = 0
+        self.kept = Kept(self)
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -156,6 +161,8 @@ class CompiledFunction:
     def forget(self) -> None:
         """Drops every cache entry."""
         self.records.clear()
+        self.loaded.clear()
+        self.kept.forget()
         self._drop_entries()
         self._natives = {}
         self._answers = Answers()
@@ -169,6 +176,25 @@ class CompiledFunction:
         tables = (self._starts, self._positional, self._named, self._segments)
         for table in tables:
             table.clear()
+
+    # -- entries of other processes --
+
+    def captured(self) -> Iterator[tuple[Any, Captured]]:
+        """Yields the entries that were captured here and are in use, with the keys of their code
+        regions."""
+        with _LOCK:  # not while a trace has changed objects
+            for key, segment in [*self._starts.items(), *self._segments.items()]:
+                for record in list(self.records):
+                    if record.attempt in segment.entries:
+                        yield key, record
+
+    def take(self, entry: LoadedEntry) -> None:
+        """Adds an entry that another process captured."""
+        table = self._starts if entry.start else self._segments
+        segment = table.setdefault(entry.key, GuardedCache(entry.key))
+        segment.add_loaded(entry.attempt)
+        segment.seen.add(entry.shapes, entry.numbers)
+        self.loaded.append(entry)
 
     # -- compiled or eager --
 
@@ -281,7 +307,7 @@ class CompiledFunction:
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
                 self._show(key, segment)
-                if _traced == traced:
+                if _traced == traced and not self.kept.enter(key, state):
                     attempt = self._capture_start(segment, args, kwargs, state)
                     break
                 traced = _traced
@@ -521,7 +547,9 @@ class CompiledFunction:
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                     segment.made_in = self._n_broken
                 again = functools.partial(self._capture_inside, segment, layouts, held)
-                if _traced == traced:
+                args, kwargs = call
+                whole = (len(args), *kwargs), (*args, *kwargs.values())
+                if _traced == traced and not self.kept.enter(*whole):
                     captured = again()
                     break
                 traced = _traced
@@ -686,6 +714,7 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
+        self.kept.add(record)
         self._compare_again()
         return record.attempt
 
@@ -815,7 +844,8 @@ class CompiledFunction:
     @property
     def breaks(self) -> list[BreakRecord]:
         """Returns the graph breaks found so far."""
-        return [record.break_ for record in self.records if record.break_ is not None]
+        found = (entry.break_ for entry in (*self.loaded, *self.records))
+        return [break_ for break_ in found if break_ is not None]
 
 
 #: Kinds of fallbacks of whole graphs.

@@ -515,8 +515,12 @@ class Generator:
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = held(tuple(self.tracer.calls.interpreted.values()))
-        return Portable(roots, paths, functions, path_constants)
+        source_of = self.tracer.provenance.source_of
+        followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
+        return Portable(
+            roots, paths, held(tuple(followed)), path_constants,
+            torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
+        )  # fmt: skip
 
 
 def _always(obj: Any) -> bool:
