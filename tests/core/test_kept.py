@@ -856,9 +856,7 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     program.started(PLAIN.replace("* 2", "* 3"))
     program.check(X)
     kept.flush()
-    first, second = [
-        one for one in (Path(fresh_cache) / "kept").iterdir() if len(one.name) == 64
-    ]
+    first, second = [one for one in (Path(fresh_cache) / "kept").iterdir() if len(one.name) == 64]
     first_data, second_data = first.read_bytes(), second.read_bytes()
     first.write_bytes(second_data)
     second.write_bytes(first_data)

@@ -19,9 +19,11 @@ import torch
 
 from tracer_core import markers
 from tracer_core.contract.version import __version__
-from tracer_core.execution.artifact_references import Finder, NotPortable, StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.stored_entry import entry_from_json, entry_to_json
+from tracer_core.execution.entry_writer import entry_to_json
+from tracer_core.execution.object_descriptions import NotPortable
+from tracer_core.execution.object_references import Finder, StoredError
+from tracer_core.execution.stored_entry import entry_from_json
 from tracer_core.storage.cache_location import not_private
 
 FORMAT = 7

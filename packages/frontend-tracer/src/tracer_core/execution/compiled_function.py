@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,8 +36,13 @@ from tracer_core.errors import (
     TracerError,
 )
 from tracer_core.execution.branch_profile import ALIKE, outcome
-from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
-from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.capture_result import (
+    Abandoned,
+    Answers,
+    BreakRecord,
+    Captured,
+    UserError,
+)
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
 from tracer_core.execution.kept import Kept
 from tracer_core.execution.profitability import (
@@ -48,23 +53,30 @@ from tracer_core.execution.profitability import (
     TimedRegion,
     Verdict,
 )
-from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
+from tracer_core.execution.resume import (
+    GRAPH_RAISED,
+    Exit,
+    NotRaised,
+    Suspended,
+    interpreter,
+)
 from tracer_core.execution.stored_entry import LoadedEntry
-from tracer_core.fx_capture.dynamic_shapes import Outcome
-from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import (
+from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
     AssertionFailed,
     DataDiffers,
     SizeDiffers,
 )
-from tracer_core.guards.explanation import Failed
+from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
+from tracer_core.fx_capture.seen import Outcome
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
-from tracer_core.trace.eager_interpreter import RealMachine
-from tracer_core.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from tracer_core.guards.explanation import Failed
+    from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())
 
@@ -343,7 +355,7 @@ class CompiledFunction:
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
-            result = RealMachine().finish(frames_of(exit.layouts, state))
+            result = interpreter().finish(frames_of(exit.layouts, state))
         if isinstance(error, AssertionFailed) and self.config.fullgraph:
             reason = (
                 "the program asserts something of a tensor's values, and goes on where it fails"
@@ -529,7 +541,7 @@ class CompiledFunction:
         layouts = exit.layouts
 
         def finish() -> Any:
-            return RealMachine().finish(frames_of(layouts, held.pop()))
+            return interpreter().finish(frames_of(layouts, held.pop()))
 
         (state,) = held
         if self.skipped is not None:
@@ -601,7 +613,7 @@ class CompiledFunction:
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
         """Runs the program in eager mode until it has left the torch modes that forbid tracing."""
-        machine, frames = RealMachine(), frames_of(layouts, state)
+        machine, frames = interpreter(), frames_of(layouts, state)
         while not _can_trace():
             returned, value = machine.step(frames)
             if returned:
@@ -623,7 +635,7 @@ class CompiledFunction:
     def _leave_loop(self, frames: list[Frame], loop_at: int, call: Any) -> Any:
         """Runs the frame with a long loop of plain Python in eager mode, and what follows in the
         next code region."""
-        returned, value = RealMachine().leave_frames(frames, loop_at)
+        returned, value = interpreter().leave_frames(frames, loop_at)
         return value if returned else self._go_on(frames, call)
 
     def _go_on(self, frames: list[Frame], call: Any) -> Any:
@@ -646,7 +658,7 @@ class CompiledFunction:
         logger().warning("%s; it runs natively from now on", reason)
         self.forget()
         self.skipped = reason
-        return RealMachine().finish(error.frames) if error.frames else error.value
+        return interpreter().finish(error.frames) if error.frames else error.value
 
     # -- capturing --
 
@@ -680,6 +692,8 @@ class CompiledFunction:
         """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured or the graph
         has no lowered form, since the graphs between the breaks may have one."""
         global _tracing
+        from tracer_core.execution.capture import capture  # heavy: the tracer
+
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
         try:

@@ -475,7 +475,7 @@ class Generator:
         settings = settings_checks(self.settings, entry.constants.text)
         text = entry.text(settings, tracer.side_effects.locks)
         graph = None if runner is None else runner.run
-        namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
+        namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
         attempt = define("attempt", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name

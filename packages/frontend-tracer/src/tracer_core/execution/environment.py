@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from tracer_core.autoselect.choice_store import processor
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
+from tracer_core.storage.processor import processor
 
 #: Files of a package whose contents decide what it generates.
 _SOURCES = (".py", ".c", ".h", ".cpp", ".cu")

@@ -27,14 +27,13 @@ from typing import Any, Protocol
 
 import torch
 
-from tracer_core.autoselect.candidates import Plan
 from tracer_core.debug.logs import note
 from tracer_core.errors import BackendError
-from tracer_core.execution.artifact_references import Finder, NotPortable, StoredError
 from tracer_core.execution.capture_result import Captured
-from tracer_core.execution.code_identity import code_hash, digest_of
+from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.environment import environment
-from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json, entry_to_json
+from tracer_core.execution.object_references import Finder, StoredError
+from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError
@@ -136,7 +135,7 @@ def _parts_of(function: Function) -> dict[str, str] | None:
     backend, options = config.backend, repr(config.options)
     if backend.serialize is None or not isinstance(backend.compile, str):
         return None
-    if isinstance(config.options, Plan) or " at 0x" in options:
+    if " at 0x" in options:
         return None
     if type(target) is not types.FunctionType:
         return None
@@ -225,6 +224,9 @@ def _key_of_name(document: Document) -> str:
 def _write(document: Document, function: Function) -> None:
     """Writes a document with the entries of this process first; a failure is logged, and the next
     process captures again."""
+    from tracer_core.execution.entry_writer import entry_to_json  # heavy: what captures imports
+    from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
+
     wanted = {id(record) for record in document.records}
     document.records.clear()
     made = []

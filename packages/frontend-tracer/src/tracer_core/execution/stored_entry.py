@@ -1,50 +1,34 @@
-"""Writes one cache entry down as JSON, and makes it again in another process without tracing.
+"""Makes cache entries that another process captured, without tracing.
 
-An entry is the generated text (guards, fetches, side effects, result), how to find each constant
-again (`artifact_references`), digests of the code that was followed and of what identity guards take
-for granted (`code_identity`), the settings of torch that kernels were chosen under, and the
-backend's own serialized graph. Nothing is unpickled. Writing raises NotPortable with the reason
-where an entry cannot be made again or another process could not tell that it no longer holds;
-making raises StoredError.
+An entry in JSON is its generated text (guards, fetches, side effects, result), how to find each
+constant again (`object_references`), digests of the code that was followed and of what identity
+guards take for granted (`code_identity`), the settings of torch that kernels were chosen under, and
+the backend's own serialized graph. Nothing is unpickled. `entry_writer` writes them.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
-import enum
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tracer_core.aot import output_aliasing
-from tracer_core.aot.frozen_parameters import Frozen
+from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.mutation_tracking import versions_counted
-from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
-from tracer_core.dispatch import compile_graph
-from tracer_core.errors import BackendError
-from tracer_core.execution.artifact_references import Describer, Finder, NotPortable, StoredError
-from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
+from tracer_core.execution.object_references import Finder, StoredError
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import settings
-from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
-
-#: Packages whose functions a graph may call: their versions, or sources, are compared.
-_KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
-#: Namespaces of operators that no Python code of a program defines.
-_KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision", "tracer_core", "_c10d_functional"})
-#: In the text of entries that name lines of the program.
-_NAMES_LINES = "calling_code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,127 +46,15 @@ class LoadedEntry:
     numbers: dict[str, int | float]
 
 
-def is_start(key: Any) -> bool:
-    """Returns whether the key of a code region is that of a function's start."""
-    return not (isinstance(key, tuple) and key and isinstance(key[0], FrameLayout))
-
-
-# -- writing
-
-
-def entry_to_json(
-    key: Any, record: Captured, function: Any, config: CompileConfig
-) -> dict[str, Any]:
-    """Returns one entry as JSON. key: of its code region. function: what was compiled. Raises
-    NotPortable."""
-    if record.portable.unguarded:
-        raise NotPortable(record.portable.unguarded[0])
-    for reason in _unknown_code(record):
-        raise NotPortable(reason)
-    describe = Describer(record, function)
-    start = is_start(key)
-    lines = _NAMES_LINES in record.text
-    return {
-        "name": record.name,
-        "key": list(key) if start else describe.layouts(key),
-        "start": start,
-        "text": record.text,
-        "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
-        "code": [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)],
-        "lines": lines,
-        "roots": list(record.portable.roots),
-        "settings": record.portable.settings,
-        "op_count": record.op_count,
-        "break": None if record.break_ is None else dataclasses.astuple(record.break_),
-        "shapes": record.shapes,
-        "numbers": record.numbers,
-        "graph": _graph_to_json(record, config),
-    }
-
-
-def _followed(describe: Describer) -> Iterator[tuple[types.FunctionType, Any]]:
-    """Yields the functions whose bytecode was followed, with where they are found."""
-    portable = describe.record.portable
-    if len(portable.functions) < len(portable.interpreted):
-        raise NotPortable("a function that was followed no longer exists")
-    for function in portable.functions:
-        if describe.known(function):
-            yield function, describe.describe(function)
-
-
-def _unknown_code(record: Captured) -> Iterator[str]:
-    """Yields why the graph runs code of the program that was not followed."""
-    for node in () if record.graph is None else record.graph.graph.nodes:
-        target = node.target
-        if isinstance(target, (OpOverload, OpOverloadPacket)):
-            space = str(target).partition(".")[0]
-            if space not in _KNOWN_OPERATORS:
-                yield f"it calls the operator {target}, whose code is not known"
-        elif node.op == "call_function":
-            module = getattr(target, "__module__", None) or type(target).__module__
-            if module.partition(".")[0] not in _KNOWN_PACKAGES:
-                yield f"it calls {module}.{getattr(target, '__qualname__', target)} as one node"
-        elif node.op in ("call_module", "get_attr"):
-            yield f"its graph holds {node.target}"
-
-
-def _graph_to_json(record: Captured, config: CompileConfig) -> Any:
-    if record.runner is None:
-        return None
-    parts, fallback = record.runner.artifacts, record.runner.fallback
-    if parts is None:
-        several = (
-            "it has several graphs (training, sizes that depend on data, or several backends),"
-            " which are not stored"
-        )
-        raise NotPortable(several if fallback is None else fallback.reason)
-    if parts.plan.constants:
-        raise NotPortable("its graph holds constant tensors")
-    if isinstance(parts.runner.run, Frozen):
-        raise NotPortable(
-            "its parameters are constants (freeze=True): what was made of them is not stored"
-        )
-    try:
-        data: bytes = resolve(config.backend.serialize)(parts.runner)
-    except BackendError as error:
-        raise NotPortable(error.detail) from error
-    return {
-        "backend": base64.b64encode(data).decode(),
-        "spec": _spec_to_json(parts.spec),
-        "plan": None if parts.plan.trivial else parts.plan.text(),
-        "modes": list(parts.modes),
-    }
-
-
-def _to_json(value: Any) -> Any:
-    """Converts a field of a spec to JSON: rows to dictionaries, symbolic sizes to text."""
-    if dataclasses.is_dataclass(value):
-        return {one.name: _to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [_to_json(one) for one in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if value is None or isinstance(value, (int, str)):
-        return value
-    return str(value).removeprefix("torch.")
-
-
-def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
-    stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
-    del stored["options"]
-    return stored
-
-
-# -- making again
-
-
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
     """Returns an entry in JSON as one of this process. Raises StoredError, or what the backend
     raises, if it does not fit this process."""
     name, now = entry["name"], settings.of_kernels()
     for setting, value in entry["settings"].items():
         if now.get(setting) != value:
-            said = f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
+            said = (
+                f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
+            )
             raise StoredError(f"{finder.path}: {said}")
     for described, expected in entry["code"]:
         found = finder.find(described)
@@ -191,7 +63,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
                 f"{finder.path}: {found.__qualname__} has changed since {name} was stored; store"
                 " it again"
             )
-    namespace = {**runtime_namespace(), "graph": _graph_from_json(entry, config)}
+    namespace = {**runtime_namespace(entry["text"]), "graph": _graph_from_json(entry, config)}
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     attempt = define("attempt", entry["text"], namespace, f"{name}, stored")
@@ -218,8 +90,8 @@ def _graph_from_json(entry: dict[str, Any], config: CompileConfig) -> Any:
     runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
     run = versions_counted(runner.run, spec, runner.mutated_on_error)
     if stored["plan"] is not None:
-        run = output_aliasing.bound(stored["plan"], "<tracer outputs, stored>", run, ())
-    return compile_graph.without_modes(stored["modes"], run)
+        run = bound(stored["plan"], "<tracer outputs, stored>", run, ())
+    return without_modes(stored["modes"], run)
 
 
 #: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's

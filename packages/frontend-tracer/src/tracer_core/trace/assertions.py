@@ -14,7 +14,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
-from tracer_core.fx_capture.dynamic_shapes import Outcome
+from tracer_core.fx_capture.seen import Outcome
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.

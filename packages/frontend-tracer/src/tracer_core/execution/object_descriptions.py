@@ -1,10 +1,8 @@
-"""Describes the objects that a stored cache entry refers to as JSON, and finds them again in
-another process.
+"""Describes the objects that a cache entry refers to as JSON, for `object_references` in another
+process.
 
-An object is found by import, by a path from an imported object, or is made from its text; nothing
-is unpickled. What is found must be what it was: its digest (`code_identity.digest_of`) is compared.
-Describing raises NotPortable with the reason, before anything is written, if an object could not be
-found again; finding raises StoredError.
+Raises NotPortable with the reason, before anything is written, if an object could not be found
+again, or if it is not known what its identity stands for.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import ast
 import enum
 import functools
-import importlib
 import sys
 import types
 from collections.abc import Callable
@@ -23,7 +20,6 @@ import torch
 
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
-from tracer_core.errors import TracerError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import Unknown, digest_of
 from tracer_core.execution.resume import Transition
@@ -31,10 +27,6 @@ from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import C_MODULES
-
-
-class StoredError(TracerError):
-    """A file of stored cache entries cannot be used. The text says why and what to do."""
 
 
 class NotPortable(Exception):
@@ -105,6 +97,8 @@ class Describer:
 
     def _steps(self, source: Source) -> list[Any]:
         """Returns the path as a root and steps of (kind, key)."""
+        if not _is_json(source.key) and source.kind not in _WITH_TUPLES:
+            raise NotPortable(f"{source.name} is found by a {type(source.key).__name__}")
         if source.base is None:
             if source.kind == "module":
                 return [["module", source.key]]
@@ -143,6 +137,15 @@ class Describer:
             {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
+
+
+#: Steps whose key is a tuple of plain values.
+_WITH_TUPLES = frozenset({"cell", "own_item", "const"})
+
+
+def _is_json(key: Any) -> bool:
+    """Returns whether JSON gives a key of a step back as it is."""
+    return key is None or type(key) in (str, int, bool)
 
 
 def _digest(obj: Any) -> str | None:
@@ -189,109 +192,4 @@ _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     (list, set): _collection,
     (frozenset, float, complex, range, str, int, bytes): _literal,
     dict: lambda d, obj: d.namespace(obj),
-}
-
-
-class Finder:
-    """Finds described objects in this process. path: of the file, for messages. compiled: the
-    function that the entries are for."""
-
-    def __init__(self, path: str, compiled: Any) -> None:
-        self.path, self.compiled = path, compiled
-        #: id -> (an object that was found, its digest).
-        self._digests: dict[int, tuple[Any, str | None]] = {}
-
-    def same(self, obj: Any, digest: str | None) -> Any:
-        """Returns an object that was found; raises StoredError if it is not what it was."""
-        known = self._digests.get(id(obj))
-        if known is None:
-            try:
-                known = self._digests[id(obj)] = obj, digest_of(obj)
-            except Unknown as error:
-                raise StoredError(f"{self.path}: {obj!r:.80}: {error}") from error
-        if known[1] != digest:
-            name = getattr(obj, "__qualname__", None) or f"{obj!r:.80}"
-            raise StoredError(f"{self.path}: {name} has changed since; store the entries again")
-        return obj
-
-    def find(self, described: dict[str, Any]) -> Any:
-        ((kind, value),) = described.items()
-        try:
-            return _FIND[kind](self, value)
-        except (ImportError, AttributeError, KeyError, IndexError, TypeError) as error:
-            raise StoredError(
-                f"{self.path}: cannot find {described}: {error}; store the entries again"
-            ) from error
-
-    def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
-        def value(name: str, stored: Any) -> Any:
-            if name == "code":
-                return self.find(stored)
-            return tuple(stored) if isinstance(stored, list) else stored
-
-        return tuple(
-            FrameLayout(**{name: value(name, one) for name, one in row.items()})
-            for row in described
-        )
-
-
-def _import(path: str) -> Any:
-    module, _, name = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split(".") if name else ():
-        is_entry = isinstance(found, type) and part in found.__dict__
-        found = found.__dict__[part] if is_entry else getattr(found, part)
-    return found
-
-
-_STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
-    "object": lambda f, base, key: f.find(key),
-    "module": lambda f, base, key: importlib.import_module(key),
-    "dict": lambda f, base, key: base.__dict__,
-    "key": lambda f, base, key: base[key],
-    "item": lambda f, base, key: base[key],
-    "own_key": lambda f, base, key: dict.__getitem__(base, key),
-    "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(
-        base, key[1]
-    ),
-    "slot": lambda f, base, key: getattr(base, key),
-    "grad": lambda f, base, key: base.grad,
-    "number": lambda f, base, key: base.item(),
-    "cell": lambda f, base, key: base.__closure__[key[0]],
-    "contents": lambda f, base, key: base.cell_contents,
-    "type": lambda f, base, key: type(base),
-    "called": lambda f, base, key: base(),
-}
-
-
-def _partial(finder: Finder, parts: list[Any]) -> Any:
-    function, args, names, values = map(finder.find, parts)
-    return functools.partial(function, *args, **dict(zip(names, values, strict=True)))
-
-
-def _walk(finder: Finder, steps: list[Any]) -> Any:
-    found: Any = None
-    for kind, key in steps:
-        found = _STEPS[kind](finder, found, key)
-    return found
-
-
-_FIND: dict[str, Callable[[Finder, Any], Any]] = {
-    "compiled": lambda f, value: f.same(f.compiled, value),
-    "import": lambda f, value: f.same(_import(value[0]), value[1]),
-    "path": lambda f, value: f.same(_walk(f, value[0]), value[1]),
-    "partial": _partial,
-    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
-    "weak": lambda f, value: OwnReference(f.find(value)),
-    "null": lambda f, value: NULL,
-    "setting": lambda f, value: settings.SETTINGS[value].get,
-    "torch": lambda f, value: getattr(torch, value),
-    "device": lambda f, value: torch.device(value),
-    "size": lambda f, value: torch.Size(value),
-    "code": lambda f, value: f.find(value).__code__,
-    "enum": lambda f, value: f.same(f.find(value[0])[value[1]], value[2]),
-    "literal": lambda f, value: ast.literal_eval(value),
-    "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
-    "globals": lambda f, value: importlib.import_module(value).__dict__,
-    "globals_of": lambda f, value: f.find(value).__globals__,
 }
