@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import marshal
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
+from tracer_core.execution.generated_code import compiled
 from tracer_core.execution.object_descriptions import Describer, NotPortable
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
@@ -54,6 +56,7 @@ def entry_to_json(
         "key": list(key) if start else describe.layouts(key),
         "start": start,
         "text": record.text,
+        "compiled": base64.b64encode(marshal.dumps(compiled(record.text))).decode(),
         "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
         "code": [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)],
         "lines": lines,

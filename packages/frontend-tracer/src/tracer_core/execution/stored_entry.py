@@ -1,6 +1,7 @@
 """Makes cache entries that another process captured, without tracing.
 
-An entry in JSON is its generated text (guards, fetches, side effects, result), how to find each
+An entry in JSON is its generated text (guards, fetches, side effects, result), also as the code
+object of this release of Python, which takes much longer to make than to read; how to find each
 constant again (`object_references`), digests of the code that was followed and of what identity
 guards take for granted (`code_identity`), the settings of torch that kernels were chosen under, and
 the backend's own serialized graph. Nothing is unpickled. `entry_writer` writes them.
@@ -9,6 +10,7 @@ the backend's own serialized graph. Nothing is unpickled. `entry_writer` writes 
 from __future__ import annotations
 
 import base64
+import marshal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +68,8 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     namespace = {**runtime_namespace(entry["text"]), "graph": _graph_from_json(entry, config)}
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
-    attempt = define("attempt", entry["text"], namespace, f"{name}, stored")
+    code = marshal.loads(base64.b64decode(entry["compiled"]))
+    attempt = define("attempt", entry["text"], namespace, f"{name}, stored", code)
     if "check" in namespace:
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
