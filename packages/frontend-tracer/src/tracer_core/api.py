@@ -38,6 +38,7 @@ from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_module import call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError, TracerError
@@ -356,7 +357,8 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The tracer's callable for a Python function."""
-    from tracer_core.execution.compiled_function import CompiledFunction  # heavy: the tracer
+    with collector_paused():
+        from tracer_core.execution.compiled_function import CompiledFunction  # heavy: guards
 
     traced: Callable[..., Any] = CompiledFunction(function, config)
     return traced

@@ -57,6 +57,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
             entries.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             left_out.append((record.name, str(error)))
+    entries += [one.json for one in function.loaded]
     content = json.dumps({"made_by": _versions(function), "entries": entries}, indent=1)
     head = json.dumps({"format": FORMAT, "sha256": hashlib.sha256(content.encode()).hexdigest()})
     _write(path, f"{head}\n{content}")

@@ -27,16 +27,17 @@ from typing import Any, Protocol
 
 import torch
 
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import note
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.environment import environment
-from tracer_core.execution.object_references import Finder, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
 from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig, env
-from tracer_core.storage.cache_location import CacheLocationError
+from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
 FORMAT = 2
@@ -64,12 +65,13 @@ class Function(Protocol):
 @dataclass(slots=True)
 class Document:
     """The entries of one start. Mutable. parts: what its key is made of. name: its second key.
-    read: as another process left it. records: captured here since."""
+    records: captured here since it was written. outdated: `_identity` of entries whose code has
+    changed."""
 
     parts: dict[str, str]
     name: str
-    read: list[dict[str, Any]] = field(default_factory=list)
     records: list[Captured] = field(default_factory=list)
+    outdated: set[str] = field(default_factory=set)
 
     @property
     def key(self) -> str:
@@ -103,8 +105,11 @@ class Kept:
         name = f"{target.__module__}:{target.__qualname__} {key!r}"
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         self.current = self._documents[handle] = Document(parts, name)
+        if self.current.key in _WRITER.written:  # forgotten by this process, which captures it anew
+            return 0
         begun = time.perf_counter()
-        n_loaded, self.found = _load(self.current, function)
+        with collector_paused():
+            n_loaded, self.found = _load(self.current, function)
         self.seconds = time.perf_counter() - begun
         note("cache", "%s: %s", name, self.found)
         return n_loaded
@@ -180,19 +185,21 @@ def _load(document: Document, function: Function) -> tuple[int, str]:
     """Gives a function the entries that fit this process; returns their number, and in words what
     was found."""
     try:
+        cache_folder(_STORE.kind)  # a temporary folder in its place would hold nothing
         data = _STORE.read(document.key)
     except CacheLocationError as error:
-        return 0, f"nothing is kept: {error}"
+        return 0, f"nothing is kept: {error.reason}"
     if data is None:
         return 0, f"miss: {_why_missing(document)}"
-    document.read = json.loads(data)
     finder, refused, n_loaded = Finder("kept", function.function), [], 0
-    for entry in document.read:
+    for entry in json.loads(data):
         try:
             function.take(entry_from_json(entry, function.config, finder))
             n_loaded += 1
         except (StoredError, BackendError) as error:
             refused.append(str(error))
+            if isinstance(error, StoredError) and not isinstance(error, OtherSettings):
+                document.outdated.add(_identity(entry))
     said = f"hit: {n_loaded} entries of an earlier process"
     reasons = "; ".join(dict.fromkeys(refused))
     if not n_loaded:
@@ -239,18 +246,26 @@ def _write(document: Document, function: Function) -> None:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
     if not made:
         return
-    texts = {entry["text"] for entry in made}
-    entries = [*made, *(one for one in document.read if one["text"] not in texts)][:MOST_ENTRIES]
-    data = json.dumps(entries).encode()
-    if len(data) > MOST_BYTES:
-        note("cache", "%s: not kept: %d bytes", document.name, len(data))
-        return
-    document.read = entries
+    key, dropped = document.key, document.outdated | set(map(_identity, made))
+    _WRITER.written.add(key)
     try:
-        _STORE.write(document.key, data)
+        cache_folder(_STORE.kind)
+        present = _STORE.read(key)  # other processes may have written meanwhile
+        made += [one for one in json.loads(present or "[]") if _identity(one) not in dropped]
+        data = json.dumps(made[:MOST_ENTRIES]).encode()
+        if len(data) > MOST_BYTES:
+            note("cache", "%s: not kept: %d bytes", document.name, len(data))
+            return
+        _STORE.write(key, data)
         _STORE.write(_key_of_name(document), json.dumps(document.parts).encode())
     except CacheLocationError as error:
         note("cache", "%s: not kept: %s", document.name, error)
+
+
+def _identity(entry: dict[str, Any]) -> str:
+    """Returns a digest of all of an entry that another one may not share."""
+    parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 class _Writer:
@@ -262,6 +277,8 @@ class _Writer:
         self._noted = 0.0
         self._thread: threading.Thread | None = None
         self._ends = threading.Event()
+        #: Keys of documents that this process has written.
+        self.written: set[str] = set()
 
     def note(self, kept: Kept) -> None:
         with self._lock:

@@ -28,6 +28,10 @@ class StoredError(TracerError):
     """A file of stored cache entries cannot be used. The text says why and what to do."""
 
 
+class OtherSettings(StoredError):
+    """An entry was captured under settings of torch that are others now."""
+
+
 class Finder:
     """Finds described objects in this process. path: of the file, for messages. compiled: the
     function that the entries are for."""

@@ -27,7 +27,7 @@ from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.object_references import Finder, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import settings
@@ -35,9 +35,11 @@ from tracer_core.torch_private import settings
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
-    """An entry that another process captured. key: of its code region, among the starts if `start`.
-    attempt, break_, shapes, numbers, name, op_count: as `Captured` has them."""
+    """An entry that another process captured. json: as it was stored. key: of its code region, among
+    the starts if `start`. attempt, break_, shapes, numbers, name, op_count: as `Captured` has them.
+    """
 
+    json: dict[str, Any]
     key: Any
     start: bool
     attempt: Callable[[Any], Any]
@@ -57,7 +59,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
             said = (
                 f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
             )
-            raise StoredError(f"{finder.path}: {said}")
+            raise OtherSettings(f"{finder.path}: {said}")
     for described, expected in entry["code"]:
         found = finder.find(described)
         if code_hash(found.__code__, entry["lines"]) != expected:
@@ -73,6 +75,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     if "check" in namespace:
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
+        json=entry,
         key=tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"]),
         start=entry["start"],
         attempt=attempt,
