@@ -22,6 +22,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import Unknown, digest_of
+from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
@@ -49,6 +50,9 @@ def _import_path(obj: Any) -> str | None:
         for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
             if (getattr(found, suffix, None) if suffix else found) is obj:
                 return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
+    for name, named in vars(types).items() if isinstance(obj, type) else ():
+        if named is obj:
+            return f"types:{name}"
     for candidate in ("torch", "torch.nn.functional", *C_MODULES):
         short = getattr(obj, "__name__", "")
         if short and getattr(sys.modules.get(candidate), short, None) is obj:
@@ -164,6 +168,8 @@ def _collection(describer: Describer, obj: Any) -> Any:
     literal = _literal(describer, obj)
     if literal is not None:
         return literal
+    if type(obj) not in (list, set, tuple):
+        return None
     return {"members": [type(obj).__name__, [describer.describe(one) for one in obj]]}
 
 
@@ -189,7 +195,8 @@ _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     torch.Size: lambda d, obj: {"size": list(obj)},
     types.CodeType: lambda d, obj: d.code(obj),
     enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name, _digest(obj)]},
-    (list, set): _collection,
+    InputSnapshot: lambda d, obj: {"snapshot": sorted(obj.always)},
+    (list, set, tuple): _collection,
     (frozenset, float, complex, range, str, int, bytes): _literal,
     dict: lambda d, obj: d.namespace(obj),
 }

@@ -19,6 +19,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import TracerError
 from tracer_core.execution.code_identity import Unknown, digest_of
+from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.torch_private import settings
@@ -123,6 +124,8 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "partial": _partial,
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "weak": lambda f, value: OwnReference(f.find(value)),
+    # one that was not used yet
+    "snapshot": lambda f, value: InputSnapshot(frozenset(value), True),
     "null": lambda f, value: NULL,
     "setting": lambda f, value: settings.SETTINGS[value].get,
     "torch": lambda f, value: getattr(torch, value),
@@ -131,7 +134,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "code": lambda f, value: f.find(value).__code__,
     "enum": lambda f, value: f.same(f.find(value[0])[value[1]], value[2]),
     "literal": lambda f, value: ast.literal_eval(value),
-    "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
+    "members": lambda f, value: {"list": list, "set": set, "tuple": tuple}[value[0]](map(f.find, value[1])),
     "globals": lambda f, value: importlib.import_module(value).__dict__,
     "globals_of": lambda f, value: f.find(value).__globals__,
 }
