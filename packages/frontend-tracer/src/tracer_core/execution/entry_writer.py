@@ -14,6 +14,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
@@ -23,13 +25,14 @@ from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import compiled
 from tracer_core.execution.object_descriptions import Describer, NotPortable
+from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
 #: Packages whose functions a graph may call: their versions, or sources, are compared.
 _KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
 #: Namespaces of operators that no Python code of a program defines.
-_KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision", "tracer_core", "_c10d_functional"})
+_KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision"})
 #: In the text of entries that name lines of the program.
 _NAMES_LINES = "calling_code"
 
@@ -46,7 +49,7 @@ def entry_to_json(
     NotPortable."""
     if record.portable.unguarded:
         raise NotPortable(record.portable.unguarded[0])
-    for reason in _unknown_code(record):
+    for reason in () if record.graph is None else _unknown_code(record.graph):
         raise NotPortable(reason)
     describe = Describer(record, function)
     start = _is_start(key)
@@ -80,11 +83,15 @@ def _followed(describe: Describer) -> Iterator[tuple[types.FunctionType, Any]]:
             yield function, describe.describe(function)
 
 
-def _unknown_code(record: Captured) -> Iterator[str]:
-    """Yields why the graph runs code of the program that was not followed."""
-    for node in () if record.graph is None else record.graph.graph.nodes:
+def _unknown_code(gm: torch.fx.GraphModule) -> Iterator[str]:
+    """Yields why a graph runs code of the program that was not followed."""
+    for node in gm.graph.nodes:
         target = node.target
-        if isinstance(target, (OpOverload, OpOverloadPacket)):
+        if isinstance(target, CheckpointCall):
+            yield from _unknown_code(target.graph)
+        elif isinstance(target, Target):
+            yield f"it calls {target.title} as one node"
+        elif isinstance(target, (OpOverload, OpOverloadPacket)):
             space = str(target).partition(".")[0]
             if space not in _KNOWN_OPERATORS:
                 yield f"it calls the operator {target}, whose code is not known"

@@ -134,7 +134,9 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "code": lambda f, value: f.find(value).__code__,
     "enum": lambda f, value: f.same(f.find(value[0])[value[1]], value[2]),
     "literal": lambda f, value: ast.literal_eval(value),
-    "members": lambda f, value: {"list": list, "set": set, "tuple": tuple}[value[0]](map(f.find, value[1])),
+    "members": lambda f, value: {"list": list, "set": set, "tuple": tuple}[value[0]](
+        map(f.find, value[1])
+    ),
     "globals": lambda f, value: importlib.import_module(value).__dict__,
     "globals_of": lambda f, value: f.find(value).__globals__,
 }
