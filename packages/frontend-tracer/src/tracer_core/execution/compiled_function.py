@@ -858,7 +858,7 @@ class CompiledFunction:
     @property
     def breaks(self) -> list[BreakRecord]:
         """Returns the graph breaks found so far."""
-        found = (entry.break_ for entry in (*self.loaded, *self.records))
+        found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
         return [break_ for break_ in found if break_ is not None]
 
 
