@@ -7,7 +7,6 @@ object by its name, and compares this digest in place of the identity.
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
 import hashlib
@@ -88,13 +87,22 @@ def _text(obj: Any) -> str | None:
     return _class_text(obj) if isinstance(obj, type) else None
 
 
+def shown(obj: Any) -> str:
+    """Returns the name of an object for people. Runs no user code."""
+    if isinstance(obj, types.FunctionType):
+        return obj.__qualname__
+    if isinstance(obj, type):
+        return str(type.__dict__["__qualname__"].__get__(obj))
+    kind: Any = type(obj)
+    return f"a {namespace(kind).get('__module__', 'builtins')}.{shown(kind)}"
+
+
 def _literal(value: Any) -> str:
-    text = repr(value)
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise Unknown(f"{type(value).__name__} {text:.60} is no literal") from error
-    return text
+    if type(value) is tuple:
+        return f"({', '.join(map(_literal, value))},)"
+    if type(value) not in (int, float, complex, str, bytes, bool, type(None)):
+        raise Unknown(f"{shown(value)} is no literal")
+    return f"{type(value).__name__} {value!r}"
 
 
 def _is_of_the_program(cls: type) -> bool:

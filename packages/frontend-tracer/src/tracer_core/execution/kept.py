@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import torch
 
 from tracer_core.debug.gc_pause import collector_paused
-from tracer_core.debug.logs import note
+from tracer_core.debug.logs import logger, note
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
@@ -200,11 +200,23 @@ def _load(document: Document, function: Function) -> tuple[int, str]:
             refused.append(str(error))
             if isinstance(error, StoredError) and not isinstance(error, OtherSettings):
                 document.outdated.add(_identity(entry))
+        except Exception as error:
+            document.outdated.add(_identity(entry))
+            refused.append(_internal(error, f"{document.name}: {entry['name']} is not used"))
     said = f"hit: {n_loaded} entries of an earlier process"
     reasons = "; ".join(dict.fromkeys(refused))
     if not n_loaded:
         return 0, f"miss: {reasons}"
     return n_loaded, said + (f"; {len(refused)} do not fit: {reasons}" if refused else "")
+
+
+def _internal(error: Exception, what: str) -> str:
+    """Logs an error of our own, which costs no more than what was kept; raises it under
+    TRACER_STRICT."""
+    if env().strict:
+        raise error
+    logger().warning("internal error: %s: %r", what, error, exc_info=error)
+    return f"internal error: {error!r}"
 
 
 def _why_missing(document: Document) -> str:
@@ -244,6 +256,8 @@ def _write(document: Document, function: Function) -> None:
             made.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+        except Exception as error:
+            _internal(error, f"{document.name}: {record.name} is not kept")
     if not made:
         return
     key, dropped = document.key, document.outdated | set(map(_identity, made))

@@ -21,9 +21,11 @@ import torch
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.execution.capture_result import Captured
-from tracer_core.execution.code_identity import Unknown, digest_of
+from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
+from tracer_core.execution.object_references import STEPS
 from tracer_core.execution.resume import Transition
+from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
@@ -35,28 +37,72 @@ class NotPortable(Exception):
 
 
 def _import_path(obj: Any) -> str | None:
-    """Returns ``module:qualname`` if importing it gives this very object."""
-    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    """Returns ``module:qualname`` if importing it gives this very object. Runs no user code."""
     if isinstance(obj, types.ModuleType):
         return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
-    candidates = [module] if module else ["torch", *C_MODULES, "builtins", "math"]
-    for candidate in candidates:
-        found: Any = sys.modules.get(candidate)
-        try:
-            for part in (name or "").split("."):
-                found = found.__dict__[part] if isinstance(found, type) else getattr(found, part)
-        except (AttributeError, KeyError):
-            continue
-        for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
-            if (getattr(found, suffix, None) if suffix else found) is obj:
+    module, name = _names_of(obj)
+    for candidate in [module] if module else ["torch", *C_MODULES, "builtins", "math"]:
+        found = _at(sys.modules.get(candidate), name)
+        for suffix in _SUFFIXES.get(type(found), ("", "__wrapped__")):
+            inner = found if not suffix else _part(found, suffix)
+            if inner is obj and obj is not None:
                 return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
-    for name, named in vars(types).items() if isinstance(obj, type) else ():
+    for other, named in vars(types).items() if isinstance(obj, type) else ():
         if named is obj:
-            return f"types:{name}"
+            return f"types:{other}"
+    short = name.rpartition(".")[2]
     for candidate in ("torch", "torch.nn.functional", *C_MODULES):
-        short = getattr(obj, "__name__", "")
-        if short and getattr(sys.modules.get(candidate), short, None) is obj:
+        if short and _at(sys.modules.get(candidate), short) is obj:
             return f"{candidate}:{short}"
+    return None
+
+
+#: What a class holds in place of a function -> the attributes that may be the object.
+_SUFFIXES: dict[type, tuple[str, ...]] = {
+    property: ("", "fget", "fset", "fdel"),
+    staticmethod: ("", "__func__"),
+    classmethod: ("", "__func__"),
+}
+
+
+def _names_of(obj: Any) -> tuple[str | None, str]:
+    """Returns the names of the module and of the object in it, as it says itself."""
+    if isinstance(obj, type):
+        described: Any = type.__dict__
+        found = [described[part].__get__(obj) for part in ("__module__", "__qualname__")]
+    elif flags(type(obj)) & HEAP_TYPE and _answers_any_name(type(obj)):
+        return None, ""
+    else:
+        found = [getattr(obj, part, None) for part in ("__module__", "__qualname__")]
+        if type(found[1]) is not str:
+            found[1] = getattr(obj, "__name__", None)
+    module, name = found
+    return (module if type(module) is str else None), (name if type(name) is str else "")
+
+
+def _answers_any_name(cls: type) -> bool:
+    """Returns whether looking up an attribute of an instance runs the program's code."""
+    return any(
+        isinstance(namespace(base).get(hook), types.FunctionType)
+        for base in mro(cls)
+        for hook in ("__getattr__", "__getattribute__", "__module__", "__qualname__", "__name__")
+    )
+
+
+def _at(found: Any, path: str) -> Any:
+    for part in path.split("."):
+        found = _part(found, part)
+    return found
+
+
+def _part(found: Any, part: str) -> Any:
+    """Returns an entry of a module, class or function, or a field of a descriptor; else None."""
+    if isinstance(found, type):
+        return namespace(found).get(part)
+    if type(found) in _SUFFIXES:
+        return getattr(found, part, None)
+    if isinstance(found, (types.ModuleType, types.FunctionType, functools._lru_cache_wrapper)):
+        return vars(found).get(part)
     return None
 
 
@@ -66,6 +112,8 @@ class Describer:
 
     def __init__(self, record: Captured, compiled: Any) -> None:
         self.record, self.compiled = record, compiled
+        #: ids of the objects that are being described.
+        self._open: set[int] = set()
         self._functions = {f.__code__: f for f in record.portable.functions}
         self._by_object = {
             id(_behind(record.constants[name])): source
@@ -81,6 +129,15 @@ class Describer:
     def describe(self, obj: Any) -> Any:
         if obj is self.compiled:
             return {"compiled": _digest(obj)}
+        if id(obj) in self._open:
+            raise NotPortable(f"{shown(obj)} is found only through itself")
+        self._open.add(id(obj))
+        try:
+            return self._described(obj)
+        finally:
+            self._open.discard(id(obj))
+
+    def _described(self, obj: Any) -> Any:
         for kind, how in _DESCRIBE.items():
             if isinstance(obj, kind):
                 described = how(self, obj)
@@ -95,17 +152,19 @@ class Describer:
         if type(obj) is functools.partial:  # the tracer's own: a question that guards ask again
             parts = [obj.func, list(obj.args), list(obj.keywords), list(obj.keywords.values())]
             return {"partial": [self.describe(part) for part in parts]}
-        raise NotPortable(
-            f"{type(obj).__module__}.{type(obj).__qualname__} {obj!r:.80} has no import path"
-        )
+        raise NotPortable(f"{shown(obj)} has no import path")
 
     def _steps(self, source: Source) -> list[Any]:
         """Returns the path as a root and steps of (kind, key)."""
+        if source.base is not None and source.kind not in STEPS:
+            raise NotPortable(f"{source.name} is no path of names and keys")
         if not _is_json(source.key) and source.kind not in _WITH_TUPLES:
             raise NotPortable(f"{source.name} is found by a {type(source.key).__name__}")
         if source.base is None:
             if source.kind == "module":
                 return [["module", source.key]]
+            if source.kind != "const":
+                raise NotPortable(f"{source.name} is reached through arguments alone")
             held = self.record.portable.path_constants[source.key[0]]
             return [["object", self.describe(object_of(held))]]
         return [*self._steps(source.base), [source.kind, source.key]]
@@ -125,14 +184,20 @@ class Describer:
             raise NotPortable(f"the code object {code.co_qualname} was made by the program")
         return {"code": self.describe(function)}
 
-    def namespace(self, namespace: dict[Any, Any]) -> Any:
+    def member(self, obj: enum.Enum) -> Any:
+        members = type(obj).__members__
+        if members.get(obj.name) is not obj:
+            raise NotPortable(f"{shown(obj)} has no name in its enumeration")
+        return {"enum": [self.describe(type(obj)), obj.name, _digest(obj)]}
+
+    def namespace(self, space: dict[Any, Any]) -> Any:
         """Describes the globals of a module, or of a function with its own globals (namedtuple's
         __new__)."""
-        module = sys.modules.get(namespace.get("__name__", ""))
-        if module is not None and module.__dict__ is namespace:
+        module = sys.modules.get(space.get("__name__", ""))
+        if module is not None and module.__dict__ is space:
             return {"globals": module.__name__}
         for function in self.record.portable.functions:
-            if function.__globals__ is namespace:
+            if function.__globals__ is space:
                 return {"globals_of": self.describe(function)}
         return None
 
@@ -156,7 +221,7 @@ def _digest(obj: Any) -> str | None:
     try:
         return digest_of(obj)
     except Unknown as error:
-        raise NotPortable(f"{obj!r:.80}: {error}") from None
+        raise NotPortable(f"{shown(obj)}: {error}") from None
 
 
 def _behind(constant: Any) -> Any:
@@ -174,8 +239,8 @@ def _collection(describer: Describer, obj: Any) -> Any:
 
 
 def _literal(_: Any, obj: Any) -> Any:
-    text = repr(obj)
     try:
+        text = repr(obj)
         if ast.literal_eval(text) == obj:
             return {"literal": text}
     except (ValueError, SyntaxError):
@@ -194,7 +259,7 @@ _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     torch.device: lambda d, obj: {"device": str(obj)},
     torch.Size: lambda d, obj: {"size": list(obj)},
     types.CodeType: lambda d, obj: d.code(obj),
-    enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name, _digest(obj)]},
+    enum.Enum: lambda d, obj: d.member(obj),
     InputSnapshot: lambda d, obj: {"snapshot": sorted(obj.always)},
     (list, set, tuple): _collection,
     (frozenset, float, complex, range, str, int, bytes): _literal,

@@ -18,7 +18,7 @@ import torch
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import TracerError
-from tracer_core.execution.code_identity import Unknown, digest_of
+from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.own_reference import OwnReference
@@ -49,10 +49,11 @@ class Finder:
             try:
                 known = self._digests[id(obj)] = obj, digest_of(obj)
             except Unknown as error:
-                raise StoredError(f"{self.path}: {obj!r:.80}: {error}") from error
+                raise StoredError(f"{self.path}: {shown(obj)}: {error}") from error
         if known[1] != digest:
-            name = getattr(obj, "__qualname__", None) or f"{obj!r:.80}"
-            raise StoredError(f"{self.path}: {name} has changed since; store the entries again")
+            raise StoredError(
+                f"{self.path}: {shown(obj)} has changed since; store the entries again"
+            )
         return obj
 
     def find(self, described: dict[str, Any]) -> Any:
@@ -85,7 +86,8 @@ def _import(path: str) -> Any:
     return found
 
 
-_STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
+#: Kind of a step of a source -> (finder, what was found before it, key) -> what it leads to.
+STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
     "object": lambda f, base, key: f.find(key),
     "module": lambda f, base, key: importlib.import_module(key),
     "dict": lambda f, base, key: base.__dict__,
@@ -113,7 +115,7 @@ def _partial(finder: Finder, parts: list[Any]) -> Any:
 def _walk(finder: Finder, steps: list[Any]) -> Any:
     found: Any = None
     for kind, key in steps:
-        found = _STEPS[kind](finder, found, key)
+        found = STEPS[kind](finder, found, key)
     return found
 
 
