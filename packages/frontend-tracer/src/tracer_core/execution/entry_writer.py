@@ -33,6 +33,8 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 _KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
 #: Namespaces of operators that no Python code of a program defines.
 _KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision"})
+#: Of integers that JSON takes.
+_MOST_BITS = 1024
 #: In the text of entries that name lines of the program.
 _NAMES_LINES = "calling_code"
 
@@ -51,6 +53,8 @@ def entry_to_json(
         raise NotPortable(record.portable.unguarded[0])
     for reason in () if record.graph is None else _unknown_code(record.graph):
         raise NotPortable(reason)
+    if any(type(one) is int and one.bit_length() > _MOST_BITS for one in record.numbers.values()):
+        raise NotPortable("a number has more digits than JSON takes")
     describe = Describer(record, function)
     start = _is_start(key)
     lines = _NAMES_LINES in record.text
