@@ -14,7 +14,7 @@ import tracer_core
 from tracer_core.contract.backend import Backend
 from tracer_core.execution.branch_profile import ALIKE, MOST_OUTCOMES, WATCHED
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.fx_capture.unbacked import ASSERTIONS
+from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
 from tracer_core.trace import assertions

@@ -17,6 +17,7 @@ import tracer_core
 from benchmarks import changing
 from tests.tracer.twin import replaced, same
 from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
+from tracer_core.execution import capture as capturing
 from tracer_core.execution import compiled_function, guarded_cache
 from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
@@ -143,7 +144,7 @@ def interpreted(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(compiled_function, "capture")
+    watched(capturing, "capture")
     watched(RealMachine, "finish")
     return found
 

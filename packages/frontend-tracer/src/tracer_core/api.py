@@ -38,6 +38,7 @@ from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_module import Replacement, call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError, TracerError
@@ -195,7 +196,8 @@ def reset() -> None:
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their
     seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
-    runs. The last rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
+    runs. The first row, ``kept``, says how many entries of earlier processes were found, or why none
+    were. The last rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
     why not; ``compared``, what a compiled and an eager call took, and which of them stays. Where
     this release of torch lacks names that tracer-core looks for, the first row,
     ``missing_in_torch``, lists them.
@@ -215,9 +217,11 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
     text += " ends the graph or runs natively"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
+    found = behind.function.kept
+    kept = (StageRecord("kept", found.seconds, found.found),) if found.found else ()
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
     compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
-    return StageRecords((*missing, *records, *after, *compared))
+    return StageRecords((*missing, *kept, *records, *after, *compared))
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
@@ -355,7 +359,8 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
     """The tracer's callable for a Python function."""
-    from tracer_core.execution.compiled_function import CompiledFunction  # heavy: the tracer
+    with collector_paused():
+        from tracer_core.execution.compiled_function import CompiledFunction  # heavy: guards
 
     traced: Replacement = CompiledFunction(function, config)
     return traced

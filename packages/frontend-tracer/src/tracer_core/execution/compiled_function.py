@@ -15,8 +15,8 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,9 +37,15 @@ from tracer_core.errors import (
 )
 from tracer_core.execution import profitability
 from tracer_core.execution.branch_profile import ALIKE, outcome
-from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
-from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.capture_result import (
+    Abandoned,
+    Answers,
+    BreakRecord,
+    Captured,
+    UserError,
+)
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.kept import Kept
 from tracer_core.execution.profitability import (
     MOST_SETTLED,
     SETTLED,
@@ -49,22 +55,30 @@ from tracer_core.execution.profitability import (
     TimedRegion,
     Verdict,
 )
-from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
-from tracer_core.fx_capture.dynamic_shapes import Foresight, Outcome
-from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import (
+from tracer_core.execution.resume import (
+    GRAPH_RAISED,
+    Exit,
+    NotRaised,
+    Suspended,
+    interpreter,
+)
+from tracer_core.execution.stored_entry import LoadedEntry
+from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
     AssertionFailed,
     DataDiffers,
     SizeDiffers,
 )
-from tracer_core.guards.explanation import Failed
+from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
+from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
-from tracer_core.trace.eager_interpreter import RealMachine
-from tracer_core.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from tracer_core.guards.explanation import Failed
+    from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())
 
@@ -113,6 +127,8 @@ class CompiledFunction:
         self.function = function
         self.config = config
         self.records: list[Captured] = []
+        #: Entries that another process captured.
+        self.loaded: list[LoadedEntry] = []
         self.abandoned: list[str] = []
         self.skipped: str | None = None
         #: Code that is not inlined -> the kind of the graph break where it is called.
@@ -139,6 +155,7 @@ class CompiledFunction:
         self._segments: dict[Any, GuardedCache] = {}
         #: How many calls reached a graph break.
         self._n_broken = 0
+        self.kept = Kept(self)
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -167,6 +184,8 @@ class CompiledFunction:
     def forget(self) -> None:
         """Drops every cache entry."""
         self.records.clear()
+        self.loaded.clear()
+        self.kept.forget()
         self._drop_entries()
         self._natives = {}
         self._answers = Answers()
@@ -192,6 +211,25 @@ class CompiledFunction:
         kept = {record.attempt for record in self.records if not record.breaks_inside(code)}
         for segment in (*self._starts.values(), *self._segments.values()):
             segment.keep(kept)
+
+    # -- entries of other processes --
+
+    def captured(self) -> Iterator[tuple[Any, Captured]]:
+        """Yields the entries that were captured here and are in use, with the keys of their code
+        regions."""
+        with _LOCK:  # not while a trace has changed objects
+            for key, segment in [*self._starts.items(), *self._segments.items()]:
+                for record in list(self.records):
+                    if record.attempt in segment.entries:
+                        yield key, record
+
+    def take(self, entry: LoadedEntry) -> None:
+        """Adds an entry that another process captured."""
+        table = self._starts if entry.start else self._segments
+        segment = table.setdefault(entry.key, GuardedCache(entry.key))
+        segment.add_loaded(entry.attempt)
+        segment.seen.add(entry.shapes, entry.numbers)
+        self.loaded.append(entry)
 
     # -- compiled or eager --
 
@@ -315,7 +353,7 @@ class CompiledFunction:
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
                 self._show(key, segment)
-                if _traced == traced:
+                if _traced == traced and not self.kept.enter(key, state):
                     attempt = self._capture_start(segment, args, kwargs, state)
                     break
                 traced = _traced
@@ -351,7 +389,7 @@ class CompiledFunction:
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
-            result = RealMachine().finish(frames_of(exit.layouts, state))
+            result = interpreter().finish(frames_of(exit.layouts, state))
         if isinstance(error, AssertionFailed) and self.config.fullgraph:
             reason = (
                 "the program asserts something of a tensor's values, and goes on where it fails"
@@ -546,7 +584,7 @@ class CompiledFunction:
         layouts = exit.layouts
 
         def finish() -> Any:
-            return RealMachine().finish(frames_of(layouts, held.pop()))
+            return interpreter().finish(frames_of(layouts, held.pop()))
 
         (state,) = held
         if self.skipped is not None:
@@ -564,7 +602,9 @@ class CompiledFunction:
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                     segment.made_in = self._n_broken
                 again = functools.partial(self._capture_inside, segment, layouts, held)
-                if _traced == traced:
+                args, kwargs = call
+                whole = (len(args), *kwargs), (*args, *kwargs.values())
+                if _traced == traced and not self.kept.enter(*whole):
                     captured = again()
                     break
                 traced = _traced
@@ -616,7 +656,7 @@ class CompiledFunction:
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
         """Runs the program in eager mode until it has left the torch modes that forbid tracing."""
-        machine, frames = RealMachine(), frames_of(layouts, state)
+        machine, frames = interpreter(), frames_of(layouts, state)
         while not _can_trace():
             returned, value = machine.step(frames)
             if returned:
@@ -638,7 +678,7 @@ class CompiledFunction:
     def _leave_loop(self, frames: list[Frame], loop_at: int, call: Any) -> Any:
         """Runs the frame with a long loop of plain Python in eager mode, and what follows in the
         next code region."""
-        returned, value = RealMachine().leave_frames(frames, loop_at)
+        returned, value = interpreter().leave_frames(frames, loop_at)
         return value if returned else self._go_on(frames, call)
 
     def _go_on(self, frames: list[Frame], call: Any) -> Any:
@@ -661,7 +701,7 @@ class CompiledFunction:
         logger().warning("%s; it runs natively from now on", reason)
         self.forget()
         self.skipped = reason
-        return RealMachine().finish(error.frames) if error.frames else error.value
+        return interpreter().finish(error.frames) if error.frames else error.value
 
     # -- capturing --
 
@@ -695,6 +735,8 @@ class CompiledFunction:
         `_Unexpected` if nothing can be captured or the graph has no lowered form, since the graphs
         between the breaks may have one."""
         global _tracing
+        from tracer_core.execution.capture import capture  # heavy: the tracer
+
         foresight = Foresight(segment.seen.foresees and self._may_expect())
         expects = bool(segment.seen.outcomes)
         name = f"graph_{next(_graph_numbers)}"
@@ -733,6 +775,7 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
+        self.kept.add(record)
         return record.attempt
 
     def _not_traced(
@@ -861,7 +904,8 @@ class CompiledFunction:
     @property
     def breaks(self) -> list[BreakRecord]:
         """Returns the graph breaks found so far."""
-        return [record.break_ for record in self.records if record.break_ is not None]
+        found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
+        return [break_ for break_ in found if break_ is not None]
 
 
 #: Kinds of fallbacks of whole graphs.

@@ -480,7 +480,7 @@ class Generator:
         settings = settings_checks(self.settings, entry.constants.text)
         text = entry.text(settings, tracer.side_effects.locks)
         graph = None if runner is None else runner.run
-        namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
+        namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
         attempt = define("attempt", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name
@@ -520,8 +520,12 @@ class Generator:
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = held(tuple(self.tracer.calls.interpreted.values()))
-        return Portable(roots, paths, functions, path_constants)
+        source_of = self.tracer.provenance.source_of
+        followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
+        return Portable(
+            roots, paths, held(tuple(followed)), path_constants,
+            torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
+        )  # fmt: skip
 
 
 def _always(obj: Any) -> bool:

@@ -133,6 +133,12 @@ class TracedReads(Protocol):
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set."""
 
+    def note_order(self, obj: Any) -> None:
+        """Notes that the trace follows the order of a set."""
+
+    def note_orders(self, obj: Any) -> None:
+        """Does `note_order` for a set that native code gets, perhaps in a container."""
+
     def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
         """Guards the keys of a dictionary and their order."""
 
@@ -356,7 +362,8 @@ class Tracing(semantics.CallBinder, Protocol):
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
     advanced_at: that of the last one that took an item of an iterator.
     steps: the number of instructions run.
-    nesting: the number of running calls below native code."""
+    nesting: the number of running calls below native code.
+    unguarded: why what the trace found hangs on what neither guards nor code tell."""
 
     provenance: Provenance
     effects: Effects
@@ -384,6 +391,7 @@ class Tracing(semantics.CallBinder, Protocol):
     advanced_at: int
     steps: int
     nesting: int
+    unguarded: dict[str, None]
 
     def peek(self, frame: Frame, n: int = 1) -> Any:
         """Returns the n-th value from the top of a frame's stack."""

@@ -16,10 +16,10 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
-from tracer_core.fx_capture.dynamic_shapes import Foresight, Outcome
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.graph_breaks import WantsNoForesight
 from tracer_core.fx_capture.present_values import PresentValues
+from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.

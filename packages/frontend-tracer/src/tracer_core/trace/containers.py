@@ -338,6 +338,8 @@ class Items(Component):
         if isinstance(value, (list, tuple, dict, collections.deque)):
             return self._iterate_container(value)
         value = self.tracer.scalars.payload(value)
+        if isinstance(value, (set, frozenset)):
+            self.tracer.reads.note_order(value)
         if is_constant(value) or self.entries.is_disabled(value, "__iter__"):
             return iter(value)  # for the latter, raises Python's own error
         if self.entries.lacks(value, "__iter__") and self.entries.python_method(

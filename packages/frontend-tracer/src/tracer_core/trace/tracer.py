@@ -103,6 +103,9 @@ class Tracer(Machine, Tracing):
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
+        #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
+        #: a later process could not know that it no longer holds.
+        self.unguarded: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
         self.carried = LiveGenerators(self)
