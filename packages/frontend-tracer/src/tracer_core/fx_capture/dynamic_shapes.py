@@ -14,7 +14,7 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
-from tracer_core.fx_capture.seen import Seen
+from tracer_core.fx_capture.seen import Foresight, Seen
 from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
 
