@@ -86,3 +86,29 @@ def test_in_triton(name):
     if name in READ_BY_KERNELS:
         (text,) = (one.text for one in records if one.name == "inductor_module")
         assert f"{READ_BY_KERNELS[name]} operator call" in text, text
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("rows", [1, 3, 5, 20])
+def test_integer_products_of_few_rows(rows, dynamic):
+    """cuBLAS takes 17 rows and more."""
+    pytest.importorskip("triton")
+    from inductor_backend.runtime.cuda.interpreter import interpreting
+
+    if not interpreting():
+        pytest.skip("Triton compiles for a GPU in this process")
+
+    def function(a, b, scale):
+        return torch._int_mm(a, b.t()) * scale
+
+    weights = torch.randint(-128, 128, (32, 64), dtype=torch.int8)
+    with interpreted():
+        compiled = tracer_core.compile(
+            function, backend="inductor", fullgraph=True, dynamic=dynamic
+        )
+        for _ in range(2):
+            a = torch.randint(-128, 128, (rows, 64), dtype=torch.int8)
+            scale = torch.rand(rows, 1)
+            assert torch.equal(compiled(a, weights, scale), function(a, weights, scale))
+    (text,) = (r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_module")
+    assert ("0 operator calls" in text) == (rows == 1 or (rows == 3 and dynamic is None)), text

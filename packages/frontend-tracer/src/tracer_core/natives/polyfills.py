@@ -115,6 +115,19 @@ def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     )
 
 
+def out_dtype(op: Any, output_dtype: torch.dtype, *args: torch.Tensor) -> torch.Tensor:
+    """torch._higher_order_ops.out_dtype: `op` of tensors in the dtype that they and `output_dtype`
+    promote to."""
+    integers = op is torch.ops.aten.mm.default and output_dtype is torch.int32
+    if integers and all(one.dtype is torch.int8 and one.is_cuda for one in args):
+        return torch._int_mm(*args)
+    promoted = output_dtype
+    for one in args:
+        promoted = torch.promote_types(promoted, one.dtype)
+    result: torch.Tensor = op(*[one.to(promoted) for one in args]).to(output_dtype)
+    return result
+
+
 def attention_device(query: Any, key: Any, value: Any) -> None:
     """flex_attention's check of devices."""
     if query.device.type not in ("cuda", "cpu"):

@@ -503,6 +503,26 @@ for _recompile in names("fx.GraphModule.recompile"):
 # -- control flow --
 
 
+_PROMOTED = names("ops.aten.mm.default ops.aten.mul.Tensor ops.aten.div.Tensor")
+
+
+def _out_dtype(tracer: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
+    """Interprets the polyfill of out_dtype; breaks the graph for arguments that torch may refuse."""
+    op, output_dtype, *tensors = (*args, None, None)[: max(len(args), 2)]
+    if (
+        kwargs
+        or not any(op is one for one in _PROMOTED)
+        or not isinstance(output_dtype, torch.dtype)
+        or not all(isinstance(one, torch.Tensor) and one.ndim for one in tensors)
+        or any(one.requires_grad for one in tensors)
+    ):
+        tracer.break_graph("higher_order", "out_dtype() of arguments that torch may refuse")
+    return tracer.calls.prepare(polyfills.out_dtype, [*args], {})
+
+
+CALLED_TYPES |= dict.fromkeys(map(type, names("_higher_order_ops.out_dtype")), _out_dtype)
+
+
 @special(*names("cond"), whole=True)
 def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ABSENT) -> Any:
     given = [] if operands is ABSENT else tracer.containers.spread(operands)
