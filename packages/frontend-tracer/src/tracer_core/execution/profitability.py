@@ -43,9 +43,15 @@ thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
 SETTLED, MOST_SETTLED = 8, 4096
-#: Measured calls of each way, at first and where they contradict one another. Before them `WARM`
-#: calls of each do not count: eager mode may have caches to fill.
-SAMPLES, MOST_SAMPLES, WARM = 16, 64, 4
+#: Measured calls of each way, at first and where they contradict one another.
+SAMPLES, MOST_SAMPLES = 16, 64
+#: How many calls in a row run one way. The first of them does not count, because what the other way
+#: left in the processor's caches makes it slower than calls of a settled program are. Two lengths,
+#: so that it is not always the same kind of call in a program that repeats a few kinds.
+IN_A_ROW = (3, 4)
+#: Calls before those that count: eager mode may have caches to fill, and Python specializes the
+#: bytecode of a function after some calls.
+WARM = 2 * sum(IN_A_ROW)
 #: The share of an eager call by which a compiled one must be slower, and by how many standard
 #: errors it must be slower in more than half of all pairs of samples.
 MARGIN, SURE = 0.05, 3.0
@@ -211,11 +217,13 @@ def _call_clock() -> Callable[[], float]:
     return thread_clock if alone else clock
 
 
-def _second_half(n: int) -> bool:
-    """Returns the n-th term of the Thue-Morse sequence: each way gets half of the calls of a
-    program that repeats two, three or four kinds of calls, where plain turns would give one way all
-    calls of one kind."""
-    return n.bit_count() % 2 == 1
+def _turn(n: int) -> tuple[bool, bool]:
+    """Returns whether the n-th call is an eager one, and whether it counts. Turns follow the
+    Thue-Morse sequence: each way gets half of the calls of a program that repeats two, three or
+    four kinds of calls, where plain turns may give one way all calls of one kind."""
+    pairs, at = divmod(n, sum(IN_A_ROW))
+    turn = 2 * pairs + (at >= IN_A_ROW[0])
+    return turn.bit_count() % 2 == 1, n >= WARM and at not in (0, IN_A_ROW[0])
 
 
 class TimedRegion:
@@ -295,7 +303,8 @@ class TimedRegion:
     def _measured(self, state: Any) -> Any:
         """Makes one call, in the way whose turn it is, and notes how long it took."""
         captures = self._host.n_captures
-        native = self._way = self._weighs or _second_half(self._n)
+        native, counts = (True, self._n >= WARM) if self._weighs else _turn(self._n)
+        self._way = native
         start, self._used = self._clock(), clock()
         last, self._last = self._last, None  # another thread's call may forget it meanwhile
         if last is not None:
@@ -309,7 +318,7 @@ class TimedRegion:
         if result is MISS:
             return MISS
         self._n += 1
-        if self._n > 2 * WARM:
+        if counts:
             self._seconds[native].append(seconds)
             self._last = start, native
         self._backward = self._backward or _has_history(result)
