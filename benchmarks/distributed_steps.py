@@ -249,7 +249,8 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
     with _counting(compiler) as (counted, fallbacks):
         compiled = _ARRANGED[form](module, model, _compiler(compiler), device)
         batches = _batches(model, form, device)
-        fused = {"fused": True} if device == "cuda" and not form.startswith("tp") else {}
+        # parameters of tensor parallelism are DTensors and tensors, which no foreach takes together
+        fused = {"foreach": False} if form.startswith("tp") else {"fused": device == "cuda"}
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, **fused)
 
         def step(number: int) -> Any:

@@ -43,7 +43,8 @@ class Environment:
     None. cache_dir: TRACER_CACHE_DIR. cache_limit: bytes of TRACER_CACHE_LIMIT. strict:
     TRACER_STRICT. check: TRACER_CHECK (verify every IR).
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
-    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster).
+    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). keep: not
+    TRACER_KEEP=0 (nothing that is captured is kept for later processes, or taken from earlier ones).
     """
 
     logs: frozenset[str]
@@ -54,6 +55,7 @@ class Environment:
     check: bool
     python_guards: bool = False
     always_compiled: bool = False
+    keep: bool = True
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -80,4 +82,5 @@ def env() -> Environment:
         check=get("TRACER_CHECK", "") not in ("", "0"),
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
+        keep=get("TRACER_KEEP", "") != "0",
     )

@@ -180,6 +180,11 @@ class WantsNoAssertions(Restart):
     they are checked."""
 
 
+class WantsNoForesight(Restart):
+    """Restarts the trace with graph breaks at branches on tensors, because it meets too many of
+    them: a loop that follows data."""
+
+
 class RunNatively(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run

@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tracer_core.torch_private.modules import FULLY_SHARD
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Calls with packed arguments.
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 # -- DistributedDataParallel --
@@ -127,14 +129,15 @@ def after_sharded(
     return result
 
 
-def around_forward(called: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+def around_forward(called: Run, forward: Run) -> Run:
     """Returns what calls a compiled module: where `fully_shard` has prepared it, its hooks run
     around the compiled forward, which then has no graph breaks for them."""
 
-    def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = args[0]
         if not (module._forward_pre_hooks and has_shards(module)):
-            return called(module, *args, **kwargs)
-        args, kwargs = before_sharded(module, args, kwargs)
-        return after_sharded(module, args, kwargs, forward(module, *args, **kwargs))
+            return called(args, kwargs)
+        given, kwargs = before_sharded(module, args[1:], kwargs)
+        return after_sharded(module, given, kwargs, forward((module, *given), kwargs))
 
     return call

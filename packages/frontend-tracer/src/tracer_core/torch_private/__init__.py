@@ -187,6 +187,7 @@ from tracer_core.torch_private.subclasses import (
     with_class,
     without_class,
     without_shields,
+    without_torch_functions,
     written_arguments,
 )
 from tracer_core.torch_private.symbols import (

@@ -42,6 +42,7 @@ PLAIN_FUNCTIONS = (
         "eq_spec.<locals>._normalize_type",
         "eq_spec.<locals>._match_normalized_structure",
         "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
+    "torch._dynamo.external_utils.is_compiling",  # asks torch.compiler's
     # a DTensor's mesh and placements, and the hooks of modules whose parameters are DTensors
     *(f"torch.distributed.tensor._api.{name}" for name in (
         "DTensor.device_mesh", "DTensor.placements", "distribute_module.<locals>.<lambda>")),

@@ -26,6 +26,11 @@ def functions_off() -> Any:
     return torch._C.DisableTorchFunctionSubclass()
 
 
+def without_torch_functions() -> Any:
+    """Returns a context in which no torch-function mode and no ``__torch_function__`` is called."""
+    return torch._C.DisableTorchFunction()
+
+
 def functions_are_on() -> bool:
     """Returns whether a ``__torch_function__`` of a tensor subclass would be called here."""
     return bool(torch._C._is_torch_function_enabled())

@@ -317,6 +317,7 @@ class TensorSubclasses(Component):
                 raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
             self._drop(region)
             return self.node(function, *given, off=True)
+        region.keep()
         for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
             if old is not None and old != new:
                 self._note_write(value, old)
