@@ -321,6 +321,30 @@ def mixed_with_plain() -> None:
         compare(spread(add(value, value)), spread(compiled(value, value)), CLOSE)
 
 
+def failing() -> None:
+    """A graph that raises is not run again in eager mode, which would communicate on this rank
+    alone.
+    """
+    runs: list[int] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            runs.append(1)
+            raise ValueError("of the backend")
+
+        return run
+
+    compiled = tracer_core.compile(lambda x: (x * 2).sum().full_tensor(), backend=backend)
+    value = placed(_drawn(4, 6), Shard(0)).detach()
+    for number in range(2):
+        try:
+            compiled(value)
+        except ValueError:
+            assert len(runs) == number + 1
+        else:
+            raise AssertionError("no error")
+
+
 class Tokens(torch.nn.Module):
     """An embedding whose rows are split: its result keeps a mask until it is summed up."""
 

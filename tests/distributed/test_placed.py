@@ -66,6 +66,10 @@ def test_mixed_with_plain_tensors(pair):
     pair.run("placed:mixed_with_plain", LIMIT)
 
 
+def test_a_graph_that_raises(pair):
+    pair.run("placed:failing", LIMIT)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 def test_split_embedding(pair, backend):
     assert pair.run("placed:tokens", LIMIT, backend=backend) == [ONE_GRAPH, ONE_GRAPH]
