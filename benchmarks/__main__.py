@@ -21,7 +21,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "loops": ("scenarios:loops", "loops with a graph break in them, and of plain Python"),
     "settled": ("settled:main", "settled calls of programs around which capture saves little"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
-    "generate": ("scenarios:generate", "tokens a second of generate(), by cache"),
+    "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
     "ecosystem": ("ecosystem:main", "programs of many libraries: equal, graphs, breaks, speed"),
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),

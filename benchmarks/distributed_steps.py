@@ -47,7 +47,8 @@ FORMS = ("ddp", "ddp_inside", "fsdp2", "fsdp2_layers", "tp", "tp_functional")
 @dataclass(frozen=True, slots=True)
 class Model:
     """large, small: settings of the configuration, on GPUs and without. batch: (rows, tokens) of each.
-    layers(module): its layers. forms: those it has."""
+    layers(module): its layers. columns, rows: the linear layers in each of them whose columns, or
+    whose rows, are split in tensor parallelism."""
 
     title: str
     model: str
@@ -56,7 +57,8 @@ class Model:
     small: dict[str, Any]
     batch: tuple[tuple[int, int], tuple[int, int]]
     layers: Callable[[Any], Any]
-    forms: tuple[str, ...] = FORMS
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
 
 
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -76,6 +78,8 @@ MODELS = {
         },
         ((4, 512), (2, 16)),
         lambda module: module.model.layers,
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
+        ("self_attn.o_proj", "mlp.down_proj"),
     ),
     "bert": Model(
         "BERT base",
@@ -88,7 +92,8 @@ MODELS = {
         },
         ((16, 128), (2, 16)),
         lambda module: module.bert.encoder.layer,
-        ("ddp", "ddp_inside", "fsdp2", "fsdp2_layers"),
+        ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"),
+        ("attention.output.dense", "output.dense"),
     ),
 }  # fmt: skip
 
@@ -119,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         _join(device, None, int(os.environ["RANK"]))
     rows: dict[str, dict[str, Any]] = {}
     for name, form in product(chosen.models, chosen.forms):
-        for compiler in chosen.compilers if form in MODELS[name].forms else ():
+        for compiler in chosen.compilers:
             key = f"{name} {form} {compiler}"
             if chosen.options and compiler.startswith("ours"):
                 key += f" {chosen.options.replace(' ', '')}"
@@ -244,7 +249,8 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
     with _counting(compiler) as (counted, fallbacks):
         compiled = _ARRANGED[form](module, model, _compiler(compiler), device)
         batches = _batches(model, form, device)
-        fused = {"fused": True} if device == "cuda" and not form.startswith("tp") else {}
+        # parameters of tensor parallelism are DTensors and tensors, which no foreach takes together
+        fused = {"foreach": False} if form.startswith("tp") else {"fused": device == "cuda"}
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, **fused)
 
         def step(number: int) -> Any:
@@ -442,22 +448,11 @@ def _fsdp2_layers(module: Any, model: Model, compiled: Any, device: str) -> Any:
     return _sharded(module, model, device)
 
 
-#: The linear layers of Llama's: those whose columns are split, and those whose rows are.
-_COLUMNS = (
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-)
-_ROWS = ("self_attn.o_proj", "mlp.down_proj")
-
-
 def _tp(module: Any, model: Model, compiled: Any, device: str) -> Any:
     from torch.distributed.tensor import parallel
 
-    plan: dict[str, Any] = dict.fromkeys(_COLUMNS, parallel.ColwiseParallel())
-    plan |= dict.fromkeys(_ROWS, parallel.RowwiseParallel())
+    plan: dict[str, Any] = dict.fromkeys(model.columns, parallel.ColwiseParallel())
+    plan |= dict.fromkeys(model.rows, parallel.RowwiseParallel())
     mesh = _mesh(device)
     for layer in model.layers(module):
         parallel.parallelize_module(layer, mesh, plan)
@@ -497,15 +492,17 @@ def _tp_functional(module: Any, model: Model, compiled: Any, device: str) -> Any
 
     class Rows(torch.nn.Linear):
         def forward(self, x: Any) -> Any:
-            return Summed.apply(super().forward(x))
+            part = Summed.apply(torch.nn.functional.linear(x, self.weight))
+            return part if self.bias is None else part + self.bias
 
     for layer in model.layers(module):
-        for paths, kind, dim in ((_COLUMNS, Columns, 0), (_ROWS, Rows, 1)):
+        for paths, kind, dim in ((model.columns, Columns, 0), (model.rows, Rows, 1)):
             for path in paths:
                 linear = layer.get_submodule(path)
                 linear.__class__ = kind
-                part = linear.weight.detach().chunk(RANKS, dim)[rank].clone()
-                linear.weight = torch.nn.Parameter(part)
+                for name in ("weight", "bias")[: 1 if dim or linear.bias is None else 2]:
+                    part = getattr(linear, name).detach().chunk(RANKS, dim)[rank].clone()
+                    setattr(linear, name, torch.nn.Parameter(part))
     return compiled(module)
 
 

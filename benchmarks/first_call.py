@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -215,8 +216,9 @@ def package(name: str) -> str | None:
     return parts[0]
 
 
-def measure(name: str, compiler: str) -> dict[str, Any]:
-    """One first call of a model; the answer of this process."""
+def measure(name: str, compiler: str, warm: bool = False) -> dict[str, Any]:
+    """One first call of a model; the answer of this process. warm: what an earlier process has kept
+    is there, so that only what every call needs is imported first."""
     model = models.MODELS[name]
     recorder = Recorder()
     recorder.add(child.started(), BEGIN, "python")
@@ -231,7 +233,7 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
     with model.mode():
         recorder.watch_imports()
         with recorder.span("compiler"):
-            _import_compiler(recorder, compiler)
+            _import_compiler(recorder, compiler, warm)
         imported = time.perf_counter_ns()
         with recorder.span("compile()"):
             compiled = compilers.compiler(compiler)(program.function)
@@ -256,10 +258,12 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
     }
 
 
-def _import_compiler(recorder: Recorder, compiler: str) -> None:
+def _import_compiler(recorder: Recorder, compiler: str, warm: bool) -> None:
     kind, _, backend = compiler.partition(":")
     wanted = OWN_MODULES[kind]
-    if kind == "ours":
+    if kind == "ours" and warm:
+        wanted = wanted[:1]
+    elif kind == "ours":
         wanted += OURS_BY_BACKEND.get(backend or "inductor", ())
     for name in wanted:
         __import__(name)
@@ -310,6 +314,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--groups", nargs="+", default=[], choices=models.GROUPS)
     parser.add_argument("--compilers", nargs="+", default=["torch", "ours"], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--warm", action="store_true", help="second processes, with the caches of a first one"
+    )
     chosen = parser.parse_args(arguments)
     wanted = models.choose(chosen.models, []) if chosen.models else []
     wanted += models.choose([], chosen.groups) if chosen.groups else []
@@ -321,7 +328,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in range(chosen.rounds):
         for model in wanted:
             for compiler in turned(chosen.compilers, number):
-                row = _row(store, model.name, compiler, number, chosen.limit)
+                row = _row(store, model.name, compiler, number, chosen.limit, chosen.warm)
                 measured.setdefault((model.name, compiler), []).append(row)
     good = True
     for model in wanted:
@@ -387,14 +394,26 @@ def _read_files(names: Sequence[str]) -> None:
 
 
 def _row(
-    store: harness.Store, model: str, compiler: str, number: int, limit: float
+    store: harness.Store, model: str, compiler: str, number: int, limit: float, warm: bool
 ) -> dict[str, Any]:
-    key = f"{model} {compiler} {number}"
-    row, there = store.row(key, partial(harness.fresh, measure, model, compiler, limit=limit))
+    key = f"{model} {compiler} {number}{' warm' * warm}"
+    run = partial(_second, model, compiler, limit) if warm else partial(
+        harness.fresh, measure, model, compiler, limit=limit)  # fmt: skip
+    row, there = store.row(key, run)
     told = (
         row.get("failed") or f"{row['first_call']:.2f} s first call, {row['process']:.2f} s process"
     )
     print(f"{key}: {told}{' (stored)' if there else ''}", flush=True)
+    return row
+
+
+def _second(model: str, compiler: str, limit: float) -> dict[str, Any]:
+    """The first call of a process that finds what another one has kept."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as caches:
+        harness.fresh(measure, model, compiler, limit=limit, caches=caches)
+        row: dict[str, Any] = harness.fresh(
+            measure, model, compiler, True, limit=limit, caches=caches
+        )
     return row
 
 

@@ -1,9 +1,7 @@
-"""Beside eager and torch.compile: one compile for many sizes, generate(), loops with breaks.
+"""Beside eager and torch.compile: one compile for many sizes, loops with breaks.
 
 dynamic: resnet18 over batch sizes, BERT over batch sizes and sequence lengths; every size is
-compared with eager, also those where eager raises; sizes 0 and 1 come last. generate: tokens a
-second of transformers' generate() with dynamic and static caches; other tokens than eager's are a
-failure; a figure is the best of several rounds, in turns with eager's. loops: microseconds an
+compared with eager, also those where eager raises; sizes 0 and 1 come last. loops: microseconds an
 iteration of loops of 1,000 iterations with a graph break in them, and a thousandth of a call with a
 loop of 20,000 of plain Python, with backends that run the captured operators as they are;
 eager, torch.compile and ours run in one process, in turns. What always holds: each row is a process
@@ -147,96 +145,6 @@ dynamic = Grid(
     limit=1800.0,
     # a compiler of others may be wrong: the table says how often
     wrong=lambda row, name, compiler: row["wrong"] if compiler.startswith("ours") else [],
-).main  # fmt: skip
-
-# generate() ---------------------------------------------------------------------------------------
-
-TOKENS, PROMPT, ROUNDS = 64, 16, 5
-
-
-def _gpt2(layers: int, width: int) -> Callable[[], Any]:
-    def build() -> Any:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        heads = max(2, width // 64)
-        return GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads))
-
-    return build
-
-
-def _llama(layers: int, width: int) -> Callable[[], Any]:
-    def build() -> Any:
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        heads = max(2, width // 64)
-        config = LlamaConfig(
-            num_hidden_layers=layers, hidden_size=width, intermediate_size=width * 8 // 3,
-            num_attention_heads=heads,
-            num_key_value_heads=heads // 2, vocab_size=32000,
-        )  # fmt: skip
-        return LlamaForCausalLM(config)
-
-    return build
-
-
-#: name -> how it is built. The last two have the size of GPT-2 small.
-GENERATORS: dict[str, Callable[[], Any]] = {
-    "gpt2_tiny": _gpt2(2, 64), "llama_tiny": _llama(2, 128), "gpt2": _gpt2(12, 768),
-    "llama": _llama(12, 768),
-}  # fmt: skip
-
-
-def measure_generate(name: str, cache: str, compiler: str) -> dict[str, Any]:
-    """Tokens a second of one compiler, and of eager beside it."""
-    import torch
-
-    models.import_library("transformers")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = GENERATORS[name]().eval()
-    model.generation_config.eos_token_id = None
-    prompt = torch.randint(1, 1000, (1, PROMPT))
-    settings: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
-    if cache != "dynamic":
-        settings["cache_implementation"] = cache
-    expected = model.generate(prompt, **settings)
-    target, eager = model, model.forward
-    if compiler == "torch":  # a method of torch.compile(model) would run eagerly
-        fast, compiles = _compiled(eager, compiler)
-    else:
-        fast, (target, compiles) = eager, _compiled(model, compiler)
-
-    def run(plain: bool) -> float:
-        model.forward = eager if plain else fast
-        start = time.perf_counter()
-        tokens = (model if plain else target).generate(prompt, **settings)
-        seconds = time.perf_counter() - start
-        if not torch.equal(tokens, expected):
-            raise SystemExit(f"{name}, {cache}, {compiler}: other tokens than eager's")
-        return seconds
-
-    first = run(False)
-    run(False)
-    pairs = [(run(False), run(True)) for _ in range(ROUNDS)]
-    seconds, plain = (min(column) for column in zip(*pairs, strict=True))
-    return {
-        "tokens_a_second": TOKENS / seconds, "eager_beside": TOKENS / plain, "first_call": first,
-        "compiles": compiles(),
-    }  # fmt: skip
-
-
-generate = Grid(
-    "generate",
-    __doc__,
-    {"models": list(GENERATORS), "caches": ["dynamic", "static"], "compilers": ["eager", "torch",
-    "ours:eager", "ours:inductor"]},
-    measure_generate,
-    ("tokens a second", "times eager", "first call, seconds", "compiles"),
-    lambda row: [
-        f"{row['tokens_a_second']:.1f}", f"{row['tokens_a_second'] / row['eager_beside']:.2f}",
-        f"{row['first_call']:.1f}", str(row["compiles"]),
-    ],
-    limit=900.0,
 ).main  # fmt: skip
 
 # Loops --------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own, long
-files first.
+"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own, nothing
+kept of one test for another, long files first.
 
 They are set when pytest loads this file, before any test module imports tracer_core, and reach the
 processes that tests start.
@@ -21,6 +21,8 @@ import pytest
 
 os.environ["TRACER_STRICT"] = "1"
 os.environ["TRACER_CHECK"] = "1"
+# Tests count captures and look at their stages; what one keeps another would find.
+os.environ.setdefault("TRACER_KEEP", "0")
 # Threads that wait sleep: several processes with as many threads as processors each would spend
 # most of their time at barriers (ten steps of a convolution and its normalization in a busy
 # machine: 1.3 processor seconds, asleep 0.13).

@@ -13,7 +13,7 @@ import torch
 
 import tracer_core
 from tracer_core.execution import artifact
-from tracer_core.execution.artifact_references import StoredError
+from tracer_core.execution.object_references import StoredError
 
 MODELS = {
     "resnet18": """
@@ -42,13 +42,13 @@ assert report.stored and not report.left_out, report
 LOAD = """
 from tracer_core.bytecode import interpreter as machine
 from tracer_core.dispatch import compile_graph as dispatch
-from tracer_core.execution import compiled_function as runtime
+from tracer_core.execution import capture as capturing
 from inductor_backend.runtime.cpp import build as build_cpp
 
 def forbidden(*args, **kwargs):
     raise AssertionError("a stored variant needs none of this")
 
-machine.Machine.run = runtime.capture = dispatch.compile_graph = build_cpp.build = forbidden
+machine.Machine.run = capturing.capture = dispatch.compile_graph = build_cpp.build = forbidden
 with torch.no_grad():
     fast = tracer_core.compile(model)
     count = tracer_core.load(fast, sys.argv[1])

@@ -537,3 +537,23 @@ sys.exit(3)
 """, CXX=str(compiler), TRACER_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (3, "end\n", "")
     assert time.monotonic() - begin < 90
+
+
+def test_what_was_compiled_in_the_background_is_kept(tmp_path):
+    program = """
+import os, sys, torch, tracer_core
+def program(x):
+    return torch.softmax(x, -1) * 2
+fast, x = tracer_core.compile(program, when="background"), torch.ones(3, 5)
+assert torch.allclose(fast(x), program(x))
+assert tracer_core.progress(fast, wait=100).is_done
+assert torch.allclose(fast(x), program(x))
+print(tracer_core.markers.compiled(fast).function.n_captures)
+"""
+    (tmp_path / "program.py").write_text(program)
+    settings = {"TRACER_CACHE_DIR": str(tmp_path / "cache"), "TRACER_KEEP": "1"}
+    environment = {k: v for k, v in os.environ.items() if k != "TRACER_CHECK"} | settings
+    for n_captures in ("1", "0"):
+        done = subprocess.run([sys.executable, tmp_path / "program.py"], env=environment,
+                              capture_output=True, text=True, timeout=200)  # fmt: skip
+        assert (done.returncode, done.stdout.strip()) == (0, n_captures), done.stderr

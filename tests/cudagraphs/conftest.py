@@ -11,6 +11,7 @@ import torch
 
 import cudagraphs_backend
 import tracer_core
+from cudagraphs_backend import runner
 from cudagraphs_backend.plugin import BACKEND
 from cudagraphs_backend.state import states
 from tests.cudagraphs.simulated import HAZARDS, SimulatedDevice
@@ -39,6 +40,16 @@ class World:
     @property
     def replays(self) -> int:
         return sum(row.replays for row in self.rows)
+
+    @property
+    def plain(self) -> int:
+        return sum(row.plain for row in self.rows)
+
+    @property
+    def plans(self) -> list[Any]:
+        """How the CUDA graphs that are alive were captured."""
+        entries = [entry for one in runner.runners() for entry in one._entries.values()]
+        return [one.plan for entry in entries for one in entry.recordings if not one.closed]
 
     @property
     def recordings(self) -> int:

@@ -202,6 +202,44 @@ def test_buffers_are_written_to(world):
     assert world.replays == 4
 
 
+def _append(cache, x):
+    cache.mul_(0.5).add_(x)
+    return cache.sum(0) * 2
+
+
+def test_a_cache_is_written_in_place_again_after_it_was_replaced(world):
+    """As in a generation of text: one cache for many calls, then another."""
+    compiled = world.compile(_append)
+    caches = [(cache, cache.clone()) for cache in (world.randn(8, 16) for _ in range(3))]
+    for turn, (cache, expected) in enumerate([*caches, *caches]):
+        for _ in range(40):
+            x = world.randn(8, 16)
+            same(compiled(cache, x), _append(expected, x))
+            same(cache, expected)
+        assert world.recordings == min(turn, 2) + 1
+        assert all(0 in plan.direct and plan.written == (0,) for plan in world.plans)
+
+
+def test_an_input_that_begins_to_move_is_copied(world):
+    compiled = world.compile(_append)
+    cache = world.randn(8, 16)
+    expected = cache.clone()
+    for _ in range(40):
+        x = world.randn(8, 16)
+        same(compiled(cache, x), _append(expected, x))
+    plain = world.plain
+    held = []
+    for _ in range(20):
+        cache = world.randn(8, 16)
+        expected = cache.clone()
+        held.append(cache)
+        x = world.randn(8, 16)
+        same(compiled(cache, x), _append(expected, x))
+        same(cache, expected)
+    assert world.plain <= plain + 2
+    assert [plan.direct for plan in world.plans] == [()]
+
+
 def test_parameters_move(world):
     model = nn.Linear(8, 8).to(world.device).eval()
     compiled = world.compile(model)

@@ -14,9 +14,10 @@ import tracer_core
 from tracer_core.contract.backend import Backend
 from tracer_core.execution.branch_profile import ALIKE, MOST_OUTCOMES, WATCHED
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.fx_capture.unbacked import ASSERTIONS
+from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
+from tracer_core.trace import assertions
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,12 @@ def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TRACER_STRICT", "0")
     monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
     yield
+
+
+@pytest.fixture
+def without_foresight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call shows nothing (`test_foreseen_branches.py` has the others)."""
+    monkeypatch.setattr(assertions, "_MOST_FORESEEN", 0)
 
 
 RUNS: list[str] = []
@@ -93,6 +100,7 @@ def test_one_graph_after_some_calls_and_eager_s_results_always(backend: Any) -> 
         torch.testing.assert_close(fast(x, y), kinked(x, y), equal_nan=True)
 
 
+@pytest.mark.usefixtures("without_foresight")
 def test_how_many_graphs_run() -> None:
     fast = tracer_core.compile(kinked, backend=noting())
     assert runs(lambda: fast(*usual())) > 3
@@ -106,6 +114,7 @@ def test_how_many_graphs_run() -> None:
     assert captures(fast) == before + 1
 
 
+@pytest.mark.usefixtures("without_foresight")
 def test_what_does_not_hold_any_more_is_expected_no_more() -> None:
     fast = tracer_core.compile(kinked, backend=noting())
     for _ in range(ALIKE + 2):
@@ -208,6 +217,7 @@ def test_an_index_that_only_the_branch_makes_valid(backend: Any) -> None:
         torch.testing.assert_close(fast(x, at), program(x, at))
 
 
+@pytest.mark.usefixtures("without_foresight")
 def test_branches_that_go_both_ways_are_not_expected() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         x = x * 2
@@ -223,6 +233,7 @@ def test_branches_that_go_both_ways_are_not_expected() -> None:
     assert inner(fast)._starts[1,].profile.is_over
 
 
+@pytest.mark.usefixtures("without_foresight")
 def test_the_first_branches_are_expected_if_later_ones_differ() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         x = x * 2

@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 import tracer_core
 from tests.tracer.twin import module
 from tracer_core.errors import BackendError, TracerError
+from tracer_core.execution import capture as capturing
 from tracer_core.execution import compiled_function
 from tracer_core.testing import compare
 from tracer_core.torch_private import settings
@@ -388,7 +389,7 @@ POP_EXCEPT = dis.opmap["POP_EXCEPT"]
 def at_line(monkeypatch):
     """at_line(n, error): the n-th line that `capture` runs raises; at_line(None) counts them."""
     state = types.SimpleNamespace(seen=0, at=None, error=None, where="")
-    original = compiled_function.capture
+    original = capturing.capture
 
     def on_line(frame):
         if frame.f_code.co_name in COLLECTED or frame.f_locals.get("func") in QUESTIONS:
@@ -408,7 +409,7 @@ def at_line(monkeypatch):
         finally:
             sys.settrace(None)
 
-    monkeypatch.setattr(compiled_function, "capture", capture)
+    monkeypatch.setattr(capturing, "capture", capture)
 
     def set_to(at, error=None):
         state.seen, state.at, state.error = 0, at, error

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import logging
+import operator
 import warnings
 import weakref
 
@@ -16,6 +17,7 @@ import tracer_core
 from benchmarks import changing
 from tests.tracer.twin import replaced, same
 from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
+from tracer_core.execution import capture as capturing
 from tracer_core.execution import compiled_function, guarded_cache
 from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
@@ -84,6 +86,31 @@ def test_a_nested_function_at_its_limit_is_called_as_plain_python():
     assert later.graphs == later.recompiles == []
 
 
+def halves(x):
+    y = x.div(2)
+    print(end="", flush=[])
+    return y - 1
+
+
+def halves_and_says(x):
+    return says(halves(x)) + 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_nested_function_at_its_limit_costs_only_the_entries_that_lead_there():
+    compiled = tracer_core.compile(halves_and_says, backend="eager")
+    with CaptureCounter() as counter:
+        for word in (*WORDS, *WORDS):
+            BOX["word"] = word
+            assert torch.equal(compiled(X), halves_and_says(X))
+    assert "recompile_limit" in {kind for kind, _, _ in counter.breaks}
+    found = behind(compiled).function.records
+    targets = [{node.target for node in one.graph.graph.nodes} for one in found if one.graph]
+    assert sum("div" in one for one in targets) == 1  # it ends in another function
+    assert sum({operator.sub, operator.add} <= one for one in targets) == 1  # it led there
+    assert sum(operator.sub in one for one in targets) == 2
+
+
 def test_the_limit_of_the_config_is_used():
     seen = same(lambda x, word: x + len(word), *[(X, word) for word in WORDS[:6]], graphs=6)
     assert len(seen.counter.recompiles) == 5
@@ -117,7 +144,7 @@ def interpreted(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(compiled_function, "capture")
+    watched(capturing, "capture")
     watched(RealMachine, "finish")
     return found
 

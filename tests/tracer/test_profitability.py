@@ -3,6 +3,7 @@ so once. The clock is the test's: the program and the backend say what they cost
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import statistics
@@ -18,7 +19,17 @@ import tracer_core
 from tracer_core.contract.backend import Backend
 from tracer_core.execution import profitability
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.profitability import EARLY, SAMPLES, SETTLED, WARM, WATCHED, verdict
+from tracer_core.execution.guarded_cache import SHORT_LIVED
+from tracer_core.execution.profitability import (
+    EARLY,
+    MOST_SAMPLES,
+    RECAPTURING,
+    SAMPLES,
+    SETTLED,
+    WARM,
+    WATCHED,
+    verdict,
+)
 from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
 
@@ -28,13 +39,16 @@ ENOUGH = SETTLED + 4 * (SAMPLES + WARM) + 8
 
 @dataclass
 class Costs:
-    """now: of the clock. graph, eager: what a run of a graph and an eager call cost."""
+    """now: of the clock. graph, eager, capture: what a run of a graph, an eager call and the compile
+    of a graph cost."""
 
     now: float = 0.0
     graph: float = 5e-6
     eager: float = 1e-6
+    capture: float = 0.0
     graphs: int = 0
     eagers: int = 0
+    captures: int = 0
 
     def call(self) -> None:
         """What the programs call: a cost where they run in eager mode."""
@@ -57,6 +71,9 @@ def counting(costs: Costs, **settings: Any) -> Backend:
     """A backend that is said to fuse, and whose graphs cost what `costs` says."""
 
     def compile_graph(graph: torch.fx.GraphModule, spec: Any) -> Callable[[list[Any]], Any]:
+        costs.captures += 1
+        costs.now += costs.capture
+
         def run(inputs: list[Any]) -> Any:
             costs.graphs += 1
             costs.now += costs.graph
@@ -131,14 +148,14 @@ def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [False]
-    assert costs.eagers <= SAMPLES  # it is seen early
+    assert costs.eagers <= WARM + SAMPLES // 2  # it is seen early
     inner = function_behind(fast)
     assert inner._positional == {1: inner._starts[1,]}
 
 
 def test_a_clear_difference_is_seen_early(costs: Costs) -> None:
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
-    for _ in range(SETTLED + 4 * WARM + 2 * EARLY + 2):
+    for _ in range(SETTLED + WARM + 4 * EARLY):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
 
@@ -159,12 +176,14 @@ def test_calls_with_graph_breaks_may_be_long(costs: Costs) -> None:
 
 
 def test_samples_that_contradict_one_another_begin_another_comparison(costs: Costs) -> None:
-    """On a machine that is busy at first, eager mode has the better median, but not in most pairs."""
+    """At first eager mode has the better median and the better sum, but not in most pairs: two of
+    five compiled calls are faster."""
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     busy = random.Random(0)
     while not verdicts(fast):
-        costs.graph, costs.eager = ((a + busy.expovariate(1)) * 1e-6 for a in (1.4, 1.0))
+        costs.graph, costs.eager = busy.choice([2.0, 2.0, 2.0, 0.9, 0.9]) * 1e-6, 1e-6
         fast(torch.ones(4))
+    assert costs.eagers >= MOST_SAMPLES  # more samples did not help
     (first,) = function_behind(fast).verdicts
     assert first.unclear
     assert not first.native
@@ -173,6 +192,17 @@ def test_samples_that_contradict_one_another_begin_another_comparison(costs: Cos
         fast(torch.ones(4))
     assert verdicts(fast) == [False, True]
     assert ran(costs, lambda: fast(torch.ones(4))) == "eager"
+
+
+def test_where_samples_contradict_one_another_more_of_them_decide(costs: Costs) -> None:
+    """A compiled call is a tenth slower, but single calls differ by more."""
+    fast = tracer_core.compile(doubling(costs), backend=counting(costs))
+    busy = random.Random(0)
+    while not verdicts(fast):
+        costs.graph, costs.eager = (busy.gauss(a, 0.15) * 1e-6 for a in (1.1, 1.0))
+        fast(torch.ones(4))
+    assert SAMPLES + WARM < costs.eagers <= 2 * MOST_SAMPLES
+    assert verdicts(fast) == [True]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -264,6 +294,133 @@ def test_an_entry_captured_later_begins_another_comparison(costs: Costs) -> None
     for _ in range(8 * ENOUGH):
         fast(torch.ones(4, 4, 4))
     assert verdicts(fast) == [False, True]  # in eager mode nothing is captured
+
+
+def scaling(costs: Costs) -> Any:
+    """A compiled function that is captured for each class of its first argument, with no limit: as
+    programs of many code regions, each with a limit of its own, have none that would help."""
+
+    def program(held: Any, x: torch.Tensor) -> torch.Tensor:
+        costs.call()
+        return x * held.scale
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    inner = function_behind(fast)
+    inner.config = dataclasses.replace(inner.config, recompile_limit=10**6)
+    return fast
+
+
+def held(scale: float) -> Any:
+    """An object of a class of its own."""
+    return type("Held", (), {"scale": scale})()
+
+
+def check_scaled(fast: Any, of: Any) -> None:
+    assert torch.equal(fast(of, torch.ones(4)), torch.full((4,), float(of.scale)))
+
+
+def test_a_program_that_captures_in_every_call_gives_way(
+    costs: Costs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has objects of new classes in each call, so that no entry ever fits: it loses a bounded
+    number of captures, and is tried again only when these are a small part of the time."""
+    costs.graph, costs.eager, costs.capture = 1e-6, 1e-3, 1.0
+    fast = scaling(costs)
+    with caplog.at_level(logging.WARNING, "tracer_core"):
+        for n in range(ENOUGH):
+            check_scaled(fast, held(n))
+        first, spent = costs.captures, function_behind(fast).capture_seconds
+        assert verdicts(fast) == [True]
+        assert first <= 1 + SHORT_LIVED + RECAPTURING // 2
+        costs.now += 7 * spent  # not yet
+        for n in range(2 * WATCHED):
+            check_scaled(fast, held(n))
+        assert costs.captures == first
+        assert ran(costs, lambda: fast(held(3), torch.ones(4))) == "eager"
+        with torch.no_grad():  # there it would capture as often
+            assert ran(costs, lambda: fast(held(3), torch.ones(4))) == "eager"
+        costs.now += spent
+        for n in range(2 * WATCHED):
+            check_scaled(fast, held(n))
+    assert first < costs.captures <= first + RECAPTURING // 4 + 1
+    assert verdicts(fast) == [True, True]
+    said = [one.getMessage() for one in caplog.records if "tried again later" in one.getMessage()]
+    assert len(said) == 1
+    assert "of the calls captured again" in said[0]
+
+
+def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks into a traceback, which is seen late: then the call runs in eager mode."""
+    monkeypatch.setattr(profitability, "clock", time.perf_counter)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        try:
+            raise ValueError("of the program")
+        except ValueError as error:
+            assert error.__traceback__ is not None
+            line = error.__traceback__.tb_lineno
+        return x * (line - line + 2)
+
+    fast = tracer_core.compile(program, backend=counting(costs))
+    for _ in range(2 * ENOUGH):
+        assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
+    assert function_behind(fast).n_captures <= RECAPTURING
+    assert verdicts(fast) == [True]
+
+
+def test_after_a_pause_a_program_that_settles_now_is_compiled(costs: Costs) -> None:
+    costs.graph, costs.eager, costs.capture = 1e-6, 1e-3, 1.0
+    fast = scaling(costs)
+    for n in range(ENOUGH):
+        check_scaled(fast, held(n))
+    assert verdicts(fast) == [True]
+    costs.now += 1000.0
+    one = held(5)
+    for _ in range(WATCHED + 2 * ENOUGH):
+        check_scaled(fast, one)
+    assert verdicts(fast) == [True, False]
+    assert ran(costs, lambda: fast(one, torch.ones(4))) == "compiled"
+
+
+def test_many_objects_that_live_on_are_all_captured(costs: Costs) -> None:
+    """The layers of a model, each given to one compiled function."""
+    costs.graph, costs.eager, costs.capture = 1e-6, 1e-3, 1.0
+    fast = scaling(costs)
+    layers = [held(n) for n in range(4 * RECAPTURING)]
+    for _ in range(4):
+        for layer in layers:
+            check_scaled(fast, layer)
+    assert costs.captures == len(layers)
+    assert not any(verdicts(fast))
+    for one in layers:
+        assert ran(costs, lambda one=one: fast(one, torch.ones(4))) == "compiled"
+
+
+@pytest.mark.parametrize(("eager", "native"), [(1e-3, True), (0.1, False)])
+def test_captures_that_go_on_for_long_count_over_all_calls(
+    costs: Costs, eager: float, native: bool
+) -> None:
+    """One call in a hundred captures for a second: little beside long calls, much beside short
+    ones, although the calls between have settled."""
+    costs.graph, costs.eager, costs.capture = 0.1 * eager, eager, 1.0
+    fast, one = scaling(costs), held(1)
+    for n in range(100 * 2 * RECAPTURING):
+        check_scaled(fast, held(2) if n % 100 == 99 else one)
+    assert any(verdicts(fast)) == native
+
+
+@pytest.mark.parametrize(("graph", "native"), [(0.5, False), (0.95, True)])
+def test_captures_are_part_of_the_calls_that_are_compared(
+    costs: Costs, graph: float, native: bool
+) -> None:
+    """A capture costs less than a compiled call saves, or a little more."""
+    costs.graph, costs.eager, costs.capture = graph * 1e-3, 1e-3, 0.2e-3
+    fast = scaling(costs)
+    for n in range(ENOUGH):
+        check_scaled(fast, held(n))
+    assert verdicts(fast)[:1] == [native]
 
 
 def trained(costs: Costs, forward: float, backward: float) -> tuple[Any, list[bool]]:

@@ -931,3 +931,39 @@ def test_constants_that_a_backward_makes(function, backend, used, twice):
                 (grad,) = torch.autograd.grad(grad.pow(2).sum(), x)
             found.append((loss.detach(), grad))
         torch.testing.assert_close(found[1], found[0])
+
+
+OPS = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "left", "right"),
+    [
+        (OPS.mm.default, torch.int32, torch.int8, torch.int8),
+        (OPS.mm.default, torch.int32, torch.float32, torch.float32),
+        (OPS.mul.Tensor, torch.int32, torch.int8, torch.uint8),
+        (OPS.div.Tensor, torch.float64, torch.float32, torch.float16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_out_dtype(backend, op, dtype, left, right):
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    def function(a, b):
+        return out_dtype(op, dtype, a, b) + 1
+
+    compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
+    for _ in range(2):
+        a, b = (torch.randint(1, 100, (6, 6)).to(one) for one in (left, right))
+        found, wanted = compiled(a, b), function(a, b)
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
+
+
+def test_out_dtype_of_another_operator_raises_as_eager_does():
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    compiled = tracer_core.compile(lambda a: out_dtype(OPS.exp.default, torch.float64, a))
+    with pytest.raises(ValueError, match="out_dtype only allows"):
+        compiled(torch.ones(2))

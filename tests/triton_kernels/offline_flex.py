@@ -74,7 +74,7 @@ def _kernels(
     listed, buffers = ([torch.empty(one.shape, dtype=one.dtype) for one in kind]
                        for kind in (listed, buffers))  # fmt: skip
     written: list[Any] = []
-    forward, backward = wrapper.forward_kernel, wrapper.backward_kernels
+    forward, backward = wrapper.forward_kernels, wrapper.backward_kernels
     query, key, value, *rest = fakes(mode, *given, *listed, *buffers)
     lse, delta = fakes(mode, *(torch.empty(2, 4, rows) for _ in range(2)))
     made, count = rest[: len(listed)], len(listed)
@@ -84,16 +84,21 @@ def _kernels(
         out, _, _ = FORWARD(q, k, v, *more)
         return (out, *BACKWARD(q, k, v, lse, delta, q, *more))
 
-    def keep(kernels: Any) -> Any:
-        written.extend(kernels if isinstance(kernels, list) else [kernels])
+    def kept_forward(*given: Any) -> Any:
+        kernels, besides = forward(*given)
+        written.extend(kernels)
+        return kernels, besides
+
+    def kept_backward(*given: Any) -> Any:
+        kernels = backward(*given)
+        written.extend(kernels)
         return kernels
 
-    wrapper.forward_kernel = lambda *given: keep(forward(*given))
-    wrapper.backward_kernels = lambda *given: keep(backward(*given))
+    wrapper.forward_kernels, wrapper.backward_kernels = kept_forward, kept_backward
     try:
         program(mode, both, query, key, value, lse, delta, *made, *rest[count:])
     finally:
-        wrapper.forward_kernel, wrapper.backward_kernels = forward, backward
+        wrapper.forward_kernels, wrapper.backward_kernels = forward, backward
     told = {}
     for kernel in written:
         code = compiled(specification_of(kernel), target_of(90))

@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 import tracer_core
 from inductor_backend.codegen.triton import wrapper
-from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.tracer.test_torch_flex_attention import dense, positions
@@ -90,8 +90,8 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
     written = []
     monkeypatch.setattr(
         wrapper,
-        "forward_kernel",
-        lambda *given: written.append(forward_kernel(*given)) or written[-1],
+        "forward_kernels",
+        lambda *given: written.append(forward_kernels(*given)) or written[-1],
     )
     with interpreted():
         out, lse = tracer_core.compile(attend, backend="inductor", fullgraph=True)(q, k, v)
@@ -101,6 +101,48 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
     wanted, sums = dense(q, k, v, score_mod, allowed)
     torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+def few(b, h, q, kv):
+    """The second row has no key at all."""
+    return (kv % 7 < 5) & (q != 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mask_mod", [None, few], ids=["every key", "a mask"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_programs_share_the_keys_of_few_rows(monkeypatch, rows, mask_mod, dtype):
+    """Decoding: what the parts of a walk found is combined."""
+    columns, width = 900, 24
+    written = []
+
+    def keep(*given):
+        kernels, besides = forward_kernels(*given)
+        written.extend(one.label for one in kernels)
+        return kernels, besides
+
+    def attend(q, k, v):
+        out, aux = flex_attention(
+            q, k, v, score_mod=softcap, block_mask=mask, enable_gqa=True,
+            return_aux=AuxRequest(lse=True),
+        )  # fmt: skip
+        return out, aux.lse
+
+    mask = mask_mod and create_block_mask(mask_mod, None, None, rows, columns, device="cpu")
+    monkeypatch.setattr(wrapper, "forward_kernels", keep)
+    with interpreted():
+        compiled = tracer_core.compile(attend, backend="inductor", fullgraph=True)
+        for _ in range(2):
+            q = torch.randn(2, HEADS, rows, width, dtype=dtype)
+            k, v = (torch.randn(2, 1, columns, width, dtype=dtype) for _ in range(2))
+            out, lse = compiled(q, k, v)
+            shape = (2, HEADS, rows, columns)
+            allowed = mask_mod and mask_mod(*positions(shape)).expand(shape)
+            wanted, sums = dense(q, k, v, softcap, allowed)
+            error = 1e-5 if dtype is torch.float32 else 2e-2
+            torch.testing.assert_close(out.double(), wanted, rtol=error, atol=error)
+            torch.testing.assert_close(lse.double(), sums, rtol=error, atol=error)
+    assert written == ["flex_attention", "flex_attention_combine"]
 
 
 def test_a_captured_part_of_a_tensor():

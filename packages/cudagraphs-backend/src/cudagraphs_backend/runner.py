@@ -36,6 +36,10 @@ COPIES_AT_MOST = 16
 #: Sets of input addresses that one size is captured for.
 ADDRESSES = 4
 
+#: Replays of a capture that pay for another one: inputs that stay where they are for so many calls
+#: (a cache of keys during one generation) are read in place again after they moved, and not copied.
+REPAID = 32
+
 #: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
 COPIED_PART = 0.125
 
@@ -88,20 +92,29 @@ class Row:
 class Entry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. seen: address tuples of the other inputs. timed: timed runs, under the option `measured`.
+    calls. moved: those that moved in the last call without a CUDA graph. seen: address tuples of the
+    other inputs. captures, replays: so far. timed: timed runs, under the option `measured`.
     """
 
-    __slots__ = ("copied", "pointers", "reason", "recordings", "results", "runs", "seen", "timed")
+    __slots__ = (
+        "captures", "copied", "moved", "pointers", "reason", "recordings", "replays", "results",
+        "runs", "seen", "timed",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.recordings: list[CapturedGraph] = []
-        self.runs = 0
+        self.runs = self.captures = self.replays = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
+        self.moved: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
         self.timed = CpuBoundCheck()
         self.reason = ""
+
+    def repaid(self) -> bool:
+        """Returns whether the captures so far were replayed often enough for another one."""
+        return self.captures > 0 and self.replays >= REPAID * self.captures
 
 
 #: Live runners by id. Not a WeakSet: other threads compile while somebody asks for a report.
@@ -165,6 +178,7 @@ class GraphedRunner:
                 graph = self._ready(entry, inputs)
                 if graph is not None:
                     self._replays += 1
+                    entry.replays += 1
                     return graph.replay(inputs)
         return self._run_plainly(key, inputs)
 
@@ -238,12 +252,18 @@ class GraphedRunner:
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
         """Returns whether the input addresses of this call were seen before, so that a capture is
-        worth it. Inputs that moved are copied into buffers from now on."""
+        worth it. Inputs that moved are copied into buffers from now on, unless they stayed long
+        enough before and stay now."""
         pointers = self._pointers(inputs)
         earlier = entry.pointers
         assert earlier is not None
         entry.pointers = pointers
         moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
+        again, entry.moved = moved & entry.moved, moved
+        if entry.repaid() and not moved <= self._lasting:
+            if not again:
+                return False  # the next call tells whether they stay
+            moved = again
         restless = self._restless(entry, inputs, moved)
         moved = {i for i in (moved - self._lasting) | restless if can_be_copied(inputs[i])}
         if not restless.isdisjoint(moved):
@@ -296,8 +316,12 @@ class GraphedRunner:
         plan = self._plan(entry, keep)
         places = {one.place for one in entry.recordings} | {plan.place(inputs)}
         if len(places) > ADDRESSES:
-            self._say(_RESTLESS)
-            return None
+            if not entry.repaid():
+                self._say(_RESTLESS)
+                return None
+            oldest = min(entry.recordings, key=lambda one: one.used)
+            entry.recordings.remove(oldest)
+            oldest.close()
         with stage("cudagraphs_record", graph=self._spec.name) as record:
             made = self._made(plan, inputs)
             record.text = made if isinstance(made, str) else self._described(plan, made)
@@ -306,6 +330,7 @@ class GraphedRunner:
             self._say(made)
             return None
         entry.recordings.append(made)
+        entry.captures += 1
         self._state.admit(made, self._options)
         return made
 

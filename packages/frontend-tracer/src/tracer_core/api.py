@@ -36,9 +36,10 @@ from tracer_core import torch_private
 from tracer_core.autoselect.candidates import Plan, plan_of, runs
 from tracer_core.autoselect.choice import Choice
 from tracer_core.background.progress import Progress
-from tracer_core.compiled_module import call_object, share
+from tracer_core.compiled_module import Replacement, call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError, TracerError
@@ -52,6 +53,7 @@ from tracer_core.markers import (
     put_mark,
     uncompiled,
 )
+from tracer_core.natives.replicas import around_forward
 from tracer_core.options import CompileConfig
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
@@ -204,7 +206,8 @@ def reset() -> None:
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their
     seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
-    runs. Rows ``background`` say how far graphs are that are compiled in the background. The last
+    runs. The first row, ``kept``, says how many entries of earlier processes were found, or why none
+    were; rows ``background`` say how far graphs are that are compiled in the background. The last
     rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
     why not; ``compared``, what a compiled and an eager call took, and which of them stays. Where
     this release of torch lacks names that tracer-core looks for, the first row,
@@ -225,13 +228,15 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
     text += " ends the graph or runs natively"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
+    found = behind.function.kept
+    kept = (StageRecord("kept", found.seconds, found.found),) if found.found else ()
     later = (
         StageRecord("background", one.seconds, one.text, one.graph)
         for one in behind.function.compilations
     )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
     compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
-    return StageRecords((*missing, *records, *later, *after, *compared))
+    return StageRecords((*missing, *kept, *records, *later, *after, *compared))
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
@@ -284,8 +289,7 @@ def compile_many(
 
     models: of each ``(model, inputs, ...)``, with the inputs of its calls as `warmup` takes them; one
     that is compiled already stays as it is, others are compiled with `settings`, which `compile`
-    takes. workers, progress, errors: see
-    `warmup`.
+    takes. workers, progress, errors: see `warmup`.
     """
     made = [
         (model if compiled(model) is not None else compile(model, **settings), inputs)
@@ -363,6 +367,7 @@ def _compile(model: Any, config: CompileConfig) -> Any:
             lambda call, module: _traced(inner or call, config),
             _mark_method,
             _methods(config),
+            around_forward if inner is None else None,
         )
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))
@@ -444,25 +449,32 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
     return {"refresh": refresh, "release_originals": release_originals}
 
 
-def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
     """The tracer's callable for a Python function."""
-    from tracer_core.execution.compiled_function import CompiledFunction  # heavy: the tracer
+    with collector_paused():
+        from tracer_core.execution.compiled_function import CompiledFunction  # heavy: guards
 
-    traced: Callable[..., Any] = CompiledFunction(function, config)
+    traced: Replacement = CompiledFunction(function, config)
     return traced
 
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The compiled form of a Python function, or of another callable that is no module."""
     traced = _traced(target if inspect.isfunction(target) else call_object, config)
-    run = traced if inspect.isfunction(target) else functools.partial(traced, target)
+    run = traced.call
+
+    def run_object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return traced.call((target, *args), kwargs)
+
+    if not inspect.isfunction(target):
+        run = run_object
 
     # A real function, so that it binds as a method and passes inspect.isfunction.
     def call(*args: Any, **kwargs: Any) -> Any:
         # torch.compile and torch.export trace the original, not our own code.
         if torch_is_compiling():
             return target(*args, **kwargs)
-        return run(*args, **kwargs)
+        return run(args, kwargs)
 
     _mark_method(look_like(call, target), traced, target)
     vars(call).update(_methods(config))
@@ -470,6 +482,6 @@ def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[...,
 
 
 def _mark_method(
-    method: Callable[..., Any], traced: Callable[..., Any], original: Callable[..., Any]
+    method: Callable[..., Any], traced: Replacement, original: Callable[..., Any]
 ) -> None:
     put_mark(method, COMPILED, Compiled(traced, original))

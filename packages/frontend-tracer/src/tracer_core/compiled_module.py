@@ -25,7 +25,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
@@ -38,12 +38,27 @@ M = TypeVar("M", bound=nn.Module)
 #: On the generated class: the module whose ``__dict__`` it shares.
 SHARED = "_tracer_shared_module"
 
+#: Calls with packed arguments.
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Replacement(Protocol):
+    """What is called in place of a function."""
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls it."""
+
+
 #: ``(call, module) -> replacement``. call: the class's own function, which takes the module first.
-#: The replacement is called in the same way.
-Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
+#: The replacement gets the same arguments.
+Replace = Callable[[Callable[..., Any], nn.Module], Replacement]
+
+#: ``(called, forward) -> call``: chooses for each call of a module whether the replacement of its
+#: ``__call__`` runs, or the hooks of the module around the replacement of its ``forward``.
+Around = Callable[[Run, Run], Run]
 
 #: ``(method, replacement, call)``: marks the method of the generated class.
-MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
+MarkMethod = Callable[[Callable[..., Any], Replacement, Callable[..., Any]], None]
 
 
 _NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
@@ -54,13 +69,15 @@ def share(
     replace: Replace,
     mark: MarkMethod,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
+    around: Around | None = None,
 ) -> M:
     """Returns a module that shares `module`'s state and calls ``replace(type(module).__call__,
     module)``.
 
     ``forward`` is replaced likewise, so that ``m.forward(x)`` is compiled too; as in eager PyTorch,
-    it runs no hooks. methods: additional functions of the shared module. Raises OptionError if the
-    class has ``__slots__``, cannot be subclassed or already has an attribute of a method's name.
+    it runs no hooks. methods: additional functions of the shared module. around: makes what is
+    called in place of the replaced ``__call__``. Raises OptionError if the class has ``__slots__``,
+    cannot be subclassed or already has an attribute of a method's name.
     """
     module = unshared(module)
     cls = type(module)
@@ -85,10 +102,17 @@ def share(
                 " method of its own"
             )
         namespace[name] = staticmethod(function)
-    for name in ("__call__", "forward"):
-        call = getattr(cls, name, None)
-        if inspect.isfunction(call):  # a ScriptModule's forward is no function: it stays as it is
-            namespace[name] = _method(call, module, replace, mark)
+    calls = {name: getattr(cls, name, None) for name in ("__call__", "forward")}
+    replaced = {
+        name: replace(call, module)
+        for name, call in calls.items()
+        if inspect.isfunction(call)  # a ScriptModule's forward is no function: it stays as it is
+    }
+    for name, replacement in replaced.items():
+        run = replacement.call
+        if name == "__call__" and "forward" in replaced and around is not None:
+            run = around(run, replaced["forward"].call)
+        namespace[name] = _method(calls[name], module, replacement, run, mark)
     if isinstance(module, fx.GraphModule):
         # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
@@ -143,9 +167,13 @@ def _reduce(original: nn.Module, protocol: Any) -> Any:
 
 
 def _method(
-    call: Callable[..., Any], module: nn.Module, replace: Replace, mark: MarkMethod
+    call: Any,
+    module: nn.Module,
+    replacement: Replacement,
+    run: Run,
+    mark: MarkMethod,
 ) -> Callable[..., Any]:
-    replacement = replace(call, module)
+    """Returns a method of the generated class. run: the replacement's call, or what does its work."""
     state = module.__dict__
 
     @functools.wraps(call)
@@ -153,7 +181,7 @@ def _method(
         # torch.compile and torch.export trace the original: below they would see our own code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
-        return replacement(module, *args, **kwargs)
+        return run((module, *args), kwargs)
 
     mark(method, replacement, call)
     return method

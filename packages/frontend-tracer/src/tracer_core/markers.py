@@ -94,7 +94,7 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
     if isinstance(fn, torch.nn.Module):
         return share(
             fn,
-            lambda call, module: call,
+            lambda call, module: _AsItIs(call),
             lambda method, replacement, call: put_mark(method, DISABLE, text),
         )
 
@@ -103,6 +103,16 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
 
     put_mark(look_like(call, fn), DISABLE, text)
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class _AsItIs:
+    """Calls a function itself."""
+
+    function: Callable[..., Any]
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.function(*args, **kwargs)
 
 
 def allow_in_graph(fn: F) -> F:

@@ -45,9 +45,10 @@ class Environment:
     None. cache_dir: TRACER_CACHE_DIR. cache_limit: bytes of TRACER_CACHE_LIMIT. strict:
     TRACER_STRICT. check: TRACER_CHECK (verify every IR).
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
-    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). store: the URL of
-    TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout (seconds):
-    TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
+    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). keep: not
+    TRACER_KEEP=0 (nothing that is captured is kept for later processes, or taken from earlier ones).
+    store: the URL of TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout
+    (seconds): TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
     """
 
     logs: frozenset[str]
@@ -58,6 +59,7 @@ class Environment:
     check: bool
     python_guards: bool = False
     always_compiled: bool = False
+    keep: bool = True
     store: str = ""
     store_key: str = field(default="", repr=False)
     store_key_file: str = ""
@@ -98,6 +100,7 @@ def env() -> Environment:
         check=get("TRACER_CHECK", "") not in ("", "0"),
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
+        keep=get("TRACER_KEEP", "") != "0",
         store=get("TRACER_STORE", ""),
         store_key=get("TRACER_STORE_KEY", ""),
         store_key_file=get("TRACER_STORE_KEY_FILE", ""),

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels import native
-from inductor_backend.pipeline import Artifact, load_module, runner_of
 from inductor_backend.runtime.cpp.build import load_binary
 from inductor_backend.runtime.cuda.graphs import recorded
+from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
 FORMAT = 7

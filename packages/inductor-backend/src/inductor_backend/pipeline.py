@@ -46,7 +46,8 @@ from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.subgraph_cut import cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere, with_own_kernels
 from inductor_backend.runtime.cuda.graphs import recorded
-from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
+from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
+from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.atomics import scatter_in_any_order
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
@@ -416,25 +417,6 @@ def _module_text(c: Compilation) -> None:
         note("output_code", "%s:\n%s", c.spec.name, c.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
-    device: its CUDA device, None: the CPU. natives: hand-written native functions that the module
-    calls."""
-
-    text: str
-    sources: tuple[str, ...]
-    library: Any
-    kernels: int
-    different_kernels: int
-    externs: tuple[str, ...]
-    fallbacks: tuple[str, ...]
-    seconds: dict[str, float]
-    constants: dict[str, torch.Tensor]
-    device: str | None = None
-    natives: tuple[str, ...] = ()
-
-
 def _load(c: Compilation) -> None:
     """Builds the library and executes the module."""
     namespace = load_module(c.code, None, c.program.constants, c.spec.name)
@@ -453,28 +435,6 @@ def _load(c: Compilation) -> None:
         c.natives,
     )
     c.runner = runner_of(namespace, artifact)
-
-
-def load_module(
-    text: str, library: Any, constants: dict[str, torch.Tensor], name: str
-) -> dict[str, Any]:
-    """Executes a module's text and returns its namespace."""
-    namespace: dict[str, Any] = {
-        "__name__": f"inductor_{name}",
-        "LIBRARY": library,
-        "CONSTANTS": constants,
-    }
-    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
-    return namespace
-
-
-def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
-    """Returns the runner of an executed module."""
-    mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
-    return ModuleRunner(
-        namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),
-        artifact=artifact, launches=artifact.kernels + len(artifact.externs), scalars=scalars,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class AtenRecorder(TorchDispatchMode):
         self._composite: dict[Any, bool] = {}
         self._plain: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
+        self._masked = False
         self._zeros: set[int] = set()  # ids of fakes of tensors without memory that are zero
 
     @classmethod
@@ -200,6 +201,10 @@ class AtenRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if torch_private.any_wrapper(types):
+            if any(map(torch_private.dispatches_in_c, types)):
+                if func in torch_private.MASKING:
+                    self.forget_shardings(True)
+                return NotImplemented  # its dispatcher calls operators on what it holds
             with self._functional():
                 return torch_private.handled(func, args, kwargs)
         if self.wraps and not self._inside:
@@ -239,6 +244,13 @@ class AtenRecorder(TorchDispatchMode):
                 yield
         finally:
             self._inside = before
+
+    def forget_shardings(self, again: bool = False) -> None:
+        """Empties the memory of torch's dispatcher of DTensors where it holds values of this graph;
+        again: it will."""
+        if self._masked or again:
+            torch_private.forget_shardings()
+        self._masked = again
 
     def _stays_zero(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether eager's result has no memory either and is zero, also beside NaN."""

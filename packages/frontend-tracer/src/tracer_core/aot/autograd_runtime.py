@@ -429,6 +429,8 @@ def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 def _written_out(tangent: torch.Tensor) -> torch.Tensor:
     """Resolves lazy conjugation and negation, so that the tensor's memory holds its values."""
+    if type(tangent) is not torch.Tensor:
+        tangent = torch_private.waited(tangent)
     lazy = tangent.is_neg() or tangent.is_conj()
     return tangent.resolve_neg().resolve_conj() if lazy else tangent
 

@@ -123,6 +123,7 @@ class Interpretation:
                 yield
         finally:
             REGIONS.reset(regions)
+            self.recorder.forget_shardings()
 
     @contextlib.contextmanager
     def functional(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import overlap
 from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
 from tracer_core.contract.runner import RunFunction
@@ -163,16 +164,6 @@ class OutputPlan:
                 if symbol in self.origins:
                     names.setdefault(symbol, f"size_{symbol}")
         return size_text(value, names)
-
-
-def bound(
-    text: str, file: str, runner: RunFunction, constants: Sequence[torch.Tensor]
-) -> RunFunction:
-    """Returns the function of an `OutputPlan`'s text around a runner for the ATen graph."""
-    space = {"runner": runner, "constants": constants, "created": torch_private.created}
-    exec(compile(text, file, "exec"), space)
-    call: RunFunction = space["call"]  # type: ignore[assignment]
-    return call
 
 
 # Making the plan

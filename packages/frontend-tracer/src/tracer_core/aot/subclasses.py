@@ -58,6 +58,12 @@ class Recipe:
         }
         return torch_private.unflattened(self.kind, inner, self.context, self.size, self.stride)
 
+    def of_tangent(self) -> Recipe:
+        """Returns how the tangent of such a wrapper is made, which is not summed up over processes
+        once more."""
+        context = torch_private.tangent_context(self.context)
+        return self if context is self.context else replace(self, context=context)
+
     def fits(self, value: Any) -> bool:
         """Returns whether a value is a wrapper with the same inner tensors and context."""
         if type(value) is not self.kind:
@@ -80,6 +86,8 @@ def recipe_of(value: Any) -> Recipe:
     if not torch_private.is_traceable(value):
         raise LoweringUnsupported(f"a {type(value).__name__} has no __tensor_flatten__")
     names, context = torch_private.flattened(value)
+    if torch_private.holds_state(context):
+        raise LoweringUnsupported("a DTensor whose placement holds values leaves or enters a graph")
     # a nested tensor's follow from its inner tensors
     size, stride = ((), ()) if torch_private.is_jagged(value) else torch_private.layout_of(value)
     if not all(isinstance(one, int) for one in (*size, *stride, *_numbers(context))):
@@ -97,18 +105,22 @@ def _numbers(context: Any) -> list[Any]:
 @dataclass(frozen=True)
 class Leaf:
     """A wrapper that requires grad. gradient: how its gradient is made; None where it is a plain
-    tensor."""
+    tensor. like: sizes and dtypes of the parts of the gradient where these are no gradients of the
+    parts of the wrapper; None where they are."""
 
     recipe: Recipe
     gradient: Recipe | None
+    like: tuple[tuple[Any, torch.dtype], ...] | None
 
     def carriers(self, value: Any) -> list[torch.Tensor]:
         """Returns the tensors whose gradients are the parts of the gradient of a wrapper."""
-        if self.gradient is not None:
+        if self.like is None:
             return [one.detach() for one in self.recipe.apart(value)]
         with torch_private.functions_off():
-            empty = torch.empty((), dtype=value.dtype, device=value.device)
-        return [empty.expand(self.recipe.size)]
+            device = value.device
+        return [
+            torch.empty((), dtype=dtype, device=device).expand(size) for size, dtype in self.like
+        ]
 
     def count(self) -> int:
         return 1 if self.gradient is None else _count(self.gradient)
@@ -151,7 +163,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: Leaf, carried: int, *parts: torch.Tensor) -> Any:
         ctx.leaf, ctx.others = leaf, len(parts) - carried
-        plain = parts[carried:] if leaf.gradient is None else parts
+        plain = parts if leaf.like is None else parts[carried:]
         return leaf.recipe.together(iter([one.detach() for one in plain]))
 
     @staticmethod
@@ -173,7 +185,8 @@ class _Split(torch.autograd.Function):
     @torch_private.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         pairs = zip(ctx.fixed, tangents, strict=True)
-        return None, ctx.recipe.together(tangent if one is None else one for one, tangent in pairs)
+        parts = (tangent if one is None else one for one, tangent in pairs)
+        return None, ctx.recipe.of_tangent().together(parts)
 
 
 class _Apart(torch.autograd.Function):
@@ -207,12 +220,14 @@ class _Together(torch.autograd.Function):
     @staticmethod
     @torch_private.once_differentiable
     def backward(ctx: Any, tangent: Any) -> Any:
-        if not ctx.recipe.fits(tangent):
+        recipe = ctx.recipe.of_tangent()
+        tangent = torch_private.replaced_tangent(tangent, recipe.context)
+        if not recipe.fits(tangent):
             raise RuntimeError(
                 f"a compiled graph that returned a {ctx.recipe.kind.__name__} got a gradient of it"
                 f" that is a {type(tangent).__name__}, or has another context"
             )
-        parts = ctx.recipe.apart(tangent)
+        parts = recipe.apart(tangent)
         return (None, *[one if _carries(one) else None for one in parts])
 
 
@@ -262,6 +277,28 @@ class WrapCall:
         parts = dict(zip(self.names, inner, strict=True))
         made = torch_private.unflattened(self.kind, parts, self.context, size, stride)
         return torch_private.leaf(made, self.requires_grad)
+
+
+@dataclass(eq=False)
+class PlacedCall:
+    """Calls a function that makes or takes DTensors. constants: its arguments in the order of
+    their structure, but the tensors, which are at the places `where`."""
+
+    function: Any
+    constants: tuple[Any, ...] = field(repr=False)
+    where: tuple[int, ...] = field(repr=False)
+    structure: Any = field(repr=False)
+
+    @property
+    def __name__(self) -> str:
+        return str(self.function.__name__)
+
+    def __call__(self, *tensors: Any) -> Any:
+        leaves = [*self.constants]
+        for place, one in zip(self.where, tensors, strict=True):
+            leaves[place] = one
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return self.function(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -373,7 +410,7 @@ class _Desugaring:
             leaf = None
             if captured.needs_grad and torch_private.requires_grad_now(value):
                 found = gradients.get(node)
-                leaf = Leaf(recipe, _gradient_recipe(recipe, value, found))
+                leaf = _leaf(recipe, value, found)
                 leaves.append(leaf)
                 at.append(index)
             joined.append((node, index, recipe, leaf))
@@ -383,7 +420,7 @@ class _Desugaring:
         for node, recipe, leaf, carriers in made:
             plain = [self.copies[self._placeholder(one)] for one in recipe.apart(node.meta["val"])]
             carried = len(carriers)
-            if leaf is not None and leaf.gradient is not None:
+            if leaf is not None and leaf.like is None:
                 plain = []
             target = JoinCall(recipe, leaf, carried)
             copy = self.graph.call_function(target, (*carriers, *plain))
@@ -488,17 +525,16 @@ def _plain_of(value: Any) -> list[torch.Tensor]:
     return recipe_of(value).apart(value) if torch_private.is_wrapper(value) else [value]
 
 
-def _gradient_recipe(recipe: Recipe, value: Any, gradient: Any) -> Recipe | None:
-    """Returns how a gradient is made; None for a plain one, or where there is none."""
+def _leaf(recipe: Recipe, value: Any, gradient: Any) -> Leaf:
+    """Returns how the gradient of a wrapper is made."""
     if gradient is None or not torch_private.is_wrapper(gradient):
-        return None
+        with torch_private.functions_off():
+            return Leaf(recipe, None, ((recipe.size, value.dtype),))
     found = recipe_of(gradient)
-    mine, its = recipe.apart(value), found.apart(gradient)
-    alike = found.names == recipe.names and [(one.shape, one.dtype) for one in mine] == [
-        (one.shape, one.dtype) for one in its
-    ]
-    if not alike or not all(map(_carries, mine)):
-        raise LoweringUnsupported(
-            f"the gradient of a {recipe.kind.__name__} has other inner tensors"
-        )
-    return found
+    mine, its = (
+        [(one.shape, one.dtype) for one in whole.apart(part)]
+        for whole, part in ((recipe, value), (found, gradient))
+    )
+    if not all(map(_carries, found.apart(gradient))):
+        raise LoweringUnsupported(f"the gradient of a {recipe.kind.__name__} holds whole numbers")
+    return Leaf(recipe, found, None if mine == its else tuple(its))

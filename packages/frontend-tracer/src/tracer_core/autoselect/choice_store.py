@@ -12,7 +12,6 @@ import os
 import platform
 import re
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -23,6 +22,7 @@ from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.version import __version__
 from tracer_core.debug.logs import logger, note
 from tracer_core.storage.cache_location import CacheLocationError
+from tracer_core.storage.processor import processor
 from tracer_core.storage.store import Store
 
 log = logger("cache")
@@ -80,17 +80,6 @@ def machine(captured: CapturedGraph) -> str:
         f" {torch.get_num_threads()} threads; {names}; torch {torch.__version__}, tracer-core"
         f" {__version__}, Python {platform.python_version()}"
     )
-
-
-@cache
-def processor() -> str:
-    """Returns the processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        return platform.processor() or platform.machine()
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.machine()
 
 
 def recall(key: str, graph: str) -> Choice | None:

@@ -33,6 +33,10 @@ class Dropped(BaseException):
     """Ends a compilation that nobody needs any more, at its next stage."""
 
 
+class SettingsChanged(Exception):
+    """A setting of torch that a graph depends on changed while it was compiled."""
+
+
 class Compilation:
     """Mutable. function: the name of the compiled function. graph: ``graph_0``. state: one of
     the words above. stage: the stage that began last. error: of a failed one."""

@@ -68,12 +68,10 @@ class ExceptionRange:
 class Code:
     """A decoded code object. names, handlers, args, lines: one per instruction. locals_names:
     localsplus names. live[i] (used only by graph breaks): indices of fast locals read at or after
-    instruction i before being written (cells and free variables are always live). unsupported: the
-    first instruction that the tracer does not run with the reason, or an empty string."""
+    instruction i before being written (cells and free variables are always live)."""
 
     raw: types.CodeType
     names: tuple[str, ...]
-    handlers: tuple[Handler, ...]
     args: tuple[Any, ...]
     lines: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -81,7 +79,17 @@ class Code:
     locals_names: tuple[str, ...]
     first_free: int
     is_generator: bool
-    unsupported: str
+
+    @functools.cached_property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Returns the handlers, of which there are none before an interpreter is imported."""
+        return tuple(HANDLERS.get(name) or _no_handler(name) for name in self.names)
+
+    @functools.cached_property
+    def unsupported(self) -> str:
+        """Returns the first instruction that the tracer does not run with the reason, or an empty
+        string."""
+        return next(filter(None, map(_refusal, self.names, self.args)), "")
 
     @functools.cached_property
     def live(self) -> tuple[frozenset[int], ...]:
@@ -161,7 +169,6 @@ def _decode(raw: types.CodeType) -> Code:
     return Code(
         raw=raw,
         names=names,
-        handlers=tuple(HANDLERS.get(name) or _no_handler(name) for name in names),
         args=args,
         lines=tuple(i.line for i in kept),
         offsets=tuple(i.offset for i in kept),
@@ -169,7 +176,6 @@ def _decode(raw: types.CodeType) -> Code:
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
         is_generator=bool(raw.co_flags & 0x20),
-        unsupported=next(filter(None, map(_refusal, names, args)), ""),
     )
 
 

@@ -13,7 +13,6 @@ BackendErrors that name it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.ambient_modes import inside, without_modes
 from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts
@@ -64,7 +64,7 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGra
         switch_off_first(captured)
         with torch.enable_grad():
             compiled = compile_graph(captured, config)
-        return compiled.with_run(_inside(torch.enable_grad, compiled.run), artifacts=None)
+        return compiled.with_run(inside(torch.enable_grad, compiled.run), artifacts=None)
     if isinstance(config.options, Plan):
         return CompiledGraph(Selection(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):
@@ -352,19 +352,3 @@ def _ambient_modes(captured: CapturedGraph, *, inside_autograd: bool = False) ->
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     }
     return (*grad, *sorted(autocast))
-
-
-def without_modes(modes: Sequence[str], run: RunFunction) -> RunFunction:
-    """`run` with these modes off around it: ``"grad"``, or the device type of an autocast."""
-    for mode in modes:
-        autocast_off = functools.partial(torch.autocast, mode, enabled=False)
-        run = _inside(torch.no_grad if mode == "grad" else autocast_off, run)
-    return run
-
-
-def _inside(context: Callable[[], Any], run: RunFunction) -> RunFunction:
-    def run_inside(inputs: list[Any]) -> Sequence[Any]:
-        with context():
-            return run(inputs)
-
-    return run_inside

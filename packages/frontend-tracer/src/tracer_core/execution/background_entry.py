@@ -20,12 +20,14 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.unbacked_split import has_marks
 from tracer_core.autoselect.candidates import Plan
+from tracer_core.background.compilation import SettingsChanged
 from tracer_core.background.giving_way import served
 from tracer_core.background.thread_modes import Ambient
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.debug import stages
 from tracer_core.dispatch import compile_graph
 from tracer_core.execution.generated_code import define
+from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.may_raise import communicates
@@ -38,10 +40,6 @@ from tracer_core.torch_private import settings
 
 #: Stands in the text of an entry where guards on sizes that compiling adds will stand.
 MORE_GUARDS = "pass  # guards that compiling adds"
-
-
-class SettingsChanged(Exception):
-    """A setting of torch that a graph depends on changed while it was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class Pending:
         if self.snapshot is not None:
             name, snapshot = self.snapshot
             own[name] = snapshot(compiled)
-        scope = {**self.scope, **own, "graph": compiled.run}
+        scope = {**runtime_namespace(text), **self.scope, **own, "graph": compiled.run}
         return Made(define("attempt", text, scope, self.name), text, own, tuple(added))
 
     def raising(self, text: str, error: BaseException) -> Callable[[Any], Any]:

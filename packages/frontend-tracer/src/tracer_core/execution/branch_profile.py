@@ -16,7 +16,7 @@ import torch
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.dynamic_shapes import Outcome
+from tracer_core.fx_capture.seen import Outcome
 from tracer_core.torch_private.names import names
 
 use_own_builtins(globals())

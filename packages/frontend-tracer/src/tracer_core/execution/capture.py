@@ -11,7 +11,6 @@ import gc
 import types
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, cast
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
@@ -21,19 +20,21 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import BackendError
-from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.capture_result import Abandoned, Answers, Captured, UserError
 from tracer_core.execution.entry_builder import Generator, Refused
-from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
+from tracer_core.fx_capture.data_errors import ASSERTIONS
+from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.graph_breaks import (
     Break,
     Restart,
     RunNatively,
     WantsNoAssertions,
+    WantsNoForesight,
     WantsNumbers,
     WantsSymbols,
 )
 from tracer_core.fx_capture.may_raise import communicates
-from tracer_core.fx_capture.unbacked import ASSERTIONS
+from tracer_core.fx_capture.seen import Foresight, Seen
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.natives.effects import add_rows_of_imported
 from tracer_core.options import CompileConfig
@@ -44,18 +45,6 @@ from tracer_core.trace.tracer import Tracer
 _MAX_RESTARTS = 64
 
 
-class UserError(Exception):
-    """The program itself raised while it was traced; the real run will raise it again."""
-
-
-@dataclass(slots=True)
-class Answers:
-    """What is_compiling() answers in captures of one function. Mutable. as_eager: answer False,
-    because the program fails under True and does not fail in eager mode."""
-
-    as_eager: bool = False
-
-
 class Fails(BaseException):
     """The program fails in this trace after it read an answer of is_compiling(). where: the line
     that read the answer. reason: how the program fails."""
@@ -63,10 +52,6 @@ class Fails(BaseException):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
         self.where, self.reason = where, reason
-
-
-class Abandoned(Exception):
-    """Nothing can be captured here, so the activation runs in eager mode. The text says why."""
 
 
 StartFrames = Callable[[Tracer], list[Frame]]
@@ -88,12 +73,14 @@ def capture(
     name: str,
     natives: Mapping[types.CodeType, str],
     answers: Answers | None = None,
+    foresight: Foresight | None = None,
 ) -> Captured:
     """Traces from `start` until the program returns or breaks, and compiles the trace.
 
     start: puts the frames into a tracer. state: the values of the code region. natives: code that
     is not followed -> the kind of break. answers: changed where the program fails only because
-    is_compiling() says True.
+    is_compiling() says True. foresight: of branches on tensors, for an entry that may be left where
+    they go another way.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     add_rows_of_imported()
@@ -119,6 +106,7 @@ def capture(
             # elsewhere a break costs less than a graph that is cut
             takes_data_floats=config.fullgraph,
             takes_assertions=asserts,
+            foresight=foresight,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
@@ -138,6 +126,8 @@ def capture(
             draws = True
         except WantsNoAssertions:
             asserts = False
+        except WantsNoForesight:
+            foresight = None
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:

@@ -1,20 +1,39 @@
-"""Result types of a capture: the cache entry's function, its text and the metadata about it."""
+"""Results of a capture, and how it ends without one: the cache entry's function, its text and the metadata about it."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.aot.compiled_graph import CompiledGraph
-from tracer_core.execution.background_entry import Pending
+from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.graph_breaks import BREAKS
-from tracer_core.guards.explanation import Failure
 from tracer_core.guards.own_reference import object_of
-from tracer_core.guards.source import Source
+
+if TYPE_CHECKING:
+    from tracer_core.aot.compiled_graph import CompiledGraph
+    from tracer_core.execution.background_entry import Pending
+    from tracer_core.guards.explanation import Failure
+    from tracer_core.guards.source import Source
+
+
+class UserError(Exception):
+    """The program itself raised while it was traced; the real run will raise it again."""
+
+
+class Abandoned(Exception):
+    """Nothing can be captured here, so the activation runs in eager mode. The text says why."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is_compiling() answers in captures of one function. Mutable. as_eager: answer False,
+    because the program fails under True and does not fail in eager mode."""
+
+    as_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +71,11 @@ class Captured:
     portable: Portable
     pending: Pending | None = None
 
+    def breaks_inside(self, code: types.CodeType) -> bool:
+        """Returns whether the entry ends with a graph break in a call of this code."""
+        transitions = (one for one in self.constants.values() if isinstance(one, Transition))
+        return any(part.code is code for one in transitions for part in one.layouts)
+
     @property
     def guards(self) -> tuple[str, ...]:
         """Returns the guards of the entry as expressions."""
@@ -63,14 +87,18 @@ class Portable:
     """What storing a cache entry needs beside its text.
 
     roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
-    reaches the constant without the state. interpreted: the functions whose bytecode was followed.
-    path_constants: the constants that sources in `paths` use as indices. Both are `held`.
+    reaches the constant without the state. interpreted: the functions from before the trace whose
+    bytecode was followed. path_constants: the constants that sources in `paths` use as indices.
+    Both are `held`. settings: of torch, under which kernels were chosen. unguarded: why the entry
+    hangs on what neither guards nor digests of code tell.
     """
 
     roots: tuple[int, ...]
     paths: dict[str, Source]
     interpreted: tuple[Any, ...]
     path_constants: tuple[Any, ...]
+    settings: dict[str, str]
+    unguarded: tuple[str, ...] = ()
 
     @property
     def functions(self) -> list[types.FunctionType]:

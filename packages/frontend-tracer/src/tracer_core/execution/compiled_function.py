@@ -15,15 +15,14 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.compiled_graph import CompiledGraph
-from tracer_core.background.compilation import Compilation, Dropped
+from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
@@ -39,35 +38,52 @@ from tracer_core.errors import (
     RecompileLimitWarning,
     TracerError,
 )
-from tracer_core.execution.background_entry import Pending, SettingsChanged
+from tracer_core.execution import profitability
 from tracer_core.execution.branch_profile import ALIKE, outcome
-from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
-from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.capture_result import (
+    Abandoned,
+    Answers,
+    BreakRecord,
+    Captured,
+    UserError,
+)
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.kept import Kept
 from tracer_core.execution.profitability import (
     MOST_SETTLED,
     SETTLED,
     Region,
     Run,
+    Tally,
     TimedRegion,
     Verdict,
 )
-from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
-from tracer_core.fx_capture.dynamic_shapes import Outcome
-from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
-from tracer_core.fx_capture.unbacked import (
+from tracer_core.execution.resume import (
+    GRAPH_RAISED,
+    Exit,
+    NotRaised,
+    Suspended,
+    interpreter,
+)
+from tracer_core.execution.stored_entry import LoadedEntry
+from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
     AssertionFailed,
     DataDiffers,
     SizeDiffers,
 )
-from tracer_core.guards.explanation import Failed
+from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
+from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
-from tracer_core.trace.eager_interpreter import RealMachine
-from tracer_core.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from tracer_core.aot.compiled_graph import CompiledGraph
+    from tracer_core.execution.background_entry import Pending
+    from tracer_core.guards.explanation import Failed
+    from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())
 
@@ -135,6 +151,8 @@ class CompiledFunction:
         self.function = function
         self.config = config
         self.records: list[Captured] = []
+        #: Entries that another process captured.
+        self.loaded: list[LoadedEntry] = []
         self.abandoned: list[str] = []
         self.skipped: str | None = None
         #: Code that is not inlined -> the kind of the graph break where it is called.
@@ -149,8 +167,12 @@ class CompiledFunction:
         #: arguments, and for calls with keyword arguments by the key of `_starts`.
         self._positional: dict[int, Region] = {}
         self._named: dict[Any, Region] = {}
-        #: How many captures began; these and the compiled graphs that came later.
-        self.n_captures = self.n_changes = 0
+        #: How many captures began; these and the compiled graphs that came later; how many were the
+        #: first ones of an object that lives on; the seconds of all.
+        self.n_captures = self.n_changes = self.n_first = 0
+        self.capture_seconds = 0.0
+        #: What captures cost, of which the comparisons of all starts keep count.
+        self.tally = Tally()
         #: Calls without a capture before the next comparison with eager mode; comparisons made.
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
@@ -161,9 +183,15 @@ class CompiledFunction:
         self._to_start: list[Callable[[], None]] = []
         #: How many calls reached a graph break.
         self._n_broken = 0
+        self.kept = Kept(self)
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function. Wrappers, whose own arguments are packed already, use this: to pack
+        them again would take a good part of a short call."""
         if _tracing is not None and _tracing != threading.get_ident():
             with _LOCK:
                 pass
@@ -187,6 +215,8 @@ class CompiledFunction:
             one.drop()
         self.compilations = []
         self.records.clear()
+        self.loaded.clear()
+        self.kept.forget()
         self._drop_entries()
         self._natives = {}
         self._answers = Answers()
@@ -194,12 +224,43 @@ class CompiledFunction:
         self._warned = False
         self._wait = SETTLED
         self.verdicts = []
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        self.tally = Tally()
 
     def _drop_entries(self) -> None:
         tables: tuple[dict[Any, Any], ...]
         tables = (self._starts, self._positional, self._named, self._segments)
         for table in tables:
             table.clear()
+
+    def _drop_inside(self, code: types.CodeType) -> None:
+        """Drops the regions that begin inside calls of this code, and the entries that lead there;
+        those of unknown entries, which were loaded, may."""
+        for layouts in [one for one in self._segments if any(part.code is code for part in one)]:
+            del self._segments[layouts]
+        kept = {record.attempt for record in self.records if not record.breaks_inside(code)}
+        for segment in (*self._starts.values(), *self._segments.values()):
+            segment.keep(kept)
+
+    # -- entries of other processes --
+
+    def captured(self) -> Iterator[tuple[Any, Captured]]:
+        """Yields the entries that were captured here and are in use, with the keys of their code
+        regions."""
+        with _LOCK:  # not while a trace has changed objects
+            for key, segment in [*self._starts.items(), *self._segments.items()]:
+                for record in list(self.records):
+                    if record.attempt in segment.entries:
+                        yield key, record
+
+    def take(self, entry: LoadedEntry) -> None:
+        """Adds an entry that another process captured."""
+        table = self._starts if entry.start else self._segments
+        segment = table.setdefault(entry.key, GuardedCache(entry.key))
+        segment.add_loaded(entry.attempt)
+        segment.seen.add(entry.shapes, entry.numbers)
+        self.loaded.append(entry)
 
     # -- compiled or eager --
 
@@ -250,6 +311,16 @@ class CompiledFunction:
 
         return run
 
+    def capturing(self, key: Any) -> Run:
+        """Returns what makes a whole compiled call, and captures where no entry fits."""
+        n_args, *names = key
+
+        def run(state: Any) -> Any:
+            named = dict(zip(names, state[n_args:], strict=True))
+            return self._miss_start(state[:n_args], named, state, -1)
+
+        return run
+
     def eager(self, key: Any) -> Run:
         """Returns what makes an eager call."""
         return _called_with(self.function, key)
@@ -268,7 +339,8 @@ class CompiledFunction:
         self.verdicts.append(found)
 
     def _compare_again(self) -> None:
-        """Begins a new comparison of the starts that stay compiled: an entry was added."""
+        """Begins a new comparison of the starts that stay compiled: something was captured, or a
+        trace led to nothing."""
         for key, segment in list(self._starts.items()):
             table, at = self._table(key)
             if table.get(at) is segment:
@@ -316,7 +388,7 @@ class CompiledFunction:
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
                 self._show(key, segment)
-                if _traced == traced:
+                if _traced == traced and not self.kept.enter(key, state):
                     attempt = self._capture_start(segment, args, kwargs, state)
                     break
                 traced = _traced
@@ -352,7 +424,7 @@ class CompiledFunction:
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
-            result = RealMachine().finish(frames_of(exit.layouts, state))
+            result = interpreter().finish(frames_of(exit.layouts, state))
         if isinstance(error, AssertionFailed) and self.config.fullgraph:
             reason = (
                 "the program asserts something of a tensor's values, and goes on where it fails"
@@ -383,8 +455,10 @@ class CompiledFunction:
             segment.other_data[error.refuses] += 1
             if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
                 segment.forget()
-                if error.refuses == ASSERTIONS and segment.seen.outcomes:
-                    segment.seen.outcomes = ()
+                if error.refuses == ASSERTIONS and (
+                    segment.seen.outcomes or (segment.seen.foresees and self._may_expect())
+                ):
+                    segment.seen.outcomes, segment.seen.foresees = (), False
                     segment.other_data[ASSERTIONS] = 0
                 else:
                     segment.seen.refused.add(error.refuses)
@@ -406,7 +480,10 @@ class CompiledFunction:
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
             return tracer.start(self.function, unread[: len(args)], named)
 
-        return self._capture(segment, start, state)
+        is_first = segment.is_first(state)
+        attempt = self._capture(segment, start, state)
+        self.n_first += is_first and attempt is not None
+        return attempt
 
     def _first_run(
         self,
@@ -501,6 +578,10 @@ class CompiledFunction:
 
     # -- branches that follow data --
 
+    def _may_expect(self) -> bool:
+        """Returns whether branches on tensors may be expected to go some way; see `_watch`."""
+        return self.config.native_if_faster and not self._must_compile() and self.may_measure()
+
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Watch | None:
         """Returns what notes how branches go in this call; None where nothing is to be expected of
         them: the user chose how it is compiled, or a graph that takes the wrong way could not be
@@ -508,7 +589,7 @@ class CompiledFunction:
         start = self._starts.get((len(args), *kwargs))
         if start is None or start.profile.is_over:
             return None
-        may = self.config.native_if_faster and not self._must_compile() and self.may_measure()
+        may = self._may_expect()
         if not may or not _can_trace():
             start.profile.is_over = start.profile.is_over or not may
             return None
@@ -541,7 +622,7 @@ class CompiledFunction:
         layouts = exit.layouts
 
         def finish() -> Any:
-            return RealMachine().finish(frames_of(layouts, held.pop()))
+            return interpreter().finish(frames_of(layouts, held.pop()))
 
         (state,) = held
         if self.skipped is not None:
@@ -559,7 +640,9 @@ class CompiledFunction:
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                     segment.made_in = self._n_broken
                 again = functools.partial(self._capture_inside, segment, layouts, held)
-                if _traced == traced:
+                args, kwargs = call
+                whole = (len(args), *kwargs), (*args, *kwargs.values())
+                if _traced == traced and not self.kept.enter(*whole):
                     captured = again()
                     break
                 traced = _traced
@@ -596,7 +679,7 @@ class CompiledFunction:
         with _LOCK:
             if len(layouts) > 1:
                 self._natives = {**self._natives, layouts[-1].code: "recompile_limit"}
-                self._drop_entries()
+                self._drop_inside(layouts[-1].code)
             elif (start := self._starts.get(key)) is not None:
                 state = (*args, *kwargs.values())
                 start.retire(state, segment.limit_hit)
@@ -611,7 +694,7 @@ class CompiledFunction:
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
         """Runs the program in eager mode until it has left the torch modes that forbid tracing."""
-        machine, frames = RealMachine(), frames_of(layouts, state)
+        machine, frames = interpreter(), frames_of(layouts, state)
         while not _can_trace():
             returned, value = machine.step(frames)
             if returned:
@@ -633,7 +716,7 @@ class CompiledFunction:
     def _leave_loop(self, frames: list[Frame], loop_at: int, call: Any) -> Any:
         """Runs the frame with a long loop of plain Python in eager mode, and what follows in the
         next code region."""
-        returned, value = RealMachine().leave_frames(frames, loop_at)
+        returned, value = interpreter().leave_frames(frames, loop_at)
         return value if returned else self._go_on(frames, call)
 
     def _go_on(self, frames: list[Frame], call: Any) -> Any:
@@ -656,7 +739,7 @@ class CompiledFunction:
         logger().warning("%s; it runs natively from now on", reason)
         self.forget()
         self.skipped = reason
-        return RealMachine().finish(error.frames) if error.frames else error.value
+        return interpreter().finish(error.frames) if error.frames else error.value
 
     # -- capturing --
 
@@ -670,37 +753,42 @@ class CompiledFunction:
         _traced += 1
         self.n_captures += 1
         self.n_changes += 1
+        before, begun = self.capture_seconds, profitability.clock()
         try:
             return self._entry(segment, start, state)
-        finally:
+        finally:  # a capture may begin inside another one
+            self.capture_seconds = before + profitability.clock() - begun
+            self._compare_again()
             _traced += 1
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
         """Does `_capture`, which counts it."""
-        if not segment.seen.outcomes:
-            return self._traced(segment, start, state)
         try:
-            return self._traced(segment, start, state, expecting=True)
+            return self._traced(segment, start, state)
         except _Unexpected:
-            segment.seen.outcomes = ()
+            segment.seen.outcomes, segment.seen.foresees = (), False
         return self._traced(segment, start, state)
 
-    def _traced(
-        self, segment: GuardedCache, start: Any, state: Any, expecting: bool = False
-    ) -> Callable[[Any], Any] | None:
-        """Does `_entry`. expecting: raises `_Unexpected` where nothing can be captured or the graph
-        has no lowered form, since the graphs between the breaks may have one."""
+    def _traced(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
+        """Does `_entry`. Where branches on tensors are expected to go some way, it raises
+        `_Unexpected` if nothing can be captured or the graph has no lowered form, since the graphs
+        between the breaks may have one."""
         global _tracing
+        from tracer_core.execution.capture import capture  # heavy: the tracer
+
+        foresight = Foresight(segment.seen.foresees and self._may_expect())
+        expects = bool(segment.seen.outcomes)
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
         try:
             with recording(self), torch_private.unshielded():
                 record = capture(
-                    start, state, self.config, segment.seen, name, self._natives, self._answers
-                )
+                    start, state, self.config, segment.seen, name, self._natives, self._answers,
+                    foresight,
+                )  # fmt: skip
             give_back_free_memory()
         except (UserError, Abandoned) as error:
-            if expecting:
+            if expects or foresight.n_answers:
                 raise _Unexpected from error
             return self._not_traced(error, segment, start, state)
         except (TracerError, KeyboardInterrupt):
@@ -708,7 +796,7 @@ class CompiledFunction:
         except Exception as error:
             if env().strict:
                 raise
-            if expecting:
+            if expects or foresight.n_answers:
                 raise _Unexpected from error
             if self.config.fullgraph:
                 raise self._not_captured(f"internal error: {error!r}") from error
@@ -720,14 +808,16 @@ class CompiledFunction:
         finally:
             _tracing = previous
         fallback = record.runner.fallback if record.runner is not None else None
-        if expecting and fallback is not None and fallback.kind in _WHOLE:
+        expects = expects or foresight.n_answers > 0
+        if expects and fallback is not None and fallback.kind in _WHOLE:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
         if record.pending is not None:
             self._compile_later(segment, record, record.pending)
-        self._compare_again()
+        else:
+            self.kept.add(record)
         return record.attempt
 
     # -- in the background --
@@ -737,6 +827,7 @@ class CompiledFunction:
         compilation = Compilation(_name(self.function), record.name)
         self.compilations.append(compilation)
         function, region = weakref.ref(self), weakref.ref(segment)
+        document = self.kept.current
 
         def alive() -> tuple[CompiledFunction, GuardedCache]:
             owner, place = function(), region()
@@ -751,7 +842,8 @@ class CompiledFunction:
             def put() -> None:
                 owner, place = alive()
                 with _LOCK:
-                    owner._put_compiled(place, record, pending, compiled)
+                    made = owner._put_compiled(place, record, pending, compiled)
+                    owner.kept.add(made, document)
 
             return put
 
@@ -770,23 +862,27 @@ class CompiledFunction:
 
     def _put_compiled(
         self, segment: GuardedCache, record: Captured, pending: Pending, compiled: CompiledGraph
-    ) -> None:
-        """Puts the compiled form of an entry in its place. Raises Dropped if it is gone."""
+    ) -> Captured:
+        """Puts the compiled form of an entry in its place, and returns it. Raises Dropped if the entry
+        is gone."""
         fallback = compiled.fallback
-        if segment.seen.outcomes and fallback is not None and fallback.kind in _WHOLE:
-            segment.seen.outcomes = ()  # as in `_traced`
+        expects = segment.seen.outcomes or segment.seen.foresees
+        if expects and fallback is not None and fallback.kind in _WHOLE:
+            segment.seen.outcomes, segment.seen.foresees = (), False  # as in `_entry`
             segment.remove(record.attempt)
             raise Dropped
         made = pending.entry(record.text, compiled)
         if not segment.replace(record.attempt, made.attempt):
             raise Dropped
         self.n_changes += 1
-        self._replace_record(record, replace(
+        new = replace(
             record, attempt=made.attempt, text=made.text, runner=compiled, pending=None,
             constants={**record.constants, **made.own},
             check_first=record.check_first.with_more(made.added),
-        ))  # fmt: skip
+        )  # fmt: skip
+        self._replace_record(record, new)
         self._compare_again()
+        return new
 
     def _not_compiled(
         self, segment: GuardedCache, record: Captured, pending: Pending, error: BaseException
@@ -960,7 +1056,8 @@ class CompiledFunction:
     @property
     def breaks(self) -> list[BreakRecord]:
         """Returns the graph breaks found so far."""
-        return [record.break_ for record in self.records if record.break_ is not None]
+        found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
+        return [break_ for break_ in found if break_ is not None]
 
 
 #: Kinds of fallbacks of whole graphs.

@@ -55,7 +55,7 @@ from tracer_core.fx_capture.provenance import (
     kept_when_dead,
     leads_to_foreign,
 )
-from tracer_core.fx_capture.side_effects import Gradient
+from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.guards.explanation import Failure
@@ -69,6 +69,9 @@ from tracer_core.registry import events
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
+
+#: Kinds of changes of tensors' own attributes.
+_OF_TENSORS = frozenset({Gradient, GradientFlag, Content})
 
 
 class Refused(Exception):
@@ -474,15 +477,17 @@ class Generator:
         see the change there."""
         provenance = self.tracer.provenance
         changes = list(self.tracer.effects.changes.values())
-        if any(change.kind is Gradient for change in changes):
+        kinds = {change.kind for change in changes}
+        if not kinds.isdisjoint(_OF_TENSORS):
             # One check for all: a model has hundreds of parameters.
             self.entry.check_distinct(
                 [source for source, tensor in provenance.tensors.items()
-                 if tensor.requires_grad and provenance.source_of(tensor) is source]
+                 if (tensor.requires_grad or not kinds.isdisjoint({GradientFlag, Content}))
+                 and provenance.source_of(tensor) is source]
             )  # fmt: skip
         self.entry.check_distinct(provenance.hashed())
         for change in changes:
-            if change.kind is Gradient:
+            if change.kind in _OF_TENSORS:
                 continue
             source: Any = provenance.source_of(change.obj)
             is_namespace = source.kind == "dict" and source.base is not None
@@ -508,7 +513,7 @@ class Generator:
         settings = settings_checks(self.settings, entry.constants.text)
         text = entry.text(settings, tracer.side_effects.locks)
         graph = None if runner is None else runner.run
-        namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
+        namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
         attempt = define("attempt", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name
@@ -551,8 +556,12 @@ class Generator:
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = held(tuple(self.tracer.calls.interpreted.values()))
-        return Portable(roots, paths, functions, path_constants)
+        source_of = self.tracer.provenance.source_of
+        followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
+        return Portable(
+            roots, paths, held(tuple(followed)), path_constants,
+            torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
+        )  # fmt: skip
 
 
 def _always(obj: Any) -> bool:

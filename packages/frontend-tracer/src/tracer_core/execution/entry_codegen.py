@@ -24,8 +24,8 @@ from tracer_core import torch_private
 from tracer_core.execution.generated_namespace import alias_groups
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
+from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
-from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, computed
@@ -33,7 +33,6 @@ from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
-from tracer_core.trace.suspended_generators import STEPPED
 
 #: Owners whose slots never change.
 _READ_ONLY = (
@@ -50,11 +49,6 @@ _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, Arith
 #: The integers of which Python has one object each.
 _SMALLEST, _LARGEST = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
-#: Roots of a state that are checked again on every call.
-DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType,
-types.CellType, *_LITERALS,
-                 float, complex, torch.dtype, torch.device, types.GeneratorType,
-                 *STEPPED, zip, map, filter, enumerate)  # fmt: skip
 
 
 #: Steps of sources that the fast-path guard cannot cover.

@@ -6,6 +6,7 @@ The text is forgotten when the function dies.
 from __future__ import annotations
 
 import linecache
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +20,24 @@ use_own_builtins(globals())
 _references: dict[str, OwnReference] = {}
 
 
-def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[..., Any]:
+def compiled(text: str, filename: str = "") -> types.CodeType:
+    """Returns the code object of a generated module."""
+    return compile(text, filename, "exec", dont_inherit=True)
+
+
+def _renamed(code: types.CodeType, filename: str) -> types.CodeType:
+    constants = (
+        _renamed(one, filename) if isinstance(one, types.CodeType) else one
+        for one in code.co_consts
+    )
+    return code.replace(co_filename=filename, co_consts=tuple(constants))
+
+
+def define(
+    name: str, text: str, scope: dict[str, Any], title: str, code: types.CodeType | None = None
+) -> Callable[..., Any]:
     """Returns the function called `name` that the text defines. scope: its globals, which it
-    shares. title: describes the function in tracebacks."""
+    shares. title: describes the function in tracebacks. code: the text, if it is compiled already."""
     # The program may use any name.
     title = "".join(one if one.isprintable() else "_" for one in title)
     filename, number = f"<tracer_core {title}>", 1
@@ -31,7 +47,7 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
         filename = f"<tracer_core {title}, {number}>"
         entry = (*entry[:3], filename)
     use_own_builtins(scope)
-    exec(compile(text, filename, "exec", dont_inherit=True), scope)
+    exec(compiled(text, filename) if code is None else _renamed(code, filename), scope)
     function: Callable[..., Any] = scope[name]
 
     def forget(_: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,7 @@ from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
-from tracer_core.fx_capture.known_scalars import single
-from tracer_core.fx_capture.state_values import reading
-from tracer_core.fx_capture.unbacked import AssertionFailed
+from tracer_core.fx_capture.data_errors import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,
     exact_members,
@@ -33,17 +31,8 @@ from tracer_core.guards.guard import (
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
-from tracer_core.reconstruct.side_effects import NAMES
+from tracer_core.reconstruct.runtime import NAMES
 from tracer_core.torch_private import needed, settings
-from tracer_core.trace.random_draws import drawn_ahead, run_steps
-from tracer_core.trace.suspended_generators import (
-    advance_by,
-    counted,
-    generator_facts,
-    generator_values,
-    items_left,
-    peeked,
-)
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
@@ -89,18 +78,50 @@ def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
         generator.set_state(state)
 
 
-def runtime_namespace() -> dict[str, Any]:
-    """Returns the names that every generated module uses."""
+def _generators(name: str) -> Any:
+    from tracer_core.trace import suspended_generators  # heavy: the tracer
+
+    return getattr(suspended_generators, name)
+
+
+def _draws(name: str) -> Any:
+    from tracer_core.trace import random_draws  # heavy: the tracer
+
+    return getattr(random_draws, name)
+
+
+def _readings(name: str) -> Any:
+    from tracer_core.fx_capture import state_values  # heavy: the recorder
+
+    return getattr(state_values, name)
+
+
+def _scalars(name: str) -> Any:
+    from tracer_core.fx_capture import known_scalars  # heavy: the recorder
+
+    return getattr(known_scalars, name)
+
+
+#: Names that few modules use -> function that returns the object, whose module is imported then.
+_SELDOM: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(
+        ("generator_facts", "generator_values", "peeked", "items_left", "counted", "advance_by"),
+        _generators,
+    ),
+    **dict.fromkeys(("drawn_ahead", "run_steps"), _draws),
+    "reading": _readings,
+    "single": _scalars,
+}
+
+
+def runtime_namespace(text: str) -> dict[str, Any]:
+    """Returns the names that a generated module uses. text: its text."""
     return {
-        "watch_tensors": watch_tensors, "generator_facts": generator_facts,
-        "generator_values": generator_values,
-        "peeked": peeked, "items_left": items_left, "counted": counted,
-        "advance_by": advance_by,
-        "drawn_ahead": drawn_ahead, "run_steps": run_steps, "call_from": call_from,
-        "calling_code": calling_code,
+        **{name: found(name) for name, found in _SELDOM.items() if name in text},
+        "watch_tensors": watch_tensors, "call_from": call_from, "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
-        "payload": payload, "reading": reading,
+        "payload": payload,
         "TracerError": TracerError,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of, "exact_members": exact_members,
@@ -110,7 +131,7 @@ def runtime_namespace() -> dict[str, Any]:
         "as_class": torch_private.as_class, "storage_offset": torch_private.storage_offset,
         "alias_groups": alias_groups,
         "memory": memory,
-        "are_distinct": are_distinct, "single": single,
+        "are_distinct": are_distinct,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,

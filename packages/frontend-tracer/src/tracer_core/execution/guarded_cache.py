@@ -19,15 +19,15 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.branch_profile import BranchProfile
-from tracer_core.execution.entry_codegen import DIRECT_ROOTS
-from tracer_core.fx_capture.dynamic_shapes import Seen
+from tracer_core.fx_capture.seen import Seen
+from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.object_layout import weak_reference_offset
 from tracer_core.guards.own_reference import OwnReference
 
@@ -242,6 +242,13 @@ class GuardedCache:
             self._recent = tuple(new if one is old else one for one in self._recent)
         return True
 
+    def keep(self, kept: Collection[Attempt]) -> None:
+        """Drops all entries but these. Where none is left the region has its whole limit again."""
+        for attempt in [one for one in self.entries if one not in kept]:
+            self.remove(attempt)
+        if not self.entries:
+            self.forget()
+
     def forget(self) -> None:
         """Drops every entry, as if none had been captured."""
         for attempt in list(self.entries):
@@ -255,6 +262,14 @@ class GuardedCache:
         for no living object."""
         root = self._root(state)
         return self.loose + (root.captured if root is not None else 0)
+
+    def is_first(self, state: Any) -> bool:
+        """Returns whether nothing was captured for this state's object yet, and such objects live
+        on for more than a call."""
+        root = self._root(state)
+        if root is None:
+            return not self.entries
+        return not root.captured and self._short_lived < SHORT_LIVED
 
     def newest(self, state: Any) -> Attempt | None:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or

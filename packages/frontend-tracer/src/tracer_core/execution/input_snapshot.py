@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.unbacked import SizeDiffers
+from tracer_core.fx_capture.data_errors import SizeDiffers
 
 #: The most bytes that are copied before a first run only because it is the first.
 _MOST_BYTES = 1 << 26

@@ -14,13 +14,14 @@ row there are left to `RealMachine`, which has the same meaning.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.execution.resume_codegen import TransitionWriter
-from tracer_core.trace.eager_interpreter import RealMachine
+
+if TYPE_CHECKING:
+    from tracer_core.trace.eager_interpreter import RealMachine
 
 use_own_builtins(globals())
 
@@ -64,6 +65,8 @@ class Transition:
     def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
+            from tracer_core.execution.resume_codegen import TransitionWriter  # heavy: few breaks
+
             named = (self.interpret, self.failed, self.dropping)
             written = TransitionWriter(self.layouts, self.exit, named)
             self.run = (None if self.raises else written.function()) or self.interpret
@@ -72,7 +75,7 @@ class Transition:
     def interpret(self, suspended: Suspended) -> tuple[Exit | None, Any]:
         """Returns (None, value) when the activation returned, else (exit, state there). Only the
         frames hold the activation's values meanwhile, so that they die as in eager."""
-        machine = RealMachine()
+        machine = interpreter()
         frames, suspended.values = frames_of(self.layouts, suspended.values), ()
         returned, value = machine.step(frames)
         if self.raises and not machine.raised and self._runs <= 1:
@@ -83,7 +86,7 @@ class Transition:
 
     def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
         """Continues after `error` was raised by the instruction that `layouts` stands at."""
-        machine = RealMachine()
+        machine = interpreter()
         machine.frames = frames = frames_of(layouts, values)
         frames[-1].last = frames[-1].ip
         frames[-1].ip += 1
@@ -113,6 +116,13 @@ class Transition:
         if found is None:
             found = self._exits[layouts] = Exit(layouts)
         return found
+
+
+def interpreter() -> RealMachine:
+    """Returns an interpreter that does what CPython does."""
+    from tracer_core.trace.eager_interpreter import RealMachine  # heavy: only breaks need it
+
+    return RealMachine()
 
 
 #: In place of a transition: the graph raised (the only value) before any side effect.

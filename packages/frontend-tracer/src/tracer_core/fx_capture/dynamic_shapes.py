@@ -6,9 +6,7 @@ Module tensors (parameters, buffers) and sizes 0 and 1 stay static.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,40 +14,9 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
+from tracer_core.fx_capture.seen import Foresight, Seen
 from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one question about a tensor's value was answered with. code, at: the instruction."""
-
-    code: types.CodeType
-    at: int
-    answer: bool
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the cache entries of one code region were specialized on. Mutable. shapes, numbers:
-    source expression -> the values of each entry. refused: symbols that the backend or later calls
-    turned out not to support. outcomes: what the next trace expects of the branches that follow
-    data, in order."""
-
-    shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
-    numbers: dict[str, list[int | float]] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
-    outcomes: tuple[Outcome, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.shapes or self.numbers or self.refused)
-
-    def add(self, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int | float]) -> None:
-        """Records the shapes and numbers of one more cache entry."""
-        for expression, shape in shapes.items():
-            self.shapes.setdefault(expression, []).append(shape)
-        for expression, number in numbers.items():
-            self.numbers.setdefault(expression, []).append(number)
 
 
 class ShapePolicy:
@@ -58,7 +25,7 @@ class ShapePolicy:
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
     SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
     depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
-    a tensor's values."""
+    a tensor's values. foresight: of branches on tensors."""
 
     def __init__(
         self,
@@ -71,6 +38,7 @@ class ShapePolicy:
         draws: bool = False,
         takes_data_floats: bool = False,
         takes_assertions: bool = False,
+        foresight: Foresight | None = None,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -80,6 +48,7 @@ class ShapePolicy:
         self.follows_data = follows_data and self.takes_data_sizes
         self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
         self.takes_assertions = takes_assertions
+        self.foresight = Foresight() if foresight is None else foresight
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         #: Sources of tensors whose parts have constant sizes.

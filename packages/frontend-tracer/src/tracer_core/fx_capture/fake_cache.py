@@ -139,8 +139,8 @@ def run(
         return SLOW
     if known is not SLOW:
         return args[0] if kind is _Kind.INPLACE else _made(mode, known)
-    if torch.is_inference_mode_enabled():
-        return SLOW
+    if torch.is_inference_mode_enabled() or any(one.is_inference() for one in tensors):
+        return SLOW  # without a version, a write is not seen
     if _writes_unseen(func, args):
         plain = func is _aten.native_batch_norm.default and not kwargs
         return _trained(mode, args) if plain else SLOW

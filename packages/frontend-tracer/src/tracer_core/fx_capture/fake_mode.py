@@ -97,6 +97,8 @@ class Fakes:
         self._storages: dict[int, Any] = {}
         #: Real storages of which FakeTensorMode made the meta storage.
         self._symbolic_storages: set[int | None] = set()
+        #: id of an input whose ``data`` was set -> its fake before that.
+        self._first: dict[int, Any] = {}
         self._uses: collections.Counter[int] = collections.Counter()
         #: Storage id -> a fake on it, kept alive so that the id is not reused.
         self._unseen: dict[int, Any] = {}
@@ -121,6 +123,18 @@ class Fakes:
         self._fake[id(real)], self._real[id(fake)] = fake, real
         self._alive.append(real)
         self._versions[id(fake)] = writes(fake)
+
+    def replace(self, real: torch.Tensor, content: Any) -> None:
+        """Takes another fake as that of an input from now on: the program has set its ``data``."""
+        self._first.setdefault(id(real), self._fake[id(real)])
+        self._fake[id(real)], self._real[id(content)] = content, real
+        self._alive.append(content)
+        self._versions[id(content)] = -1  # what it holds is no more what the input held
+
+    def current(self, tensor: torch.Tensor) -> Any:
+        """Returns the fake of an input whose ``data`` was set, which has sizes and a dtype of its
+        own; any other tensor as it is."""
+        return self._fake[id(tensor)] if id(tensor) in self._first else tensor
 
     def known(self, real: torch.Tensor) -> Any:
         """Returns the fake of a real tensor; None before it is used."""
@@ -198,7 +212,7 @@ class Fakes:
 
     def any_was_written(self) -> bool:
         """Returns whether an input was, or may have been, mutated."""
-        return any(self.was_written(fake) for fake in self._fake.values())
+        return bool(self._first) or any(self.was_written(fake) for fake in self._fake.values())
 
     def real_was_written(self, real: torch.Tensor) -> bool:
         """Does `was_written` for a real input, which need not have a fake yet."""
@@ -212,7 +226,7 @@ class Fakes:
         return any(
             one.layout is torch.strided and torch_private.storage_id(one) == at
             for one, fake in self.inputs()
-            if self.was_written(fake)
+            if id(one) in self._first or self.was_written(fake)
         )
 
     def real_of(self, fake: Any) -> torch.Tensor | None:
@@ -220,9 +234,10 @@ class Fakes:
         return self._real.get(id(fake))
 
     def inputs(self) -> list[tuple[torch.Tensor, Any]]:
-        """Returns (real, fake) of every plain input, in the order of first use."""
+        """Returns (real, fake) of every plain input, in the order of first use; the fake is the one
+        that the graph is given."""
         return [
-            (self._real[id(fake)], fake)
+            (self._real[id(fake)], self._first.get(id(self._real[id(fake)]), fake))
             for fake in self._fake.values()
             if not torch_private.is_wrapper(fake)
         ]

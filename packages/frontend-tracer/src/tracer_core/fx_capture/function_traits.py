@@ -122,7 +122,23 @@ def recordable(
 def uses_rng(node: torch.fx.Node) -> bool:
     """Returns whether a node of a graph may use random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return may_draw(name)
+
+
+def may_draw(name: str) -> bool:
+    """Returns whether an operator of this name may use random numbers."""
     return any(stem in name for stem in _RANDOM)
+
+
+def draws_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether a call of dropout, or of attention, has a probability of zero."""
+    if "dropout" in name:
+        p = kwargs.get("p", args[1] if len(args) > 1 else None)
+        train = kwargs.get("train", kwargs.get("training", args[2] if len(args) > 2 else True))
+        return train is False or p == 0
+    if name == "scaled_dot_product_attention":
+        return bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0) == 0)
+    return False
 
 
 #: Parts of the names of operators that use random numbers.

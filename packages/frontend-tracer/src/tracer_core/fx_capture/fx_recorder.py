@@ -47,7 +47,7 @@ from tracer_core.fx_capture.value_ranges import Ranges
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
-from tracer_core.torch_private.needed import OpOverloadPacket, pytree
+from tracer_core.torch_private.needed import OpOverloadPacket, pytree, set_grad_mode
 
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
@@ -114,6 +114,14 @@ class Recorder(WrittenGraph):
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
+        #: Tensors from before the trace whose ``requires_grad`` is not the one that the graph is
+        #: given -> the step since which.
+        self.flags_changed: dict[Any, int] = {}
+        #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
+        self.open_regions = 0
+        #: What the forward of an autograd.Function that is being traced asked of tensors' values,
+        #: so far; None elsewhere.
+        self.function_answers: list[bool] | None = None
         #: Torch-function modes that the program is in, each with the instruction that entered it;
         #: asks(function, types, args, kwargs): calls the handler of the last one.
         self.program_modes: tuple[tuple[Any, int], ...] = ()
@@ -391,7 +399,12 @@ class Recorder(WrittenGraph):
         kwargs: dict[str, Any],
     ) -> Any:
         """Runs and records a function that changes torch settings; `names` lists those settings."""
+        before = torch.is_grad_enabled()
         result = func(*args, **kwargs)
+        if self.flags_changed and torch.is_grad_enabled():
+            set_grad_mode(before)
+            reason = "requires_grad of an input has changed when gradients are switched on"
+            raise Break("tensor_metadata_mutation", reason)
         self.state_node(func, args, kwargs)
         self.settings_written.update(names)
         return result

@@ -74,7 +74,8 @@ BREAKS: dict[str, BreakDoc] = {
         "make the class outside the compiled function",
     ),
     "tensor_subclass": BreakDoc(
-        "a tensor is sparse, nested, quantized or distributed, or a tensor of a subclass with"
+        "a tensor is sparse, nested or quantized, a DTensor is written to, draws random numbers on a"
+        " GPU, or is still on its way from other processes, or a tensor of a subclass with"
         " __torch_dispatch__ carries gradients and is written to, is used under torch.func, or is made"
         " without Python code",
         "use plain tensors, or run operators of such a tensor under torch.no_grad()",
@@ -99,8 +100,8 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "processes": BreakDoc(
         "processes talk to each other here in a way that no graph holds: objects, barriers, handles"
-        " that live on, tensors that require a gradient in place; or DistributedDataParallel or"
-        " fully_shard does what it does before and after a module's forward",
+        " that live on, tensors that require a gradient in place; or DistributedDataParallel, or"
+        " fully_shard inside of a compiled module, does what it does before and after a forward",
         "functional collectives, and wait() in the compiled function; DistributedDataParallel around"
         " the compiled model has no break",
     ),
@@ -177,6 +178,11 @@ class WantsNumbers(Restart):
 class WantsNoAssertions(Restart):
     """Restarts the trace with graph breaks at assertions, because the graph mutates an input before
     they are checked."""
+
+
+class WantsNoForesight(Restart):
+    """Restarts the trace with graph breaks at branches on tensors, because it meets too many of
+    them: a loop that follows data."""
 
 
 class RunNatively(BaseException):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.aot import flex_attention
@@ -19,6 +20,7 @@ from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.rng import REGIONS
 from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.fx_capture.function_traits import uses_rng
+from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 
 
@@ -32,15 +34,39 @@ class Target:
         return self.title
 
 
+class _Answering(TorchFunctionMode):
+    """Answers what a forward that runs on fakes asks of the values of tensors."""
+
+    def __init__(self, answers: Sequence[bool]) -> None:
+        super().__init__()
+        self._answers = iter(answers)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = next(self._answers, None) if func in _QUESTIONS else None
+        return func(*args, **(kwargs or {})) if answer is None else answer
+
+
+_QUESTIONS = frozenset(names("equal Tensor.equal Tensor.__bool__"))
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """An argument that each call makes anew."""
+
+    make: Callable[[], Any]
+
+
 @dataclass(eq=False)
 class FunctionCall(Target):
     """Calls ``cls.apply(*args)`` of an autograd.Function. inside: the functions seen in its
     forward. fixed: position -> argument that a graph cannot hold, such as a member of an
-    enumeration."""
+    enumeration. answers: of the questions about tensors' values that its forward asks, which the
+    graph checks."""
 
     cls: type[torch.autograd.Function]
     inside: tuple[Any, ...] = field(default=(), repr=False)
     fixed: dict[int, Any] = field(default_factory=dict, repr=False)
+    answers: tuple[bool, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         self.title = f"{self.cls.__name__}_apply"
@@ -48,7 +74,10 @@ class FunctionCall(Target):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = list(args)
         for position, value in sorted(self.fixed.items()):
-            given.insert(position, value)
+            given.insert(position, value.make() if type(value) is Anew else value)
+        if self.answers and any(map(is_lowered, args)):
+            with _Answering(self.answers):
+                return self.cls.apply(*given, **kwargs)
         return self.cls.apply(*given, **kwargs)
 
 

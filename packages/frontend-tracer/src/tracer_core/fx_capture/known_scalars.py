@@ -94,7 +94,8 @@ class Scalars:
             value = rule(self, args, kwargs, result)
             changes = [] if value is None else [(result, value)]
         for fake, value in changes:
-            self._known[id(fake)] = fake, fake._version, value
+            if not fake.is_inference():
+                self._known[id(fake)] = fake, fake._version, value
 
     def _changed(self, fake: Any, function: Any, other: Any) -> list[tuple[Any, Any]]:
         if not isinstance(fake, torch.Tensor) or not _is_scalar(fake):

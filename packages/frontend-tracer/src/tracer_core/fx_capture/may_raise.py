@@ -102,10 +102,12 @@ def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
 
 
 def communicates(graph: torch.fx.Graph) -> bool:
-    """Returns whether a graph, or a subgraph of it, has a collective. A rank must not run such a
-    graph again by itself, whatever it raised."""
+    """Returns whether a graph, or a subgraph of it, has a collective, or a DTensor, whose operators
+    may call one. A rank must not run such a graph again by itself, whatever it raised."""
     return any(
-        torch_private.communicates(node.target) or any(map(communicates, _graphs(node)))
+        torch_private.communicates(node.target)
+        or torch_private.is_dtensor(node.meta.get("val"))
+        or any(map(communicates, _graphs(node)))
         for node in graph.nodes
     )
 

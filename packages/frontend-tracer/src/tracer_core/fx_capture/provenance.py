@@ -91,7 +91,9 @@ def is_constant(value: Any) -> bool:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):
         return all(map(is_constant, value))
-    return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
+    if kind is slice:
+        return all(map(is_constant, (value.start, value.stop, value.step)))
+    return torch_private.is_placement(kind)
 
 
 def keys_of(container: Any) -> list[Any]:

@@ -51,13 +51,28 @@ class Gradient:
         self.value = value
 
 
+class Content:
+    """Kind of a change: ``.data`` of a tensor. The tensor keeps its memory during the trace; the
+    change's `where` is an instance of this class that holds what the program has given (mutable).
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class GradientFlag:
+    """Kind of a change: ``requires_grad`` of a leaf, where no operator records gradients."""
+
+
 @dataclass(slots=True, eq=False)
 class Change:
     """One object, or one attribute of it, was changed. Mutable.
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the
     trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute or
-    ThreadAttribute, "value" of a ContextValue, a Gradient.
+    ThreadAttribute, "value" of a ContextValue, a Gradient or Content.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
     them), added (to a list, deque or set). moved: a deque's items were not only replaced, which its
@@ -286,6 +301,11 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     ClassAttribute: Snapshotter(_class_value, _restore_class),
     ThreadAttribute: Snapshotter(_local_value, _restore_local),
     ContextValue: Snapshotter(lambda variable, _: variable.get(MISSING), _restore_context),
+    Content: Snapshotter(lambda _, held: held.value, lambda change: None),
+    GradientFlag: Snapshotter(
+        lambda tensor, _: tensor.requires_grad,
+        lambda change: change.obj.requires_grad_(change.before),
+    ),
     Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
 }
 
@@ -356,6 +376,21 @@ class Effects:
             held = Gradient(None)
             change = self.changes[id(tensor), Gradient] = Change(tensor, Gradient, None, held)
         change.where.value = value
+
+    def set_content(self, tensor: Any, value: Any) -> None:
+        """Applies the program's ``tensor.data = value``."""
+        change = self.changes.get((id(tensor), Content))
+        if change is None:
+            change = self.changes[id(tensor), Content] = Change(
+                tensor, Content, None, Content(None)
+            )
+        change.where.value = value
+
+    def begin_gradient_flag(self, tensor: Any) -> None:
+        """Saves whether a tensor requires gradients."""
+        if (id(tensor), GradientFlag) not in self.changes:
+            before = SNAPSHOTTERS[GradientFlag].save(tensor, None)
+            self.changes[id(tensor), GradientFlag] = Change(tensor, GradientFlag, before)
 
     def drop(self, change: Change) -> None:
         """Drops a change whose mutation failed before it had an effect."""

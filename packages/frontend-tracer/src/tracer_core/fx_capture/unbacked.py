@@ -17,6 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.unbacked_split import MARK
+from tracer_core.fx_capture.data_errors import SizeDiffers
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
@@ -25,29 +26,6 @@ from tracer_core.torch_private.needed import pytree
 READS_A_NUMBER = frozenset({"item", "__int__", "__index__"})
 #: Those that read a float as it is.
 READS_A_FLOAT = frozenset({"item", "__float__"})
-#: Entry of `Seen.refused` once the calls of a code region failed such assertions too often.
-DATA_SIZES = "data sizes"
-#: The same for `trace/assertions.py`.
-ASSERTIONS = "assertions"
-
-
-class DataDiffers(Exception):
-    """A graph was captured under assumptions about data that do not hold in this call. refuses: the
-    entry of `Seen.refused` with which the next capture makes none of the kind."""
-
-    refuses = ""
-
-
-class SizeDiffers(DataDiffers):
-    """A data-dependent size is not what the graph was captured for."""
-
-    refuses = DATA_SIZES
-
-
-class AssertionFailed(DataDiffers):
-    """What the program asserts of a tensor's values does not hold."""
-
-    refuses = ASSERTIONS
 
 
 def require(holds: Any, fact: str) -> None:

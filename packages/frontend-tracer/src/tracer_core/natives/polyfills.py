@@ -115,6 +115,19 @@ def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     )
 
 
+def out_dtype(op: Any, output_dtype: torch.dtype, *args: torch.Tensor) -> torch.Tensor:
+    """torch._higher_order_ops.out_dtype: `op` of tensors in the dtype that they and `output_dtype`
+    promote to."""
+    integers = op is torch.ops.aten.mm.default and output_dtype is torch.int32
+    if integers and all(one.dtype is torch.int8 and one.is_cuda for one in args):
+        return torch._int_mm(*args)
+    promoted = output_dtype
+    for one in args:
+        promoted = torch.promote_types(promoted, one.dtype)
+    result: torch.Tensor = op(*[one.to(promoted) for one in args]).to(output_dtype)
+    return result
+
+
 def attention_device(query: Any, key: Any, value: Any) -> None:
     """flex_attention's check of devices."""
     if query.device.type not in ("cuda", "cpu"):
@@ -308,3 +321,60 @@ def encode_nested(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
 def encode_eagerly(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
     """Calls torch.nn.TransformerEncoder.forward; a row of the effect table has it break the graph."""
     return torch.nn.TransformerEncoder.forward(encoder, src, None, padding, is_causal)
+
+
+def istft(
+    spectrum: Any,
+    n_fft: int,
+    hop: int,
+    width: int,
+    window: Any,
+    center: bool,
+    normalized: bool,
+    length: int | None,
+) -> Any:
+    """torch.istft of the one-sided spectrum of a real signal, whose sizes are known to fit."""
+    if width != n_fft:
+        left = (n_fft - width) // 2
+        window = torch.constant_pad_nd(window, (left, n_fft - width - left), 0)
+    frames = (spectrum if spectrum.dim() == 3 else spectrum.unsqueeze(0)).transpose(1, 2)
+    frames = torch.fft.irfft(frames, dim=2, norm="ortho" if normalized else None)
+    full = n_fft + hop * (frames.shape[1] - 1)
+    overlapped = torch.ops.aten.unfold_backward(
+        frames * window.view(1, 1, n_fft), [frames.shape[0], full], 1, n_fft, hop
+    )
+    envelope = torch.ops.aten.unfold_backward(
+        window.pow(2).expand(1, frames.shape[1], n_fft), [1, full], 1, n_fft, hop
+    )
+    start = n_fft // 2 if center else 0
+    end = full - start if length is None else start + length
+    envelope = envelope[:, start:end]
+    if envelope.abs().min() < 1e-11:
+        raise RuntimeError("istft: the windows leave a place of the signal without weight")
+    signal = overlapped[:, start:end] / envelope
+    return signal if spectrum.dim() == 3 else signal.squeeze(0)
+
+
+def cov(input: Any, correction: int) -> Any:
+    """torch.cov without weights, of more observations than the correction takes off."""
+    rows = input.view(1, -1) if input.dim() < 2 else input
+    observations = rows.shape[1]
+    # The kernel divides by numbers in tensors, which decide the dtype for whole numbers.
+    total = torch.scalar_tensor(observations, dtype=torch.int64, device=rows.device)
+    freedom = torch.scalar_tensor(observations - correction, dtype=torch.int64, device=rows.device)
+    centred = rows - (rows.sum(1) / total).unsqueeze(1)
+    found = torch.mm(centred, centred.t().conj()) / freedom
+    return found.squeeze()
+
+
+def corrcoef(input: Any) -> Any:
+    """torch.corrcoef of at least two observations."""
+    found = cov(input, 1)
+    if found.dim() == 0:
+        return found / found
+    variances = found.diagonal()
+    deviations = (torch.real(variances) if found.is_complex() else variances).sqrt()
+    scaled = found / deviations.view(-1, 1) / deviations.view(1, -1)
+    if not scaled.is_complex():
+        return scaled.clamp(-1, 1)
+    return torch.complex(scaled.real.clamp(-1, 1), scaled.imag.clamp(-1, 1))

@@ -7,6 +7,7 @@ in its order, including hooks and errors.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +16,11 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
 
+from tracer_core.torch_private.modules import FULLY_SHARD
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Calls with packed arguments.
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 # -- DistributedDataParallel --
@@ -61,6 +66,25 @@ def leave_failed_replica(inside: ExitStack) -> None:
 
 # -- fully_shard --
 
+_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+_FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+
+
+def has_shards(module: Any) -> bool:
+    """Returns whether a module has fully_shard's hooks, and no others but ordinary forward hooks."""
+    library = sys.modules.get(FULLY_SHARD)
+    if library is None:
+        return False
+    tables = vars(module)
+    hooks = [hook for name in _FORWARD_HOOKS for hook in tables.get(name, {}).values()]
+    if not any(isinstance(getattr(hook, "__self__", None), library.FSDPState) for hook in hooks):
+        return False
+    everywhere = vars(torch.nn.modules.module)
+    return not (
+        any(everywhere[f"_global{name}"] for name in (*_BACKWARD_HOOKS, *_FORWARD_HOOKS))
+        or any(tables.get(name) for name in (*_BACKWARD_HOOKS, "_forward_hooks_always_called"))
+    )
+
 
 def sharded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Module._call_impl of a module whose only hooks run before and after its forward."""
@@ -103,3 +127,17 @@ def after_sharded(
         if changed is not None:
             result = changed
     return result
+
+
+def around_forward(called: Run, forward: Run) -> Run:
+    """Returns what calls a compiled module: where `fully_shard` has prepared it, its hooks run
+    around the compiled forward, which then has no graph breaks for them."""
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = args[0]
+        if not (module._forward_pre_hooks and has_shards(module)):
+            return called(args, kwargs)
+        given, kwargs = before_sharded(module, args[1:], kwargs)
+        return after_sharded(module, given, kwargs, forward((module, *given), kwargs))
+
+    return call

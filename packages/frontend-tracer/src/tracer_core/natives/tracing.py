@@ -17,6 +17,7 @@ import torch
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -131,6 +132,12 @@ class TracedReads(Protocol):
 
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set."""
+
+    def note_order(self, obj: Any) -> None:
+        """Notes that the trace follows the order of a set."""
+
+    def note_orders(self, obj: Any) -> None:
+        """Does `note_order` for a set that native code gets, perhaps in a container."""
 
     def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
         """Guards the keys of a dictionary and their order."""
@@ -342,16 +349,26 @@ class TracedExpectations(Protocol):
     def take(self, frame: Frame) -> bool | None: ...
 
 
+class TracedForesight(Protocol):
+    """How branches that follow data go in the call that is captured."""
+
+    def asks(self, frame: Frame) -> bool: ...
+
+    def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None: ...
+
+
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
     advanced_at: that of the last one that took an item of an iterator.
     steps: the number of instructions run.
-    nesting: the number of running calls below native code."""
+    nesting: the number of running calls below native code.
+    unguarded: why what the trace found hangs on what neither guards nor code tell."""
 
     provenance: Provenance
     effects: Effects
     recorder: Recorder
+    fakes: Fakes
     scalars: TracedScalars
     draws: TracedDraws
     shapes: ShapePolicy
@@ -368,11 +385,13 @@ class Tracing(semantics.CallBinder, Protocol):
     native_calls: TracedNativeCalls
     subclasses: TracedSubclasses
     expected: TracedExpectations
+    foresight: TracedForesight
     frames: list[Frame]
     outer_step: int
     advanced_at: int
     steps: int
     nesting: int
+    unguarded: dict[str, None]
 
     def peek(self, frame: Frame, n: int = 1) -> Any:
         """Returns the n-th value from the top of a frame's stack."""

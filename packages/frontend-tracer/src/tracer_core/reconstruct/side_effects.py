@@ -19,68 +19,18 @@ from tracer_core.fx_capture.side_effects import (
     MISSING,
     Change,
     ClassAttribute,
+    Content,
     ContextValue,
     Gradient,
+    GradientFlag,
     Slot,
     ThreadAttribute,
 )
-from tracer_core.reconstruct.runtime import own, set_own
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 
 _ORDERED = collections.OrderedDict
 _DEQUE = collections.deque
-
-
-def _assign_dict(target: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
-    dict.clear(target)
-    dict.update(target, items)
-
-
-def _assign_ordered(target: Any, items: list[tuple[Any, Any]]) -> None:
-    _ORDERED.clear(target)
-    for key, value in items:
-        _ORDERED.__setitem__(target, key, value)
-
-
-def _remove_key(target: dict[Any, Any], key: Any) -> None:
-    dict.pop(target, key, None)
-
-
-def _remove_ordered(target: Any, key: Any) -> None:
-    _ORDERED.pop(target, key, None)
-
-
-def _assign_list(target: list[Any], items: list[Any]) -> None:
-    list.__setitem__(target, slice(None), items)
-
-
-def _assign_set(target: set[Any], items: list[Any]) -> None:
-    set.clear(target)
-    set.update(target, items)
-
-
-def _assign_deque(target: Any, items: list[Any]) -> None:
-    _DEQUE.clear(target)
-    _DEQUE.extend(target, items)
-
-
-def _assign_buffer(target: Any, items: Any) -> None:
-    target[:] = items
-
-
-#: Names of these functions in the generated module.
-NAMES: dict[str, Any] = {
-    "dict_assign": _assign_dict, "dict_set": dict.__setitem__, "dict_remove": _remove_key,
-    "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
-    "ordered_remove": _remove_ordered,
-    "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set,
-    "set_update": set.update, "set_remove": set.difference_update,
-    "list": list, "dict_of": dict.fromkeys,
-    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
-    "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
-    "own": own, "set_own": set_own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
-}  # fmt: skip
 
 
 def replay(target: str, change: Change, rebuilder: Rebuilder) -> list[str]:
@@ -207,6 +157,14 @@ def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
 
+def _replay_gradient_flag(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.requires_grad_({change.after})"]
+
+
+def _replay_content(target: str, change: Change, r: Rebuilder) -> list[str]:
+    return [f"{target}.data = {r.value(change.after)}"]
+
+
 _REPLAY: dict[type, Callable[..., list[str]]] = {
     _ORDERED: _replay_dict,
     dict: _replay_dict,
@@ -221,4 +179,6 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     ThreadAttribute: _replay_local,
     ContextValue: _replay_context,
     Gradient: _replay_gradient,
+    GradientFlag: _replay_gradient_flag,
+    Content: _replay_content,
 }

@@ -36,6 +36,7 @@ from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLAT
 from tracer_core.bytecode.type_parameters import type_parameter
 from tracer_core.fx_capture.graph_breaks import Restart, RunNatively
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.fx_capture.side_effects import Content
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import is_plain_name
 from tracer_core.natives import polyfills
@@ -172,6 +173,7 @@ class Rebuilder(ObjectRebuilder):
         recipe = self.tracer.subclasses.recipe(obj)
         if recipe is not None:
             return self._of_subclass(obj, recipe)
+        self._refuse_other_flag(obj)
         text = self._output(obj)
         attributes = self.tracer.attributes.attributes_of(obj)
         if not attributes:
@@ -179,6 +181,24 @@ class Rebuilder(ObjectRebuilder):
         name = self._new(obj, text)
         self._pending.append(lambda: self._set_tensor_attributes(name, attributes))
         return name
+
+    def _refuse_other_flag(self, obj: torch.Tensor) -> None:
+        """Restarts where a view leaves the graph of an input whose ``requires_grad`` the program has
+        changed: the graph is given the old one."""
+        changed = self.tracer.recorder.flags_changed
+        if not changed or obj.layout is not torch.strided:
+            return
+        set_as_data = any(
+            change.kind is Content and change.where.value is obj
+            for change in self.tracer.effects.changes.values()
+        )
+        if not set_as_data:
+            place = torch_private.storage_id(obj)
+            for real, step in changed.items():
+                fake = self.tracer.fakes.known(real)
+                if fake is not None and torch_private.storage_id(fake) == place:
+                    reason = "requires_grad of a tensor has changed that a result is a view of"
+                    raise Restart(step, "tensor_metadata_mutation", reason)
 
     def _set_tensor_attributes(self, name: str, attributes: dict[str, Any]) -> None:
         if "grad" in attributes:

@@ -69,6 +69,23 @@ from tracer_core.torch_private.distributed import (
     reduction_name,
     share_module_state,
 )
+from tracer_core.torch_private.dtensors import (
+    LOCAL_PART,
+    MASKING,
+    described_mesh,
+    described_spec,
+    dispatcher_settings,
+    dispatches_in_c,
+    forget_shardings,
+    holds_state,
+    is_dtensor,
+    is_mesh,
+    is_placement,
+    replaced_tangent,
+    sets_up_rng,
+    tangent_context,
+    waited,
+)
 from tracer_core.torch_private.fakes import (
     data_dependent_failures,
     device_of_fake,
@@ -170,6 +187,7 @@ from tracer_core.torch_private.subclasses import (
     with_class,
     without_class,
     without_shields,
+    without_torch_functions,
     written_arguments,
 )
 from tracer_core.torch_private.symbols import (

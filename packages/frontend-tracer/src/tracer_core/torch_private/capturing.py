@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.dtensors import MASKING, dispatches_in_c, forget_shardings
 from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.releases import is_tested
@@ -66,7 +67,8 @@ def capture_mode(
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
         #: natively: torch calls the subclasses instead.
         by_class: Callable[[Any, Any, Any], Any] | None = None
-        records = natively = False
+        #: masked: whether torch's dispatcher of DTensors remembers a placement of this mode's.
+        records = natively = masked = False
 
         def __init__(self) -> None:
             if light:
@@ -95,6 +97,9 @@ def capture_mode(
                 if by_class is not None:
                     return by_class(func, args, kwargs)
                 if any_wrapper(types):
+                    if func in MASKING and any(map(dispatches_in_c, types)):
+                        forget_shardings()
+                        self.masked = True
                     return NotImplemented
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:

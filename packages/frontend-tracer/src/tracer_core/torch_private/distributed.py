@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 #: Namespaces of the functional collectives: every rank of a group must call them in one order.
-_COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+_COLLECTIVES = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"}
+)
 
 
 def communicates(target: Any) -> bool:

@@ -28,6 +28,7 @@ PLAIN_MODULES = frozenset(
         "torch.fx._pytree",
         "torch.export._tree_utils",
         "torch.distributed._functional_collectives",
+        "torch.distributed.tensor.parallel.style",
     }
 )
 PLAIN_FUNCTIONS = (
@@ -41,6 +42,11 @@ PLAIN_FUNCTIONS = (
         "eq_spec.<locals>._normalize_type",
         "eq_spec.<locals>._match_normalized_structure",
         "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
+    "torch._dynamo.external_utils.is_compiling",  # asks torch.compiler's
+    # a DTensor's mesh and placements, and the hooks of modules whose parameters are DTensors
+    *(f"torch.distributed.tensor._api.{name}" for name in (
+        "DTensor.device_mesh", "DTensor.placements", "distribute_module.<locals>.<lambda>")),
+    "torch.distributed.tensor.placement_types._MaskPartial.__eq__",
     # marks on tensors, which are attributes of theirs
     *(f"torch._dynamo.decorators.{name}" for name in ("maybe_mark_dynamic", "mark_static_address")),
 )  # fmt: skip

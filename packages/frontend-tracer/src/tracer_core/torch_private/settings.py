@@ -164,6 +164,38 @@ for _device in AUTOCAST_DEVICES:
 ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
 
 
+#: Settings of torch that decide which kernels a graph gets, beside `SETTINGS` -> what reads them. A
+#: release that lacks one has no such choice.
+_OF_KERNELS: dict[str, str] = {
+    "threads": "get_num_threads",
+    "filled": "utils.deterministic.fill_uninitialized_memory",
+    "cudnn_tf32": "_C._get_cudnn_allow_tf32",
+    "cublas_tf32": "_C._get_cublas_allow_tf32",
+    "cublas_float16": "_C._get_cublas_allow_fp16_reduced_precision_reduction",
+    "cublas_bfloat16": "_C._get_cublas_allow_bf16_reduced_precision_reduction",
+    "blas": "_C._get_blas_preferred_backend",
+    "linalg": "_C._get_linalg_preferred_backend",
+    "nnpack": "_C._get_nnpack_enabled",
+    "quantized_engine": "_C._get_qengine",
+    "einsum": "backends.opt_einsum.enabled",
+    "einsum_strategy": "backends.opt_einsum.strategy",
+}
+
+
+def of_kernels() -> dict[str, str]:
+    """Returns, as text, the settings under which operators are chosen and kernels written, which no
+    guard asks for again."""
+    found = {
+        name: repr(setting.get())
+        for name, setting in SETTINGS.items()
+        if name not in ALWAYS_GUARDED and not setting.autocast
+    }
+    for name, path in _OF_KERNELS.items():
+        for value in names(path, in_every_build=False):
+            found[name] = repr(value() if callable(value) else value)
+    return found
+
+
 def snapshot() -> dict[str, Any]:
     """Returns the value of every setting."""
     return {name: setting.get() for name, setting in SETTINGS.items()}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.dispatch import no_python_dispatch
+from tracer_core.torch_private.dtensors import LOCAL_PART, dtensor_of, is_dtensor, is_spec, spec_of
 from tracer_core.torch_private.fakes import fake_class, has_symbols
 from tracer_core.torch_private.names import Missing
 
@@ -23,6 +24,11 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def functions_off() -> Any:
     """Returns a context in which no ``__torch_function__`` of a tensor subclass is called."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+def without_torch_functions() -> Any:
+    """Returns a context in which no torch-function mode and no ``__torch_function__`` is called."""
+    return torch._C.DisableTorchFunction()
 
 
 def functions_are_on() -> bool:
@@ -67,7 +73,7 @@ def refused_subclass(value: torch.Tensor) -> str:
     """Returns what keeps a tensor of a subclass out of graphs, or ""."""
     kind = type(value)
     package = kind.__module__
-    if package.startswith("torch.distributed"):
+    if package.startswith("torch.distributed") and not is_dtensor(value):
         return f"a {kind.__name__}"
     if package.startswith(("torch._subclasses", "torch.export", "torch.fx")):
         return f"a {kind.__name__}, which compilers use"
@@ -236,7 +242,10 @@ def is_traceable(value: Any) -> bool:
 
 
 def flattened(value: Any) -> tuple[list[str], Any]:
-    """Returns the names of the inner tensors, and the context, of a tensor of a subclass."""
+    """Returns the names of the inner tensors, and the context, of a tensor of a subclass. The mesh
+    of a DTensor, which is no tensor, is part of the context."""
+    if is_dtensor(value):
+        return [LOCAL_PART], spec_of(value)
     names, context = value.__tensor_flatten__()
     if type(context) is dict and "requires_grad" in context:
         context = {**context, "requires_grad": False}  # which the caller sees to
@@ -245,6 +254,8 @@ def flattened(value: Any) -> tuple[list[str], Any]:
 
 def unflattened(kind: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any) -> Any:
     """Returns a tensor of a subclass of its inner tensors."""
+    if list(parts) == [LOCAL_PART] and is_spec(context):
+        return dtensor_of(parts[LOCAL_PART], context)
     return kind.__tensor_unflatten__(parts, context, size, stride)
 
 

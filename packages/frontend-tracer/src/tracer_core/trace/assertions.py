@@ -1,20 +1,25 @@
 """Assertions: answers of a tensor's value that the trace goes on with, and that the graph checks.
 
 A branch of which one way only raises is taken the other way. A branch that went the same way in
-several calls (`execution/branch_profile.py`) is expected to go that way again. The graph has one
-more result: whether all these conditions hold. The entry reads it before any side effect. Where it
-is false the program runs eagerly from where the entry begins.
+several calls (`execution/branch_profile.py`) is expected to go that way again; any other one may be
+expected to go as in the call that is being captured. The graph has one more result: whether all
+these conditions hold. The entry reads it before any side effect. Where it is false the program runs
+eagerly from where the entry begins.
 """
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
-from tracer_core.fx_capture.dynamic_shapes import Outcome
+from tracer_core.fx_capture.fx_graph import WrittenGraph
+from tracer_core.fx_capture.graph_breaks import WantsNoForesight
+from tracer_core.fx_capture.present_values import PresentValues
+from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
@@ -43,6 +48,38 @@ class Expectations:
         return None
 
 
+#: Branches that one trace foresees, and how often one instruction among them, before it counts as a
+#: loop, which would be unrolled.
+_MOST_FORESEEN, _MOST_AT_ONE = 32, 8
+
+
+class CallForesight:
+    """What one trace foresees of the call that is captured. Mutable: counts the branches."""
+
+    def __init__(self, foresight: Foresight, graph: WrittenGraph) -> None:
+        self._foresight = foresight
+        self._present = PresentValues(graph)
+        self._asked: collections.Counter[tuple[Any, int]] = collections.Counter()
+
+    def asks(self, frame: Frame) -> bool:
+        """Returns whether the instruction of a frame, a branch, is to be foreseen. Raises
+        WantsNoForesight where there are too many."""
+        if not self._foresight.wanted:
+            return False
+        at = frame.code.raw, frame.last
+        self._asked[at] += 1
+        if self._asked[at] > _MOST_AT_ONE or self._asked.total() > _MOST_FORESEEN:
+            reason = "a loop that follows the values of tensors"
+            raise WantsNoForesight(0, "data_dependent_branch", reason)
+        return True
+
+    def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None:
+        """Returns what tensors of the trace hold in this call; None where that is not known."""
+        found = self._present.of(*tensors)
+        self._foresight.n_answers += found is not None
+        return found
+
+
 def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
     """Returns the truth of a tensor if the instruction is a branch whose other way only raises, or
     if its outcome is expected, and makes it a condition of the graph; else None."""
@@ -61,9 +98,41 @@ def expected_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> 
     it a condition of the graph; else None."""
     answer = tracer.expected.take(tracer.frames[-1]) if _may_assert(tracer) else None
     if answer is not None:
-        same = tracer.recorder.call(torch.eq, (left, right), {})
-        _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
+        _assert_equal(tracer, left, right, answer)
     return answer
+
+
+def _assert_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
+    same = tracer.recorder.call(torch.eq, (left, right), {})
+    _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
+
+
+def foreseen(tracer: Tracing, value: torch.Tensor) -> bool | None:
+    """Returns the truth that a tensor has in the call that is captured, and makes it a condition of
+    the graph; None where that is not to be expected of other calls."""
+    if not _is_single(value) or not _may_foresee(tracer, value):
+        return None
+    found = tracer.foresight.values(value)
+    if found is None:
+        return None
+    truth = bool(found[0])
+    _assert(tracer, value, truth)
+    return truth
+
+
+def foreseen_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+    """Does `foreseen` for what torch.equal says of two tensors of one shape and dtype."""
+    found = tracer.foresight.values(left, right) if _may_foresee(tracer, left, right) else None
+    if found is None:
+        return None
+    answer = torch.equal(*found)
+    _assert_equal(tracer, left, right, answer)
+    return answer
+
+
+def _may_foresee(tracer: Tracing, *values: torch.Tensor) -> bool:
+    plain = not any(map(torch_private.is_subclass, values))
+    return plain and _may_assert(tracer) and tracer.foresight.asks(tracer.frames[-1])
 
 
 def _only_way(frame: Frame) -> bool | None:
@@ -79,7 +148,8 @@ def _only_way(frame: Frame) -> bool | None:
 def _may_assert(tracer: Tracing) -> bool:
     """Returns whether the graph can check a condition that is asked for here."""
     recorder = tracer.recorder
-    inside = tracer.nesting or recorder.program_modes or torch_private.transforms_active()
+    in_region = recorder.open_regions > 0 and recorder.function_answers is None
+    inside = in_region or recorder.program_modes or torch_private.transforms_active()
     may = tracer.shapes.takes_assertions and not inside
     return may and not recorder.fakes.any_was_written()
 
@@ -94,6 +164,13 @@ def _assert(tracer: Tracing, value: torch.Tensor, truth: bool) -> None:
     if recorder.asserted is not None:
         condition = recorder.call(torch.logical_and, (recorder.asserted, condition), {})
     recorder.asserted = condition
+
+
+def answered(tracer: Tracing, answer: bool) -> bool:
+    """Notes and returns the answer of a question about tensors' values."""
+    if tracer.recorder.function_answers is not None:
+        tracer.recorder.function_answers.append(answer)
+    return answer
 
 
 def _is_single(value: Any) -> bool:

@@ -27,6 +27,7 @@ from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_sl
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.tensor_data import set_data
 
 
 class AttributeWrites(Component):
@@ -85,8 +86,12 @@ class AttributeWrites(Component):
             self.generic_setattr(tensor, name, value)
         elif name == "requires_grad" and value is True and self.may_require_grad(tensor):
             self.recorder.require_grad(tensor)
+        elif name == "requires_grad" and gradients.may_set_flag(self.tracer, tensor, value):
+            gradients.set_flag(self.tracer, tensor, value)
         elif name == "grad":
             gradients.write(self.tracer, tensor, None if value is ABSENT else value)
+        elif name == "data" and value is not ABSENT and set_data(self.tracer, tensor, value):
+            pass
         elif self.entries.static(torch.Tensor, name) is not ABSENT:
             reason = f"attribute {name!r} of a tensor is {_done(value)}"
             raise Break("tensor_metadata_mutation", reason)

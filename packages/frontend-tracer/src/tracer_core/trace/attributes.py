@@ -305,7 +305,8 @@ class Attributes(Component):
         if kind is types.FunctionType:
             return types.MethodType(raw, obj)
         if kind is property:
-            if raw.fget is None or cls in torch_private.DEVICE_PROPERTIES:  # or Python's own error
+            constant = cls in torch_private.DEVICE_PROPERTIES or torch_private.is_placement(cls)
+            if raw.fget is None or constant:  # or Python's own error
                 return raw.__get__(obj)
             return self.tracer.calls.call_value(raw.fget, [obj], {})
         if kind is staticmethod:

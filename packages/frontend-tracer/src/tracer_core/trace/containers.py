@@ -327,7 +327,7 @@ class Items(Component):
         if isinstance(value, torch.Tensor):
             if self.recorder.program_modes:
                 raise Break("torch_mode", "iteration over a tensor inside a mode of the program")
-            if value.dim() == 0:
+            if self.tracer.fakes.current(value).dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))
         if traced_arrays.is_array(self.tracer, value):
@@ -338,6 +338,8 @@ class Items(Component):
         if isinstance(value, (list, tuple, dict, collections.deque)):
             return self._iterate_container(value)
         value = self.tracer.scalars.payload(value)
+        if isinstance(value, (set, frozenset)):
+            self.tracer.reads.note_order(value)
         if is_constant(value) or self.entries.is_disabled(value, "__iter__"):
             return iter(value)  # for the latter, raises Python's own error
         if self.entries.lacks(value, "__iter__") and self.entries.python_method(

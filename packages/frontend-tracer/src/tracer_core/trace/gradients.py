@@ -88,6 +88,30 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
         raise Break(_KIND, "the gradient of an intermediate tensor is set")
 
 
+def may_set_flag(tracer: Tracing, tensor: torch.Tensor, flag: Any) -> bool:
+    """Returns whether ``requires_grad`` of a leaf from before the trace may be set: no operator
+    records gradients, now and until the trace ends."""
+    return (
+        type(flag) is bool
+        and type(tensor) in torch_private.PLAIN_TENSORS
+        and tracer.provenance.source_of(tensor) is not None
+        and tensor.is_leaf
+        and not (torch.is_grad_enabled() or tensor.is_inference())
+        and (not flag or tensor.is_floating_point() or tensor.is_complex())
+        and not torch_private.transforms_active()
+    )
+
+
+def set_flag(tracer: Tracing, tensor: torch.Tensor, flag: bool) -> None:
+    """Traces ``tensor.requires_grad = flag`` where `may_set_flag`."""
+    tracer.side_effects.mutations += 1
+    tracer.effects.begin_gradient_flag(tensor)
+    tracer.recorder.flags_changed.setdefault(tensor, tracer.outer_step)
+    for one in (tensor, tracer.recorder.fakes.known(tensor)):
+        if one is not None:
+            one.requires_grad_(flag)
+
+
 def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Returns whether torch accepts the value as the tensor's gradient."""
     if not isinstance(value, torch.Tensor) or value is tensor:

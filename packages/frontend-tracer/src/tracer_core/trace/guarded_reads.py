@@ -128,6 +128,21 @@ class GuardedReads(Component):
         fresh = self.provenance.is_fresh(module)
         return not fresh and identity(self.tracer, module) in addresses
 
+    def note_order(self, obj: Any) -> None:
+        """Notes that the trace follows the order of a set, which texts have and objects have
+        another in each process."""
+        if len(obj) > 1 and not all(map(_hashes_alike, keys_of(obj))):
+            self.tracer.unguarded["the order of a set differs between processes"] = None
+
+    def note_orders(self, obj: Any) -> None:
+        """Does `note_order` for a set that native code gets, perhaps in a list, tuple or dict."""
+        if isinstance(obj, (set, frozenset)):
+            self.note_order(obj)
+        elif type(obj) in (list, tuple, dict):
+            for one in obj.values() if type(obj) is dict else obj:
+                if isinstance(one, (set, frozenset)):
+                    self.note_order(one)
+
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set: equal sets may differ in it."""
         source = self.provenance.source_of(obj)
@@ -326,6 +341,13 @@ class GuardedReads(Component):
         for one in keys_of(obj):
             if isinstance(one, (tuple, frozenset)):
                 self.expand(one)
+
+
+def _hashes_alike(value: Any) -> bool:
+    """Returns whether a value has the same hash in every process."""
+    if type(value) is tuple:
+        return all(map(_hashes_alike, value))
+    return type(value) in (int, bool, float, complex)
 
 
 def is_literal(key: Any) -> bool:

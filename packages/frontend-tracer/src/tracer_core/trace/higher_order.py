@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.side_effects import SNAPSHOTTERS, Change, Effects
+from tracer_core.torch_private.needed import pytree
 
 
 def _operand(number: int) -> Any:
@@ -30,6 +33,7 @@ class Region:
         self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
         self.operands: list[torch.fx.Node] = []
         self._last = recorder.graph._root.prev
+        recorder.open_regions += 1
         self._counts = recorder.op_count, recorder.state_nodes
         self._contents = {key: _contents(change) for key, change in effects.changes.items()}
 
@@ -75,6 +79,27 @@ class Region:
         self._remove(moved)
         return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
 
+    def _asked(self, nodes: list[torch.fx.Node]) -> set[torch.fx.Node]:
+        """Returns the nodes of the part that lead to the conditions asserted in it, if they can run
+        once more."""
+        asserted = self.recorder.asserted
+        last = None if asserted is None else self.recorder.node_of(asserted)
+        if last not in nodes:
+            return set()
+        inside, wanted, memory, outside = set(nodes), {last}, set[int](), set[int]()
+        found: set[torch.fx.Node] = set()
+        for node in reversed(nodes[: nodes.index(last) + 1]):
+            if node not in wanted and memory.isdisjoint(node.meta.get("writes", ())):
+                continue
+            found.add(node)
+            wanted.update(node.all_input_nodes)
+            memory |= _memory_of(node)
+            for source in node.all_input_nodes:
+                (memory if source in inside else outside).update(_memory_of(source))
+        written = {at for node in found for at in node.meta.get("writes", ())}
+        once = any(map(uses_rng, found)) or not written.isdisjoint(outside)
+        return set() if once else found
+
     def _of_operands(self) -> list[torch.fx.Node]:
         """Returns the nodes of the part that operands reach, and tensors made of constants."""
         nodes = self._nodes()
@@ -98,10 +123,17 @@ class Region:
         return any(node.meta.get("writes") for node in self._nodes())
 
     def drop(self) -> tuple[Any, ...]:
-        """Removes the part from the graph; returns the call targets of its nodes."""
+        """Removes the part from the graph, except for what its assertions need; returns the call
+        targets of its nodes."""
         nodes = self._nodes()
-        self._remove(nodes)
+        asked = self._asked(nodes)
+        self._remove([node for node in nodes if node not in asked])
+        self.recorder.op_count += len(asked)
         return tuple(node.target for node in nodes if node.op == "call_function")
+
+    def keep(self) -> None:
+        """Leaves the part in the graph."""
+        self.recorder.open_regions -= 1
 
     def _nodes(self) -> list[torch.fx.Node]:
         found: list[torch.fx.Node] = []
@@ -125,6 +157,17 @@ class Region:
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)
         self.recorder.op_count, self.recorder.state_nodes = self._counts
+        self.recorder.open_regions -= 1
+
+
+def _memory_of(node: torch.fx.Node) -> set[int]:
+    """Returns the storages of a node's results."""
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return {
+        torch_private.storage_id(one)
+        for one in leaves
+        if isinstance(one, torch.Tensor) and one.layout is torch.strided
+    }
 
 
 def _contents(change: Change) -> Any:

@@ -269,6 +269,7 @@ class NativeCalls(Component):
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
         for value in values:
+            self.tracer.reads.note_orders(value)
             if isinstance(value, (*CONTAINERS, bytearray, array.array)):
                 self.tracer.reads.expand(value)
             elif is_constant(value) or is_tensor_like(value):

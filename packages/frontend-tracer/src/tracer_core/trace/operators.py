@@ -423,13 +423,16 @@ class Operations(Component):
         if id(value) in self.tracer.scalars.numbers:
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
+            value = self.tracer.fakes.current(value)
             known = self.recorder.ranges.truth(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
             if known is None:
                 known = state_values.value_of(self.tracer, value, as_truth=True)
+            if known is None:
+                known = assertions.foreseen(self.tracer, value)
             if known is not None:
-                return known
+                return assertions.answered(self.tracer, bool(known))
             raise Break(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )

@@ -163,6 +163,8 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
         return int(ask(tracer, method, value, "__hash__"))
     value = tracer.scalars.payload(value)
     if is_constant(value):
+        if not inside and not isinstance(value, (int, float, complex, type(None))):
+            tracer.unguarded["the hash of a text differs between processes"] = None
         return hash(value)
     if isinstance(value, (tuple, frozenset)):
         kind = tuple if isinstance(value, tuple) else frozenset

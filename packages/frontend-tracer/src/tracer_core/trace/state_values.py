@@ -24,6 +24,7 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     """Returns the number, truth or symbol that is the one element of a tensor, guarded; or None where
     only the graph knows it. as_truth: the truth of that element."""
     recorder, provenance = tracer.recorder, tracer.provenance
+    tensor = tracer.fakes.current(tensor)
     if tracer.nesting or recorder.program_modes or recorder.devices:
         return None
     if not recorder.settings_written <= _WITHOUT_INFLUENCE or torch.is_autocast_enabled("cpu"):
@@ -66,17 +67,17 @@ def _floating(tracer: Tracing, tensor: Any) -> Any:
 
 
 def _index(tracer: Tracing, tensor: Any) -> Any:
-    return None if _is_floating(tensor) else _whole(tracer, tensor)
+    return None if _is_floating(tracer, tensor) else _whole(tracer, tensor)
 
 
 def _list(tracer: Tracing, tensor: Any) -> Any:
-    return (
-        value_of(tracer, tensor) if isinstance(tensor, torch.Tensor) and not tensor.dim() else None
-    )
+    if not isinstance(tensor, torch.Tensor) or tracer.fakes.current(tensor).dim():
+        return None
+    return value_of(tracer, tensor)
 
 
-def _is_floating(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating_point)
+def _is_floating(tracer: Tracing, tensor: Any) -> bool:
+    return bool(tracer.fakes.current(tensor).dtype.is_floating_point)
 
 
 #: Name of a method -> how it reads the one element of a tensor.
@@ -89,6 +90,7 @@ READS: dict[str, Callable[[Tracing, Any], Any]] = {
 
 def index_in(tracer: Tracing, tensor: Any) -> Any:
     """Returns the whole number in a tensor that is used as an index or a size, or None."""
-    if tensor.dim() or tensor.dtype is torch.bool or _is_floating(tensor):
+    tensor = tracer.fakes.current(tensor)
+    if tensor.dim() or tensor.dtype is torch.bool or _is_floating(tracer, tensor):
         return None
     return value_of(tracer, tensor)

@@ -24,6 +24,7 @@ from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, kept_when_dead
+from tracer_core.guards.direct_roots import STEPPED
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
 
@@ -195,17 +196,6 @@ def generator_values(generator: Any) -> tuple[Any, ...]:
 
 #: The value that marks an exhausted iterator.
 END: Any = type("End", (), {"__repr__": lambda self: "END"})()
-#: Iterators whose next items can be read without consuming them.
-STEPPED: tuple[type, ...] = (
-    type(iter(range(0))),
-    type(iter(range(2**70))),
-    type(iter([])),
-    type(iter(())),
-    type(reversed([])),
-    type(iter("")),
-    type(iter("\u20ac")),
-    type(iter(b"")),
-)
 #: Iterators over tables, all of whose items are read at once: they say where they are by a list of
 #: what is left, or raise where the table has changed (a deque's says its position alone).
 TABLES: tuple[type, ...] = (

@@ -16,12 +16,13 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.jagged_attention import jagged_attention
-from tracer_core.aot.subclasses import WrapCall, inner_tensor
-from tracer_core.fx_capture.function_traits import name_of
+from tracer_core.aot.subclasses import PlacedCall, WrapCall, inner_tensor
+from tracer_core.fx_capture.function_traits import draws_nothing, may_draw, name_of, operator_name
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
+from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tracing import Tracing
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
@@ -53,6 +54,8 @@ class TensorSubclasses(Component):
         self._with_class: dict[int, Any] = {}
         #: id of a wrapper that the trace made -> it, and the arguments that made it.
         self._made: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+        #: id of a mesh that torch's dispatcher gave a DTensor, equal to a guarded one -> it.
+        self._meshes: dict[int, Any] = {}
         #: id of such a wrapper -> it, and the one that a node makes.
         self._in_graph: dict[int, tuple[Any, Any]] = {}
 
@@ -69,6 +72,14 @@ class TensorSubclasses(Component):
         self.tracer.entries.guard_lineage(kind)
         dims: Any = None
         if torch_private.has_dispatch(kind):
+            if torch_private.is_dtensor(value):  # whose sizes, of all processes, are in its spec
+                if torch_private.holds_state(torch_private.flattened(value)[1]):
+                    reason = f"{source.name} is a DTensor whose placement holds values"
+                    raise Break("tensor_subclass", reason)
+                self._guard_dispatcher()
+                applied(self.tracer, torch_private.described_spec, value)
+                local = self.sources.make(source, "slot", torch_private.LOCAL_PART)
+                self.tracer.shapes.fixed.add(local)
             if jagged:  # guards on its inner tensors tell its sizes
                 dims = (None,) * torch_private.jagged_rank(value)
             else:
@@ -156,6 +167,8 @@ class TensorSubclasses(Component):
         given = self._among(args, kwargs)
         if any(map(torch_private.is_jagged, given)):
             return self._jagged(function, given, args, kwargs)
+        if any(map(torch_private.is_dtensor, given)):
+            return self._distributed(function, given, args, kwargs)
         if self._functions_on():
             kinds = torch_private.overloads(given, torch_private.has_function)
             if kinds:
@@ -195,6 +208,63 @@ class TensorSubclasses(Component):
             reason = f"{name_of(function)}: a write to a nested tensor"
             raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
         return result
+
+    def _distributed(
+        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a function on DTensors: torch's dispatcher of their operators runs on the fakes
+        of their local tensors."""
+        if (
+            self.modes
+            or torch_private.transforms_active()
+            or not all(map(torch_private.is_dtensor, given))
+        ):
+            raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
+        name = operator_name(function)
+        if may_draw(name) and any(map(torch_private.sets_up_rng, given)):
+            # the dispatcher agrees with other processes on a state, which a trace must not do
+            if not draws_nothing(name, args, kwargs):
+                reason = f"{name_of(function)} draws random numbers for a DTensor"
+                raise Break("tensor_subclass", reason)
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs)
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to a DTensor"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
+
+    def _guard_dispatcher(self) -> None:
+        function = torch_private.dispatcher_settings
+        query(self.tracer, self.tracer.native_calls.questions.setdefault((function, ()), function))
+
+    def guard_mesh(self, mesh: Any) -> None:
+        """Guards the processes and groups of a mesh."""
+        if self.provenance.source_of(mesh) is None and id(mesh) not in self._meshes:
+            raise Break("tensor_subclass", "a mesh of processes made in the graph")
+        if self.provenance.source_of(mesh) is not None:
+            applied(self.tracer, torch_private.described_mesh, mesh)
+
+    def placed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
+        placements are constants of the graph."""
+        self.seen = True
+        self._guard_dispatcher()
+        if self.modes or torch_private.transforms_active():
+            raise Break("tensor_subclass", f"{name_of(function)} in a dispatch mode, or torch.func")
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        for one in leaves:
+            if torch_private.is_mesh(one):
+                self.guard_mesh(one)
+        tensors = tuple(one for one in leaves if _is_tensor(one))
+        constants = [None if _is_tensor(one) else self.tracer.scalars.concrete(one)
+                     for one in leaves]  # fmt: skip
+        where = tuple(number for number, one in enumerate(leaves) if _is_tensor(one))
+        target = PlacedCall(function, tuple(constants), where, structure)
+        return self.node(target, tensors, {})
 
     def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the call that attends in nested tensors; torch's own where it has a kernel, or
@@ -247,6 +317,7 @@ class TensorSubclasses(Component):
                 raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
             self._drop(region)
             return self.node(function, *given, off=True)
+        region.keep()
         for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
             if old is not None and old != new:
                 self._note_write(value, old)
@@ -288,9 +359,14 @@ class TensorSubclasses(Component):
                 result = self.recorder.run(function, args, kwargs)
         finally:
             mode.natively = before
+            if mode.masked:
+                mode.masked = False
+                torch_private.forget_shardings()
         for one in pytree.tree_leaves(result):
             if torch_private.is_wrapper(one):
                 self._bind_parts(one)
+            if torch_private.is_dtensor(one):
+                self._meshes[id(one.device_mesh)] = one.device_mesh
         return mapped(self.original, result)
 
     def _placed(self, value: torch.Tensor) -> Any:
@@ -302,10 +378,18 @@ class TensorSubclasses(Component):
             reason = f"a {type(value).__name__}, which has no __tensor_flatten__, in the graph"
             raise Break("tensor_subclass", reason)
         if self.provenance.source_of(value) is None:
+            if torch_private.is_dtensor(value):  # a node made it, which is no longer there
+                self.recorder.argument(value)
             known = self._in_graph.get(id(value))
             return self._wrapped(value) if known is None else known[1]
         found = self.recorder.fakes.known(value)
         return self.recorder.wrapper(value, self._fake_of(value)) if found is None else found
+
+    def in_graph(self, value: torch.Tensor) -> Any:
+        """Returns what stands for a plain tensor, or a DTensor, in the graph."""
+        if torch_private.is_dtensor(value):
+            return self._placed(value)
+        return self.recorder.as_fake(value)
 
     def _fake_of(self, value: Any) -> Any:
         """Makes a wrapper around fakes of one that existed before; guards what it holds."""
@@ -314,6 +398,8 @@ class TensorSubclasses(Component):
             names, context = torch_private.flattened(value)
             for name in torch_private.JAGGED_PARTS:
                 attributes.getattr(value, name)
+        elif torch_private.is_dtensor(value):  # whose spec is guarded where it is read
+            names, context = torch_private.flattened(value)
         else:
             flatten = attributes.getattr(value, "__tensor_flatten__")
             names, context = self.tracer.calls.call_value(flatten, [], {})

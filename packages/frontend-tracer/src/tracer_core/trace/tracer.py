@@ -34,7 +34,7 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace import torch_function
-from tracer_core.trace.assertions import Expectations
+from tracer_core.trace.assertions import CallForesight, Expectations
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
@@ -103,6 +103,9 @@ class Tracer(Machine, Tracing):
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
+        #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
+        #: a later process could not know that it no longer holds.
+        self.unguarded: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
         self.carried = LiveGenerators(self)
@@ -141,6 +144,7 @@ class Tracer(Machine, Tracing):
         self.finalization = Finalization(self, self.carried)
         self.loops = PlainLoops(self, unrolls)
         self.expected = Expectations(shapes.seen.outcomes)
+        self.foresight = CallForesight(shapes.foresight, self.recorder)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
@@ -267,7 +271,8 @@ class Tracer(Machine, Tracing):
         without the garbage collector."""
         self.exceptions.forget_frames()
         components = [one for one in vars(self).values() if isinstance(one, Component)]
-        others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects)
+        others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects,
+                  self.foresight)  # fmt: skip
         for part in (*components, *others, self.side_effects, self):
             vars(part).clear()
 

@@ -17,7 +17,10 @@ import torch
 DtypeRule = Callable[[Sequence[torch.dtype], Any], torch.dtype]
 
 #: Memory dtype -> the dtype that loaded values are computed in.
-COMPUTE_DTYPE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+COMPUTE_DTYPE = {
+    torch.bfloat16: torch.float32, torch.float16: torch.float32,
+    torch.float8_e4m3fn: torch.float32, torch.float8_e5m2: torch.float32,
+}  # fmt: skip
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -214,6 +217,10 @@ MEMORY_DTYPES = frozenset({
     torch.int16, torch.int8, torch.uint8,
     torch.bool,
 })  # fmt: skip
+
+#: Element types that Triton kernels read and convert (and never write: PTX rounds numbers beyond the
+#: largest one to it, torch to NaN).
+READ_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 
 #: Element types that loops copy, as the write back to an input does, and compute nothing with.
 COPIED_DTYPES = frozenset({torch.uint16, torch.uint32, torch.uint64})

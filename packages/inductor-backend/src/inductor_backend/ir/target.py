@@ -65,6 +65,13 @@ def target_of_cpu() -> Target:
     return INTERPRETER if getattr(_local, "interpreted", False) else CPU
 
 
+def reads_float8(target: Target) -> bool:
+    """Returns whether Triton kernels for a target convert 8-bit floats."""
+    if not target.triton or target.interpreted:
+        return target.interpreted
+    return torch.cuda.get_device_capability(target.device) >= (8, 9)
+
+
 def in_tensor_cores(dtype: torch.dtype, convolution: bool) -> bool:
     """Tells whether the GPU's tensor cores multiply this dtype under torch's current settings."""
     return dtype in (torch.bfloat16, torch.float16) or (

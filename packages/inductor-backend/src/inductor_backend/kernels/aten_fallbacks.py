@@ -20,7 +20,10 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
-        _int_mm.default _weight_int8pack_mm.default _scaled_mm.default
+        _int_mm.default _weight_int8pack_mm.default _scaled_mm.default _scaled_mm_v2.default
+        _weight_int4pack_mm.default _weight_int4pack_mm_for_cpu.default
+        _weight_int4pack_mm_with_scales_and_zeros.default _dyn_quant_matmul_4bit.default
+        _grouped_mm.default _scaled_grouped_mm.default _scaled_grouped_mm_v2.default
         convolution.default _convolution.default convolution_backward.default slow_conv3d.default
     """,
     ),

@@ -30,6 +30,7 @@ _ops, _of_autograd = operators("_c10d_functional"), operators("_c10d_functional_
     _ops.all_reduce_coalesced.default,
     _ops.all_gather_into_tensor_coalesced.default,
     _ops.reduce_scatter_tensor_coalesced.default,
+    operators("_dtensor").shard_dim_alltoall.default,  # done when it returns
 )
 def collective(ctx: Lowering, *args: Any) -> Any:
     pairs = zip(args, ctx.node.args, strict=True)

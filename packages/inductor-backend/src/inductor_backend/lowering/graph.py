@@ -17,7 +17,7 @@ import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.graph_meta import copies_across, instance_of, tensors_of
+from inductor_backend.ir.graph_meta import copies_across, instance_of
 from inductor_backend.ir.index_expr import Expr, variables
 from inductor_backend.ir.nodes import (
     Buffer,
@@ -30,7 +30,6 @@ from inductor_backend.ir.nodes import (
     Strided,
     same_strides,
 )
-from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.ir.size_text import size_expression
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import target_of
@@ -40,6 +39,7 @@ from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.dropout import is_drawn_by_kernels
+from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.lowering.fallback import call_any
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
@@ -275,7 +275,7 @@ class GraphLowering:
             and scan.is_slow_on_gpus(node)
         ):
             return True
-        return any(tensor.dtype not in MEMORY_DTYPES for tensor in tensors_of(node))
+        return not can_be_lowered(node, self.target)
 
     def brought(self, argument: Any) -> Any:
         """Copies 0-d tensors that lie elsewhere to the device of the loops."""

@@ -73,10 +73,27 @@ def _jagged_to_padded(values: Any, offsets: Any, lengths: Any, padding: float = 
     return torch.where(inside.reshape(*inside.shape, *[1] * (values.dim() - 1)), rows, fill)
 
 
+#: Rows up to which a product of int8 is computed by sums, and those that cuBLAS takes.
+_SUMMED_ROWS, _LEAST_ROWS = 4, 17
+
+
+def _int_product(a: Any, b: Any) -> Any:
+    """aten._int_mm of few rows on a GPU, which cuBLAS refuses: sums of products, or more rows."""
+    rows = a.shape[0]
+    if not _for_triton(a) or (isinstance(rows, int) and rows >= _LEAST_ROWS):
+        return NotImplemented
+    if isinstance(rows, int) and rows <= _SUMMED_ROWS:
+        products = a.to(torch.int32).unsqueeze(1) * b.t().to(torch.int32).unsqueeze(0)
+        return products.sum(-1, dtype=torch.int32)
+    padded = aten.constant_pad_nd(a, [0, 0, 0, _LEAST_ROWS - 1])
+    return aten._int_mm(padded, b)[:rows]
+
+
 _LOW = (torch.float16, torch.bfloat16)
 _OWN: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
+    aten._int_mm.default: _int_product,
     aten._jagged_to_padded_dense_forward.default: _jagged_to_padded,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,

@@ -2,7 +2,7 @@
 eagerly.
 
 Sparse and quantized tensors are rejected; other dtypes than `MEMORY_DTYPES` (complex ones) reach
-only operators of the fallback table.
+only views and operators of the fallback table; Triton kernels also read 8-bit floats.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.ir.graph_meta import copies_across, tensors_of
 from inductor_backend.ir.ops import MEMORY_DTYPES
-from inductor_backend.ir.target import main_device
+from inductor_backend.ir.target import main_device, target_of
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.lowering.registry import LOWERINGS, aten
 from inductor_backend.passes.cpu_scalars import host_side
 
@@ -105,6 +106,7 @@ def supports(node: torch.fx.Node) -> str | None:
             tensor.dtype not in MEMORY_DTYPES
             and node.target not in FALLBACKS
             and node.target is not getitem
+            and not can_be_lowered(node, target_of(node.graph))
         ):
             return f"dtype {tensor.dtype}"
         if tensor.is_conj() or tensor.is_neg():

@@ -380,6 +380,7 @@ def set_pop(tracer: Tracer, target: Any) -> Any:
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
     tracer.native_calls.native_reads(target)
     tracer.side_effects.before_change(target)
+    tracer.reads.note_order(target)
     return set.pop(target)
 
 

@@ -17,9 +17,6 @@ from tracer_core.torch_private.modules import FULLY_SHARD
 from tracer_core.torch_private.names import names
 from tracer_core.trace.tracer import Tracer
 
-_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
-_FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-
 
 @special(*names("nn.parallel.DistributedDataParallel.forward"))
 def replicated_forward(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
@@ -33,26 +30,10 @@ def module_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> 
     if (
         FULLY_SHARD in sys.modules
         and isinstance(args[0], torch.nn.Module)
-        and applied(tracer, has_shards, args[0])
+        and applied(tracer, replicas.has_shards, args[0])
     ):
         return tracer.calls.prepare(replicas.sharded_call, [*args], kwargs)
     return tracer.calls.frame_of(function, [*args], kwargs)
-
-
-def has_shards(module: Any) -> bool:
-    """Returns whether a module has fully_shard's hooks, and no others but ordinary forward hooks."""
-    library = sys.modules.get(FULLY_SHARD)
-    if library is None:
-        return False
-    tables = vars(module)
-    hooks = [hook for name in _FORWARD_HOOKS for hook in tables.get(name, {}).values()]
-    if not any(isinstance(getattr(hook, "__self__", None), library.FSDPState) for hook in hooks):
-        return False
-    everywhere = vars(torch.nn.modules.module)
-    return not (
-        any(everywhere[f"_global{name}"] for name in (*_BACKWARD_HOOKS, *_FORWARD_HOOKS))
-        or any(tables.get(name) for name in (*_BACKWARD_HOOKS, "_forward_hooks_always_called"))
-    )
 
 
 for _function, _reason in (

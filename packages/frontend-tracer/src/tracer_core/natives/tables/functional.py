@@ -12,7 +12,6 @@ import inspect
 import operator
 import reprlib
 import types
-import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -38,10 +37,8 @@ from tracer_core.natives.outside_reads import outside_reads
 from tracer_core.natives.queries import applied, query
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.lasting import is_constant_code, is_lasting
 from tracer_core.trace.tracer import Tracer
-
-_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-
 
 # -- the operator module --
 
@@ -205,16 +202,6 @@ def _title(cached: Any) -> str:
     return str(getattr(cached, "__qualname__", type(cached.__wrapped__).__name__))
 
 
-def _is_key(tracer: Tracer, value: Any) -> bool:
-    """Returns whether a cache finds a value under the same key in every call: no class or function
-    that is made in each."""
-    if isinstance(value, type) and tracer.entries.made_class(value):
-        return False
-    if type(value) is types.FunctionType and tracer.names.made_here(value):
-        return False
-    return is_constant(value) or isinstance(value, _CODE)
-
-
 def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
     or outdated cache gives eager's answer."""
@@ -224,7 +211,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
             "native_python", f"the cached function {_title(cached)} changes what is outside it"
         )
     values = [*args, *kwargs.values()]
-    odd = [value for value in values if not _is_key(tracer, value)]
+    odd = [value for value in values if not is_constant_code(tracer, value)]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
@@ -241,6 +228,9 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
+    if all(is_lasting(tracer, value) for value in odd):
+        _check_miss(tracer, cached, args, kwargs)
+        return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     tracer.break_graph(
         "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
@@ -305,29 +295,47 @@ def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
 
+#: Modules whose cached functions read nothing that a program changes: type expressions (torch's
+#: profiler looks up an `Optional["..."]` in an optimizer's first step), and which packages of which
+#: versions are installed (a mixture of experts asks in its first layer).
+_LOOK_UPS = frozenset(
+    {"typing", "transformers.utils.import_utils", "diffusers.utils.import_utils",
+     "accelerate.utils.imports", "peft.import_utils"}
+)  # fmt: skip
+
+
 def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
-    for real. Exempt are functions that read nothing of what has changed: typing's (torch's profiler
-    looks up an `Optional["..."]` in an optimizer's first step), and those whose code says so
-    (einops parses each pattern once)."""
-    if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
-        typing
-    ):
+    for real. Exempt are functions that read nothing of what has changed: those of `_LOOK_UPS`, and
+    those whose code says so (einops parses each pattern once)."""
+    module = getattr(cached.__wrapped__, "__globals__", {}).get("__name__")
+    if not tracer.effects.changes or module in _LOOK_UPS:
         return
     if _reads_no_change(tracer, cached.__wrapped__, [*args, *kwargs.values()]):
         return
-    key: Any = tuple(args)
-    if len(args) == 1 and type(args[0]) in (int, str):
-        key = args[0]
-    held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
-    hit = any(key in table for table in held)
-    if hit and not (kwargs or cached.cache_parameters()["typed"]):
+    if not cached.cache_parameters()["typed"] and _is_cached(cached, args, kwargs):
         return
     if tracer.native_calls.questions.get(_handle(cached, args, kwargs)) is None:
         tracer.break_graph(
             "native_python",
             f"the cached function {_title(cached)} runs after a change of state",
         )
+
+
+def _is_cached(cached: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Returns whether a cache, which is not typed, has the answer to a call."""
+    tables = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
+    if not kwargs:
+        alone = len(args) == 1 and type(args[0]) in (int, str)
+        key = args[0] if alone else tuple(args)
+        return any(key in table for table in tables)
+    named = tuple(part for pair in kwargs.items() for part in pair)
+    for table in tables:
+        for key in list(table):  # a mark, which is an object(), stands before the keywords
+            if type(key) is tuple and len(key) == len(args) + 1 + len(named):
+                if type(mark := key[len(args)]) is object and (*args, mark, *named) in table:
+                    return True
+    return False
 
 
 def _reads_no_change(tracer: Tracer, function: Any, values: list[Any]) -> bool:

@@ -16,10 +16,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.higher_order_calls import (
     TENSOR,
+    Anew,
     CheckpointCall,
     CondCall,
     FunctionCall,
@@ -46,6 +48,9 @@ from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.higher_order import Region
+from tracer_core.trace.lasting import CODE, maker
+from tracer_core.trace.operators import CONTAINERS
+from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 
 
@@ -72,7 +77,8 @@ def traced(
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
     flat, structure = pytree.tree_flatten(result)
     flat = [
-        tracer.recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat
+        tracer.subclasses.in_graph(leaf) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf in flat
     ]
     graph, outer = region.take([leaf for leaf in flat if isinstance(leaf, torch.Tensor)])
     return graph, outer, flat, structure
@@ -118,6 +124,10 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
     grad, made = torch.is_grad_enabled(), tracer.subclasses.made
+    recorder, outer = tracer.recorder, tracer.recorder.function_answers
+    if recorder.open_regions == 1:
+        recorder.function_answers = []
+    n_before = len(recorder.function_answers or ())
     set_grad_mode(False)
     try:
         setup = tracer.attributes.getattr(cls, "setup_context")
@@ -129,18 +139,37 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
             tracer.calls.call_value(setup, [context, rest, result], {})
     finally:
         set_grad_mode(grad)
+        answers, recorder.function_answers = recorder.function_answers or (), outer
     _unchanged(tracer, region)
     wrapped = tracer.subclasses.made > made or any(map(torch_private.is_subclass, rest))
     if wrapped and not grad and not any(result is one for one in rest):
+        region.keep()
         return result  # without gradients the function is its forward
     inside = region.drop()
     tracer.native_calls.native_reads(*rest, *kwargs.values())
     fixed = {i: value for i, value in enumerate(rest) if _is_fixed(tracer, value)}
+    fixed |= _made_anew(tracer, {i: value for i, value in enumerate(rest) if i not in fixed})
     others = tuple(value for i, value in enumerate(rest) if i not in fixed)
+    call = FunctionCall(cls, inside, fixed, tuple(answers[n_before:]))
     with _Fakes(tracer.recorder):
         if wrapped:
-            return tracer.subclasses.node(FunctionCall(cls, inside, fixed), others, kwargs)
-        return tracer.recorder.call(FunctionCall(cls, inside, fixed), others, kwargs)
+            return tracer.subclasses.node(call, others, kwargs)
+        return tracer.recorder.call(call, others, kwargs)
+
+
+def _made_anew(tracer: Tracer, arguments: dict[int, Any]) -> dict[int, Anew]:
+    """Returns those arguments that are functions, classes or new objects without tensors, alike in
+    every call."""
+    found = {}
+    for position, value in arguments.items():
+        kind = type(value)
+        plain = kind in SIMPLE_TYPES or isinstance(value, (torch.Tensor, *CONTAINERS))
+        known = tracer.provenance.is_fresh(value) or isinstance(value, CODE)
+        if known and not plain and kind not in SYMBOLS:
+            make = maker(tracer, value)
+            if make is not None:
+                found[position] = Anew(make)
+    return found
 
 
 def _is_fixed(tracer: Tracer, value: Any) -> bool:
@@ -258,9 +287,12 @@ def _checkpoint(
         return tracer.calls.prepare(function, [*args], kwargs)  # no backward, so no recomputation
     region = region_of(tracer, "checkpoint()")
     graph, outer, flat, structure = traced(tracer, region, function, [*args], kwargs)
-    given = {id(tracer.recorder.as_fake(a)) for a in args if isinstance(a, torch.Tensor)}
+    given = {id(tracer.subclasses.in_graph(a)) for a in args if isinstance(a, torch.Tensor)}
     explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
-    results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
+    target = CheckpointCall(graph, explicit, options)
+    wrapped = any(map(torch_private.is_wrapper, outer))
+    record = tracer.subclasses.node if wrapped else tracer.recorder.call
+    results = record(target, tuple(outer), {})
     return _rebuilt(flat, structure, results)
 
 
@@ -469,6 +501,26 @@ for _recompile in names("fx.GraphModule.recompile"):
 
 
 # -- control flow --
+
+
+_PROMOTED = names("ops.aten.mm.default ops.aten.mul.Tensor ops.aten.div.Tensor")
+
+
+def _out_dtype(tracer: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
+    """Interprets the polyfill of out_dtype; breaks the graph for arguments that torch may refuse."""
+    op, output_dtype, *tensors = (*args, None, None)[: max(len(args), 2)]
+    if (
+        kwargs
+        or not any(op is one for one in _PROMOTED)
+        or not isinstance(output_dtype, torch.dtype)
+        or not all(isinstance(one, torch.Tensor) and one.ndim for one in tensors)
+        or any(one.requires_grad for one in tensors)
+    ):
+        tracer.break_graph("higher_order", "out_dtype() of arguments that torch may refuse")
+    return tracer.calls.prepare(polyfills.out_dtype, [*args], {})
+
+
+CALLED_TYPES |= dict.fromkeys(map(type, names("_higher_order_ops.out_dtype")), _out_dtype)
 
 
 @special(*names("cond"), whole=True)

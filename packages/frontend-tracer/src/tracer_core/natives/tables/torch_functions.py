@@ -32,7 +32,8 @@ from tracer_core.natives.queries import query
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import TensorBase
-from tracer_core.trace.assertions import expected_equal
+from tracer_core.trace import gradients
+from tracer_core.trace.assertions import answered, expected_equal, foreseen_equal
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -201,10 +202,12 @@ def equal(tracer: Tracer, input: Any, other: Any) -> Any:
         left, right = tracer.recorder.as_fake(input), tracer.recorder.as_fake(other)
         if left.dtype == right.dtype and left.device == right.device:
             if left.shape != right.shape:
-                return False
+                return answered(tracer, False)
             answer = expected_equal(tracer, input, other)
+            if answer is None:
+                answer = foreseen_equal(tracer, input, other)
             if answer is not None:
-                return answer
+                return answered(tracer, answer)
     return tracer.native_calls.call_torch(torch.equal, [input, other], {})
 
 
@@ -227,10 +230,14 @@ def requires_grad_(tracer: Tracer, tensor: Any, requires_grad: Any = True) -> An
     """Does nothing if the tensor requires gradients already; an intermediate may become a leaf."""
     if requires_grad is True and tensor.requires_grad:
         return tensor
-    if requires_grad is False and not tracer.recorder.as_fake(tensor).requires_grad:
+    known = tracer.recorder.fakes.known(tensor)
+    if requires_grad is False and not (tensor if known is None else known).requires_grad:
         return tensor
     if requires_grad is True and tracer.attribute_writes.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
+        return tensor
+    if gradients.may_set_flag(tracer, tensor, requires_grad):
+        gradients.set_flag(tracer, tensor, requires_grad)
         return tensor
     return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, [tensor, requires_grad], {})
 
@@ -404,7 +411,11 @@ def get_attribute(tracer: Tracer, descriptor: Any, obj: Any, *owner: Any) -> Any
 
 @special(*names("inference_mode.__enter__"))
 def enter_inference_mode(tracer: Tracer, context: Any) -> None:
-    handle = InferenceHandle(tracer.recorder, tracer.attributes.getattr(context, "mode"))
+    mode = tracer.attributes.getattr(context, "mode")
+    if tracer.recorder.flags_changed and not mode:
+        reason = "inference mode is left after requires_grad of an input has changed"
+        tracer.break_graph("tensor_metadata_mutation", reason)
+    handle = InferenceHandle(tracer.recorder, mode)
     tracer.attribute_writes.setattr(context, "_inference_mode_context", handle)
 
 

@@ -36,6 +36,8 @@ POINTER_TYPES = {
     torch.float64: "*fp64",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.float8_e5m2: "*fp8e5",
     torch.int64: "*i64",
     torch.int32: "*i32",
     torch.int16: "*i16",

@@ -152,10 +152,7 @@ class _Keys(_Backward):
         line = self.line
         with self.out.indented():
             line("pid = tl.program_id(0)")
-            line(f"blocks = tl.cdiv({self.size(self.columns)}, COLUMNS)")
-            line("start = (pid % blocks) * COLUMNS")
-            line(f"shared = (pid // blocks) % {self.size(self.key_heads)}")
-            line(f"key_b = pid // (blocks * {self.size(self.key_heads)})")
+            self.place("shared", "key_b", self.key_heads, (self.columns, "COLUMNS"))
             self.ranges()
             line("columns = start + in_columns")
             if self.column_ok:

@@ -37,6 +37,8 @@ class ScoresWriter:
     label = "flex_attention"
     #: The position along which a program walks: "kv" or "q".
     walked = "kv"
+    #: Programs that share the walk of a block, a power of two.
+    splits = 1
 
     def __init__(self, call: Call, sizes: SizeVars, tiles: Tiles) -> None:
         self.call, self.sizes, self.tiles, self.flex = call, sizes, tiles, call.flex
@@ -55,6 +57,7 @@ class ScoresWriter:
         self.functions = TritonFunctionWriter(
             self.out, sizes, operands, call.numbers, self.pointer, self.size, limits,
             frozenset({"score", "grad", self.walked}),
+            approximate=call.dtypes["query"] is not torch.float32,
         )  # fmt: skip
         turned = self.walked == "q"
         self.row, self.column = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
@@ -99,16 +102,34 @@ class ScoresWriter:
         head of the keys)."""
         line = self.line
         line("pid = tl.program_id(0)")
-        line(f"blocks = tl.cdiv({self.size(self.rows)}, ROWS)")
-        line("start = (pid % blocks) * ROWS")
-        line(f"h = (pid // blocks) % {self.size(self.heads)}")
-        line(f"b = pid // (blocks * {self.size(self.heads)})")
+        if self.splits > 1:
+            line(f"split = pid % {self.splits}")
+            line(f"pid = pid // {self.splits}")
+        self.place("h", "b", self.heads, (self.rows, "ROWS"), last_first=True)
         shared = self.heads // self.key_heads
         line(f"shared = h // {shared}" if shared > 1 else "shared = h")
         self.ranges()
         line("rows = start + in_rows")
         if self.row_ok:
             line(f"row_ok = rows < {self.size(self.rows)}")
+
+    def place(
+        self, head: str, batch: str, heads: Expr, along: tuple[Expr, str], last_first: bool = False
+    ) -> None:
+        """Writes which head of which batch the program `pid` computes, and where its tile begins.
+        along: positions and the length of a tile. last_first: the last tile has the longest walk in
+        a causal mask. With listed blocks, whose walks differ, the longest of all heads come first; else
+        the tiles of one head, which share its keys in the cache, run together."""
+        line, count, (positions, length) = self.line, self.size(heads), along
+        line(f"blocks = tl.cdiv({self.size(positions)}, {length})")
+        line(f"{batch} = pid // (blocks * {count})")
+        if not self.flex.pairs:
+            line(f"start = (pid % blocks) * {length}")
+            line(f"{head} = (pid // blocks) % {count}")
+            return
+        line(f"{head} = pid % {count}")
+        line(f"tile = (pid // {count}) % blocks")
+        line(f"start = {'(blocks - 1 - tile)' if last_first else 'tile'} * {length}")
 
     def start(self, name: str, texts: Sequence[str]) -> str:
         """Returns a pointer to an element of a tensor, by the texts of the first indices; an index of
@@ -178,7 +199,10 @@ class ScoresWriter:
         masked = self.flex.mask is not None
         if not self.flex.pairs:
             step, size = ("ROWS", self.rows) if self.walked == "q" else ("COLUMNS", self.columns)
-            with self.out.block_python(f"for first in range(0, {self.size(size)}, {step}):"):
+            first, step = (
+                (f"split * {step}", f"{self.splits} * {step}") if self.splits > 1 else ("0", step)
+            )
+            with self.out.block_python(f"for first in range({first}, {self.size(size)}, {step}):"):
                 tile(masked)
             return
         for pair in (self.walked, f"full_{self.walked}"):
@@ -203,7 +227,8 @@ class ScoresWriter:
         elif block == _FLEX.WHOLE:
             self.line(f"each = tl.cdiv({self.size(size)}, {step})")
             each = "each"
-        with self.out.block_python(f"for step in range(0, count * {each}):"):
+        steps = f"split, count * {each}, {self.splits}" if self.splits > 1 else f"0, count * {each}"
+        with self.out.block_python(f"for step in range({steps}):"):
             self.line(f"block = tl.load(listed + (step // {each}) * {stride})")
             self.line(f"first = (block * {block} + (step % {each}) * {step}).to(tl.int32)")
             tile(masked)

@@ -23,7 +23,7 @@ from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.nodes import Program, Store
-from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.ops import COMPUTE_DTYPE, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
@@ -112,7 +112,7 @@ class TritonKernelWriter(Addressing):
         buffer = value.buffer
         address = self.address(buffer, value.attr[1], names)
         dtype = self.program.buffers[buffer].dtype
-        widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
+        widen = ".to(tl.float32)" if dtype in COMPUTE_DTYPE else ""
         axes = self.axes(value.variables)
         empty = self.program.buffers[buffer].layout.numel == 0
         if empty and all(axis.numel != 0 for axis in self.tile.outer):

@@ -17,7 +17,7 @@ from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_bu
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.triton.associative_scan import associative_kernel
-from inductor_backend.codegen.triton.flex_attention import forward_kernel
+from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import (
@@ -115,21 +115,26 @@ class TritonWrapper(Wrapper):
         """Writes the launches of this call's kernels: allocations, then the run."""
         call = call_of(self.program, node)
         if node.target is flex_attention().FORWARD:
-            kernels = [forward_kernel(call, self.variables)]
+            kernels, besides = forward_kernels(call, self.variables)
         else:
-            kernels = backward_kernels(call, self.variables)
+            kernels, besides = backward_kernels(call, self.variables), {}
         for name in node.writes:
             self._allocate(name)
         for name, one in call.tensors.items():
             if is_gradient_of_buffer(name):
                 self.body.line(f"{one.buffer}.zero_()")
-        self._launch(
-            "run_flex",
-            [
-                (one, [self.tensor(call.tensors[name], True) for name in one.pointers])
-                for one in kernels
-            ],
-        )
+        for name, layout in besides.items():
+            self.body.line(
+                f"{name} = empty({tuple_text(layout.sizes)}, {tuple_text(layout.strides)},"
+                " dtype=torch.float32, device=device)"
+            )
+
+        def text(name: str) -> str:
+            return name if name in besides else self.tensor(call.tensors[name], True)
+
+        self._launch("run_flex", [(one, [text(name) for name in one.pointers]) for one in kernels])
+        if besides:
+            self.body.line(f"del {', '.join(besides)}")
 
     def _associative_scan(self, node: ExternNode) -> None:
         """Writes a launch of a kernel for this call."""

@@ -1,0 +1,73 @@
+"""What the entries of another process depend on beside the program: versions, own sources,
+processor, settings of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.version import __version__
+from tracer_core.storage.processor import processor
+
+#: Files of a package whose contents decide what it generates.
+_SOURCES = (".py", ".c", ".h", ".cpp", ".cu")
+
+
+def environment(backend: Backend) -> dict[str, str]:
+    """Returns what must be equal where an entry is used, by a name for messages."""
+    reference = backend.compile
+    package = reference.partition(".")[0] if isinstance(reference, str) else ""
+    return {
+        "Python": f"{platform.python_version()} {sys.implementation.cache_tag}",
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "installed packages": _installed(tuple(sys.path)),
+        "tracer-core": f"{__version__} {_sources('tracer_core')}",
+        "backend": f"{backend.name} {_sources(package)} {_sources('cudagraphs_backend')}",
+        "processor": f"{platform.machine()} {processor()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+@functools.cache
+def _installed(path: tuple[str, ...]) -> str:
+    """Returns a digest of the names and versions of the distributions on the path."""
+    found = set()
+    for folder in path:
+        try:
+            found.update(os.listdir(folder or "."))
+        except OSError:  # a zip file, or no folder at all
+            found.add(folder)
+    kept = sorted(name for name in found if name.endswith((".dist-info", ".egg-info", ".zip")))
+    return hashlib.sha256("\n".join(kept).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@functools.cache
+def _sources(package: str) -> str:
+    """Returns a digest of the contents of a package's files: a checkout changes without its
+    version."""
+    spec = importlib.util.find_spec(package) if package else None
+    if spec is None or spec.submodule_search_locations is None:
+        return ""
+    digest = hashlib.sha256()
+    for folder in spec.submodule_search_locations:
+        for path in _files(folder):
+            digest.update(os.path.relpath(path, folder).encode("utf-8", "surrogateescape"))
+            digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: str) -> Iterator[str]:
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith(_SOURCES):
+                yield os.path.join(where, name)

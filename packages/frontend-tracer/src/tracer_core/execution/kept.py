@@ -1,0 +1,357 @@
+"""What was learned about a compiled function is kept for later processes, without being asked.
+
+The cache entries of a start (a function with one number of arguments, for one kind of object) and of
+the code regions behind its graph breaks form one document of the store ``kept``. Its key covers the
+function's code, what `compile` was asked for, the kind of object and the environment; each entry
+covers the rest itself (`stored_entry`). The first call that finds no entry reads the document, once;
+what it holds is then looked up like entries of this process: guards decide. Documents are written
+off the calls: by a thread, once nothing was captured for some time, or when the process ends.
+
+A second document under the function's name alone tells what the key was last made of, so that a miss
+can say what has changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import threading
+import time
+import types
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from tracer_core.debug.gc_pause import collector_paused
+from tracer_core.debug.logs import logger, note
+from tracer_core.errors import BackendError
+from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.code_identity import code_hash
+from tracer_core.execution.environment import environment
+from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
+from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
+from tracer_core.guards.own_reference import OwnReference
+from tracer_core.options import CompileConfig, env
+from tracer_core.storage.cache_location import CacheLocationError, cache_folder
+from tracer_core.storage.store import Store
+
+FORMAT = 2
+#: Seconds without a capture after which what is new is written.
+QUIET = 2.0
+#: The most entries, and bytes, of one document.
+MOST_ENTRIES, MOST_BYTES = 64, 128 << 20
+
+_STORE = Store("kept")
+
+
+class Function(Protocol):
+    """What is kept of a `CompiledFunction`."""
+
+    function: Any
+    config: CompileConfig
+
+    def captured(self) -> Iterable[tuple[Any, Captured]]:
+        """Yields the entries captured in this process, with the keys of their code regions."""
+
+    def take(self, entry: LoadedEntry) -> None:
+        """Adds an entry of another process."""
+
+
+@dataclass(slots=True)
+class Document:
+    """The entries of one start. Mutable. parts: what its key is made of. name: its second key.
+    records: captured here since it was written. outdated: `_identity` of entries whose code has
+    changed."""
+
+    parts: dict[str, str]
+    name: str
+    records: list[Captured] = field(default_factory=list)
+    outdated: set[str] = field(default_factory=set)
+
+    @property
+    def key(self) -> str:
+        text = json.dumps([FORMAT, self.name, self.parts], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Kept:
+    """What is kept of one compiled function. Mutable. current: the start that is being called. found,
+    seconds: what the last look for entries of earlier processes has found, and how long it took."""
+
+    def __init__(self, function: Function) -> None:
+        self._function: weakref.ref[Function] = OwnReference(function)
+        self._documents: dict[str, Document] = {}
+        self._own = _parts_of(function)
+        self.current: Document | None = None
+        self.found, self.seconds = "", 0.0
+
+    def enter(self, key: tuple[Any, ...], state: Iterable[Any]) -> int:
+        """Notes which start is called, when a call finds no entry. key: its number of arguments and
+        keywords. Returns how many entries another process left for it; 0 from the second time on."""
+        self.current, function = None, self._function()
+        if self._own is None or function is None or not _may_keep():
+            return 0
+        kind = hashlib.sha256("\n".join(map(_kind_of, state)).encode()).hexdigest()[:16]
+        handle = f"{key!r} {kind}"
+        self.current = self._documents.get(handle)
+        if self.current is not None:
+            return 0
+        target = function.function
+        name = f"{target.__module__}:{target.__qualname__} {key!r}"
+        parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
+        self.current = self._documents[handle] = Document(parts, name)
+        if self.current.key in _WRITER.written:  # forgotten by this process, which captures it anew
+            return 0
+        begun = time.perf_counter()
+        with collector_paused():
+            n_loaded, self.found = _load(self.current, function)
+        self.seconds = time.perf_counter() - begun
+        note("cache", "%s: %s", name, self.found)
+        return n_loaded
+
+    def add(self, record: Captured, document: Document | None = None) -> None:
+        """Notes an entry that was captured for the current start, or for another one's document."""
+        document = document or self.current
+        if document is not None:
+            document.records.append(record)
+            _WRITER.note(self)
+
+    def forget(self) -> None:
+        """Drops what was not written yet."""
+        self._documents, self.current, self.found = {}, None, ""
+
+    def write(self) -> None:
+        """Writes the documents with entries that were captured here."""
+        function = self._function()
+        for document in list(self._documents.values()) if function is not None else ():
+            assert function is not None
+            if document.records:
+                _write(document, function)
+
+
+def _parts_of(function: Function) -> dict[str, str] | None:
+    """Returns what a key covers of a function and its settings; None where nothing is kept: its
+    entries cannot be serialized, or depend on what has no text."""
+    config, target = function.config, function.function
+    backend, options = config.backend, repr(config.options)
+    if backend.serialize is None or not isinstance(backend.compile, str):
+        return None
+    if " at 0x" in options:
+        return None
+    if type(target) is not types.FunctionType:
+        return None
+    return {
+        "code": code_hash(target.__code__),
+        "mode": config.mode,
+        "options": options,
+        "fullgraph": str(config.fullgraph),
+        "dynamic": str(config.dynamic),
+        "recompile limit": str(config.recompile_limit),
+    }
+
+
+def _may_keep() -> bool:
+    """Returns whether entries may be looked up and written now: ranks of a process group would
+    choose for themselves, and where every stage is checked or dumped every stage has to run."""
+    world = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return env().keep and env().debug is None and not world
+
+
+def _kind_of(value: Any) -> str:
+    """Describes the kind of an argument: of a module, its parts and the sizes of its parameters."""
+    cls = type(value)
+    named = f"{cls.__module__}.{cls.__qualname__}"
+    if not isinstance(value, torch.nn.Module):
+        return named
+    entries = vars(value)
+    lines = [f"{named} {entries.get('training')}"]
+    for table in ("_parameters", "_buffers"):
+        for name, tensor in (entries.get(table) or {}).items():
+            facts = None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device)
+            lines.append(f"{name} {facts}")
+    for name, inner in (entries.get("_modules") or {}).items():
+        lines.append(f"{name}: {_kind_of(inner)}")
+    return "\n".join(lines)
+
+
+# -- reading
+
+
+def _load(document: Document, function: Function) -> tuple[int, str]:
+    """Gives a function the entries that fit this process; returns their number, and in words what
+    was found."""
+    try:
+        cache_folder(_STORE.kind)  # a temporary folder in its place would hold nothing
+        data = _STORE.read(document.key)
+    except CacheLocationError as error:
+        return 0, f"nothing is kept: {error.reason}"
+    if data is None:
+        return 0, f"miss: {_why_missing(document)}"
+    finder, refused, n_loaded = Finder("kept", function.function), [], 0
+    for entry in json.loads(data):
+        try:
+            function.take(entry_from_json(entry, function.config, finder))
+            n_loaded += 1
+        except (StoredError, BackendError) as error:
+            refused.append(str(error))
+            if isinstance(error, StoredError) and not isinstance(error, OtherSettings):
+                document.outdated.add(_identity(entry))
+        except Exception as error:
+            document.outdated.add(_identity(entry))
+            refused.append(_internal(error, f"{document.name}: {entry['name']} is not used"))
+    said = f"hit: {n_loaded} entries of an earlier process"
+    reasons = "; ".join(dict.fromkeys(refused))
+    if not n_loaded:
+        return 0, f"miss: {reasons}"
+    return n_loaded, said + (f"; {len(refused)} do not fit: {reasons}" if refused else "")
+
+
+def _internal(error: Exception, what: str) -> str:
+    """Logs an error of our own, which costs no more than what was kept; raises it under
+    TRACER_STRICT."""
+    if env().strict:
+        raise error
+    logger().warning("internal error: %s: %r", what, error, exc_info=error)
+    return f"internal error: {error!r}"
+
+
+def _why_missing(document: Document) -> str:
+    """Says what has changed since something was kept of a function with this name."""
+    data = _STORE.read(_key_of_name(document))
+    if data is None:
+        return "nothing was kept of this function"
+    last: Mapping[str, str] = json.loads(data)
+    changed = [
+        f"{part} was {last.get(part)} and is {value}"
+        for part, value in document.parts.items()
+        if last.get(part) != value
+    ]
+    return "; ".join(changed) or "what was kept is gone"
+
+
+def _key_of_name(document: Document) -> str:
+    return f"n{hashlib.sha256(document.name.encode('utf-8', 'backslashreplace')).hexdigest()}"
+
+
+# -- writing
+
+
+def _write(document: Document, function: Function) -> None:
+    """Writes a document with the entries of this process first; a failure is logged, and the next
+    process captures again."""
+    from tracer_core.execution.entry_writer import entry_to_json  # heavy: what captures imports
+    from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
+
+    wanted = {id(record) for record in document.records}
+    document.records.clear()
+    made = []
+    for key, record in function.captured():
+        if id(record) not in wanted:
+            continue
+        try:
+            made.append(entry_to_json(key, record, function.function, function.config))
+        except NotPortable as error:
+            note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+        except Exception as error:
+            _internal(error, f"{document.name}: {record.name} is not kept")
+    if not made:
+        return
+    key, dropped = document.key, document.outdated | set(map(_identity, made))
+    _WRITER.written.add(key)
+    try:
+        cache_folder(_STORE.kind)
+        present = _STORE.read(key)  # other processes may have written meanwhile
+        made += [one for one in json.loads(present or "[]") if _identity(one) not in dropped]
+        data = json.dumps(made[:MOST_ENTRIES]).encode()
+        if len(data) > MOST_BYTES:
+            note("cache", "%s: not kept: %d bytes", document.name, len(data))
+            return
+        _STORE.write(key, data)
+        _STORE.write(_key_of_name(document), json.dumps(document.parts).encode())
+    except CacheLocationError as error:
+        note("cache", "%s: not kept: %s", document.name, error)
+
+
+def _identity(entry: dict[str, Any]) -> str:
+    """Returns a digest of all of an entry that another one may not share."""
+    parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+class _Writer:
+    """Writes what is new off the calls. Mutable."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed: weakref.WeakSet[Kept] = weakref.WeakSet()
+        self._noted = 0.0
+        self._thread: threading.Thread | None = None
+        self._ends = threading.Event()
+        #: Keys of documents that this process has written.
+        self.written: set[str] = set()
+
+    def note(self, kept: Kept) -> None:
+        with self._lock:
+            self._changed.add(kept)
+            self._noted = time.monotonic()
+            if self._thread is None and not self._ends.is_set():
+                self._thread = threading.Thread(
+                    target=self._run, name="tracer_core kept", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                left = self._noted + QUIET - time.monotonic()
+                if left <= 0:
+                    self._thread = None
+                    changed = self._taken()
+                    break
+            if self._ends.wait(left):
+                return
+        for kept in changed:
+            kept.write()
+
+    def _taken(self) -> list[Kept]:
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    def finish(self) -> None:
+        """Writes what is left; nothing is written by itself from then on."""
+        self._ends.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what is new at once."""
+        with self._lock:
+            changed = self._taken()
+        for kept in changed:
+            kept.write()
+
+
+_WRITER = _Writer()
+
+
+def flush() -> None:
+    """Writes what was captured so far at once."""
+    _WRITER.flush()
+
+
+def _after_fork() -> None:
+    """What the parent has captured is the parent's to write."""
+    global _WRITER
+    _WRITER = _Writer()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(lambda: _WRITER.finish())

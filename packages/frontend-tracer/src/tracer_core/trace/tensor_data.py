@@ -1,0 +1,69 @@
+"""Traces ``tensor.data = value``: the tensor is another view of the value's memory from then on.
+
+In the trace the fake of the value, detached, takes the place of the tensor's fake; the graph returns
+the value, and each call sets ``data`` after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.natives.tracing import Tracing
+
+
+def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
+    """Sets ``data`` of a tensor from before the trace; returns whether that can be traced."""
+    plain, given = tracer.subclasses.plain(tensor), tracer.subclasses.plain(value)
+    if not (_is_plain(tracer, plain) and _is_plain(tracer, given)):
+        return False
+    old, new = tracer.recorder.as_fake(plain), tracer.recorder.as_fake(given)
+    if _is_alias(tracer, old, new):
+        return True  # nothing changes
+    if torch_private.is_fake(plain) or tensor._is_view() or not _may_set(tracer, old, new):
+        return False
+    detached = tracer.native_calls.native(torch.Tensor.detach, given)
+    content = tracer.native_calls.native(torch.Tensor.detach, given)
+    if content is given or not torch_private.is_fake(content):
+        return False
+    tracer.side_effects.mutations += 1
+    tracer.effects.set_content(tensor, detached)
+    if plain.requires_grad:
+        tracer.recorder.flags_changed.setdefault(plain, tracer.outer_step)
+        content.requires_grad_()
+    tracer.fakes.replace(plain, content)
+    return True
+
+
+def _is_plain(tracer: Tracing, value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or torch_private.is_subclass(value):
+        return False
+    return value.layout is torch.strided and not value.is_inference()
+
+
+def _may_set(tracer: Tracing, old: Any, new: Any) -> bool:
+    """Returns whether no gradient can reach the tensor in the graph, and torch takes the value."""
+    leaf = old.is_leaf and not (old.requires_grad and torch.is_grad_enabled())
+    concrete = not torch_private.has_symbols((old, new))
+    outside = not (torch_private.transforms_active() or tracer.recorder.open_regions)
+    return leaf and concrete and outside and old.device == new.device
+
+
+def _is_alias(tracer: Tracing, old: Any, new: Any) -> bool:
+    """Returns whether a value was made of the tensor itself by views, and looks alike."""
+    if old is new:
+        return True
+    if (
+        torch_private.storage_id(old) != torch_private.storage_id(new)
+        or old.dtype is not new.dtype
+        or tuple(old.shape) != tuple(new.shape)
+        or old.stride() != new.stride()
+        or old.storage_offset() != new.storage_offset()
+    ):
+        return False
+    mine, node = tracer.recorder.node_of(old), tracer.recorder.node_of(new)
+    while node is not None and node is not mine and node.op != "placeholder":
+        node = next(iter(node.all_input_nodes), None)
+    return node is mine

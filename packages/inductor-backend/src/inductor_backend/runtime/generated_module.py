@@ -1,0 +1,51 @@
+"""Executes the text of a generated module, and makes its runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
+    device: its CUDA device, None: the CPU. natives: hand-written native functions that the module
+    calls."""
+
+    text: str
+    sources: tuple[str, ...]
+    library: Any
+    kernels: int
+    different_kernels: int
+    externs: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+    seconds: dict[str, float]
+    constants: dict[str, torch.Tensor]
+    device: str | None = None
+    natives: tuple[str, ...] = ()
+
+
+def load_module(
+    text: str, library: Any, constants: dict[str, torch.Tensor], name: str
+) -> dict[str, Any]:
+    """Executes a module's text and returns its namespace."""
+    namespace: dict[str, Any] = {
+        "__name__": f"inductor_{name}",
+        "LIBRARY": library,
+        "CONSTANTS": constants,
+    }
+    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
+    return namespace
+
+
+def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
+    """Returns the runner of an executed module."""
+    mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
+    return ModuleRunner(
+        namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),
+        artifact=artifact, launches=artifact.kernels + len(artifact.externs), scalars=scalars,
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Tensors of dtypes that no loop computes with: views of complex numbers and of 8-bit floats are part
+of the graph, and Triton kernels read 8-bit floats.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import tracer_core
+from inductor_backend.ir.target import interpreted
+
+Z = torch.randn(4, 6, dtype=torch.complex64)
+F8 = torch.randn(8, 16).to(torch.float8_e4m3fn)
+E5 = torch.randn(8, 16).to(torch.float8_e5m2)
+X, SCALE = torch.randn(3, 16), torch.rand(8, 1)
+
+#: name -> (function, arguments).
+PROGRAMS = {
+    "complex, turned": (lambda z: (z * 2).t(), Z),
+    "complex, turned and copied": (lambda z: (z * 2).t().contiguous(), Z),
+    "complex, parts": (lambda z: ((z * 2)[1:, ::2] + 1, (z * 2)[0].unsqueeze(1)), Z),
+    "complex, expanded": (lambda z: (z * 2)[:, :1].expand(4, 5).clone(), Z),
+    "complex argument, turned": (lambda z: z.t() * z.permute(1, 0), Z),
+    "weights, turned and converted": (lambda w: w.t().to(torch.float32), F8),
+    "weights, turned and copied": (lambda w: w.t().contiguous(), F8),
+    "weights with scales": (lambda x, w, s: x @ (w.to(torch.float32) * s).t(), X, F8, SCALE),
+    "weights in 16 bits": (
+        lambda x, w, s: x.bfloat16() @ (w.t().to(torch.bfloat16) * s.t().bfloat16()), X, F8, SCALE,
+    ),
+    "of five exponent bits": (lambda w: w[2:5].to(torch.float16) + 1, E5),
+    "results": (lambda x: (x * 300).to(torch.float8_e4m3fn).t(), X),
+    "there and back": (lambda x: (x * 3).to(torch.float8_e5m2).float()[:, 3] * 2, X),
+}  # fmt: skip
+#: Programs whose conversions are part of Triton kernels -> the operators that are not.
+READ_BY_KERNELS = {
+    "weights, turned and converted": 0, "weights with scales": 1, "of five exponent bits": 0,
+}  # fmt: skip
+
+
+def _tensors(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _bits(one):
+    return one.view(torch.uint8) if one.dtype.itemsize == 1 else one
+
+
+def _compare(name):
+    function, *given = PROGRAMS[name]
+    compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
+    for _ in range(3):
+        results = (_tensors(one(*(g.clone() for g in given))) for one in (compiled, function))
+        for found, wanted in zip(*results, strict=True):
+            assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
+            torch.testing.assert_close(_bits(found), _bits(wanted), rtol=1e-6, atol=1e-6)
+    return tracer_core.last_compile(compiled)
+
+
+def _only_arithmetic_is_left_to_eager(records):
+    """Products of complex numbers run eagerly, their views do not."""
+    for record in records:
+        if record.name == "fallback":
+            assert {"aten.mul.Tensor", "aten.add.Tensor"} >= set(
+                re.findall(r"aten\.\w+\.\w+", record.text)
+            ), record.text
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_in_cpp(name):
+    _only_arithmetic_is_left_to_eager(_compare(name))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_in_triton(name):
+    pytest.importorskip("triton")
+    from inductor_backend.runtime.cuda.interpreter import interpreting
+
+    if not interpreting():
+        pytest.skip("Triton compiles for a GPU in this process")
+    with interpreted():
+        records = _compare(name)
+    _only_arithmetic_is_left_to_eager(records)
+    if name in READ_BY_KERNELS:
+        (text,) = (one.text for one in records if one.name == "inductor_module")
+        assert f"{READ_BY_KERNELS[name]} operator call" in text, text
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("rows", [1, 3, 5, 20])
+def test_integer_products_of_few_rows(rows, dynamic):
+    """cuBLAS takes 17 rows and more."""
+    pytest.importorskip("triton")
+    from inductor_backend.runtime.cuda.interpreter import interpreting
+
+    if not interpreting():
+        pytest.skip("Triton compiles for a GPU in this process")
+
+    def function(a, b, scale):
+        return torch._int_mm(a, b.t()) * scale
+
+    weights = torch.randint(-128, 128, (32, 64), dtype=torch.int8)
+    with interpreted():
+        compiled = tracer_core.compile(
+            function, backend="inductor", fullgraph=True, dynamic=dynamic
+        )
+        for _ in range(2):
+            a = torch.randint(-128, 128, (rows, 64), dtype=torch.int8)
+            scale = torch.rand(rows, 1)
+            assert torch.equal(compiled(a, weights, scale), function(a, weights, scale))
+    (text,) = (r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_module")
+    assert ("0 operator calls" in text) == (rows == 1 or (rows == 3 and dynamic is None)), text
