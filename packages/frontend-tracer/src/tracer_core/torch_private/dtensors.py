@@ -70,9 +70,9 @@ def _text_of(spec: Any) -> str:
     return f"{_shape_of(spec.mesh)} {spec.placements!r} {sizes} {order!r}"
 
 
+@functools.lru_cache(maxsize=256)
 def _shape_of(mesh: Any) -> str:
-    processes, here = mesh.mesh.tolist(), mesh.get_coordinate()
-    return f"{mesh.device_type}{processes}{mesh.mesh_dim_names or ''} at {here}"
+    return f"{mesh.device_type}{mesh.mesh.tolist()}{mesh.mesh_dim_names or ''}"
 
 
 def holds_state(spec: Any) -> bool:
@@ -147,26 +147,28 @@ def sets_up_rng(value: Any) -> bool:
     return str(value._spec.mesh.device_type) != "cpu"
 
 
-def group_names_of(mesh: Any) -> tuple[str, ...]:
-    """Returns the names of the process groups of a mesh, one a dimension; none where this process
-    is no part of it."""
-    if mesh.get_coordinate() is None:
+def _place_in(mesh: Any) -> tuple[Any, ...]:
+    """Returns where this process is in a mesh, and the names of the mesh's process groups, one a
+    dimension; nothing where it is no part of the mesh."""
+    here = mesh.get_coordinate()
+    if here is None:
         return ()
     known = getattr(mesh, "_dim_group_names", None)
-    if known is not None:
-        return tuple(known)
-    return tuple(str(mesh.get_group(dim).group_name) for dim in range(mesh.ndim))
+    if known is None:
+        known = [str(mesh.get_group(dim).group_name) for dim in range(mesh.ndim)]
+    return (*here, *known)
 
 
-def described_mesh(mesh: Any) -> tuple[str, tuple[str, ...]]:
-    """Describes a mesh for a guard: its processes, and the groups that its collectives use."""
-    return _shape_of(mesh), group_names_of(mesh)
+def described_mesh(mesh: Any) -> tuple[str, tuple[Any, ...]]:
+    """Describes a mesh for a guard: its processes, this one's place among them, and the groups that
+    its collectives use."""
+    return _shape_of(mesh), _place_in(mesh)
 
 
-def described_spec(value: Any) -> tuple[str, tuple[str, ...]]:
+def described_spec(value: Any) -> tuple[str, tuple[Any, ...]]:
     """Describes the spec of a DTensor for a guard."""
     spec = value._spec
-    return _text_of(spec), group_names_of(spec.mesh)
+    return _text_of(spec), _place_in(spec.mesh)
 
 
 def is_mesh(value: Any) -> bool:
