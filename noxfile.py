@@ -75,7 +75,11 @@ ENGINES_OF = {"onnxrt-backend": ONNX, "tvm-backend": TVM}
 TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
 
 #: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
-TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expecttest==0.3.0")
+#: redis: the client of a fleet's store, whose tests start a server where the machine has one.
+TEST = (
+    "pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expecttest==0.3.0",
+    "redis==8.1.0",
+)  # fmt: skip
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
 TEST_ALONE = ("accelerate==1.15.0",)
