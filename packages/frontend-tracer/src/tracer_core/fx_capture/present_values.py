@@ -96,10 +96,11 @@ class PresentValues:
             if not _may_run(node):
                 raise _Unknown
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+            target: Any = node.target
             if node.op == "call_method":
-                result = getattr(args[0], node.target)(*args[1:], **kwargs)
+                result = getattr(args[0], target)(*args[1:], **kwargs)
             else:
-                result = node.target(*args, **kwargs)
+                result = target(*args, **kwargs)
             self._values[node] = result
             self._bytes += self._new_bytes(result)
             if self._bytes > _MOST_BYTES:
