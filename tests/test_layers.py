@@ -18,9 +18,9 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
         ("contract", "errors", "torch_private"),
-        ("compiled_module", "hookspecs", "options"),
+        ("compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
-        ("registry", "storage"),
+        ("background", "registry", "storage"),
         ("engine_support",),
         ("guards",),
         ("aot",),
@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("bridges", "trace"),
         ("natives.tables", "reconstruct"),
         ("execution",),
-        ("explanation",),
+        ("explanation", "preparation"),
         ("api", "cache"),
         ("diagnosis",),
         ("__init__",),

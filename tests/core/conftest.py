@@ -31,7 +31,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingRuntime]:
 
     class CompiledFunction:
         def __init__(self, fn: Callable[..., Any], config: CompileConfig) -> None:
-            self.fn, self.config, self.verdicts = fn, config, []
+            self.fn, self.config, self.verdicts, self.compilations = fn, config, [], []
             self.kept = types.SimpleNamespace(found="", seconds=0.0)
             record.compiled.append(self)
 

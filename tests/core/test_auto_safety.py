@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.autoselect import selection, timing, worker
+from tracer_core.autoselect import selection, timing
 from tracer_core.autoselect.turns import Turns
+from tracer_core.background import worker
 
 heard: list[str] = []
 
@@ -221,7 +222,7 @@ def test_threads_take_turns_more_often_while_candidates_compile():
     decided(fast)
     assert seen == [pytest.approx(worker.INTERVAL)] and before > worker.INTERVAL
     for thread in threading.enumerate():
-        if thread.name == "tracer-auto":
+        if thread.name == "tracer-background":
             thread.join(60)
     assert sys.getswitchinterval() == before
 

@@ -58,6 +58,18 @@ def test_operators_that_wait_are_left_out(world, caplog):
     assert "multinomial" in caplog.text and "on the host" in caplog.text
 
 
+@pytest.mark.parametrize(("limits", "parts"), [((0, 3), 1), ((), 2)], ids=["given", "of data"])
+def test_a_histogram_waits_for_the_range_of_its_input(world, limits, parts):
+    def program(x):
+        return torch.histc((x * 2).floor(), 4, *limits).cumsum(0) * 2
+
+    compiled = world.compile(program)
+    for _ in range(4):
+        x = world.randn(32)
+        same(compiled(x), program(x))
+    assert world.replays == 3 * parts
+
+
 @torch.library.custom_op("graphtests::reads", mutates_args=())
 def reads(x: torch.Tensor) -> torch.Tensor:
     return x * float(x.sum().item())

@@ -73,6 +73,8 @@ def test_each_backend_is_an_extra_of_the_core():
         for name, needed in project("frontend-tracer")["optional-dependencies"].items()
     }
     everything = extras.pop("all")
+    clients = {extras.pop(name)[0].name for name in ("redis", "fsspec", "progress")}
+    assert clients == {"redis", "fsspec", "tqdm"}  # what the core can do without
     assert extras == {name.removesuffix("-backend"): [compatible(name)] for name in BACKENDS}
     assert everything == [compatible(name) for name in BACKENDS]
 

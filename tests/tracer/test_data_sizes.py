@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import tracer_core
 from tests.tracer.gradients import same_gradients
 from tests.tracer.twin import same
+from tracer_core.dispatch import compile_graph
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.testing.compare import Tolerance
 
@@ -326,3 +327,27 @@ def test_backends_that_do_not_say_that_they_take_them_get_a_break():
         == ["data_dependent_shape"] * len(counter.breaks)
         != []
     )
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_grad_mode_that_changes_nothing_is_no_reason_to_run_eagerly(backend, monkeypatch):
+    """As torchmetrics does: without gradients, whatever the mode, the graph is cut and lowered."""
+
+    @torch.no_grad()
+    def counted(x):
+        with torch.enable_grad():
+            return x[x > 0] * 2
+
+    found = []
+    monkeypatch.setattr(compile_graph, "report", found.append)
+
+    def program(x, weight):
+        return (counted(x) + 1).sum() * weight, torch.is_grad_enabled()
+
+    for weight, lowered in ((torch.ones(2), True), (torch.ones(2, requires_grad=True), False)):
+        fast = tracer_core.compile(program, backend=backend)
+        for _ in range(2):
+            x = torch.randn(9)
+            compare(program(x, weight), fast(x, weight), path="")
+        assert bool(found) != lowered
+        found.clear()

@@ -182,3 +182,14 @@ def test_random_numbers_in_a_forward_that_asks() -> None:
             torch.manual_seed(seed)
             results.append((function(torch.ones(3)), torch.get_rng_state()))
         torch.testing.assert_close(*results)
+
+
+def test_an_object_that_holds_one_twice_ends_the_graph() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        part: list[Any] = [1]
+        return Scaled.apply(x, y, Plan(2.0, [part, part])) + 1
+
+    fast = tracer_core.compile(program, backend="eager")
+    x, y = torch.rand(4), torch.rand(4)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x, y), program(x, y))

@@ -187,3 +187,26 @@ def test_bfloat16(cache):
         assert counts == [3 if cache == "dynamic" else 2] * 2
     finally:
         model_of.cache_clear()
+
+
+def test_a_mixture_of_experts_asks_for_versions_after_a_change_of_state():
+    """The first layer asks a cached function, whose answer is not there yet, which torch is
+    installed."""
+    import transformers
+    from transformers.utils import import_utils
+
+    model = transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=2, vocab_size=50, head_dim=8,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=4,
+            num_experts_per_tok=2,
+        )
+    ).eval()  # fmt: skip
+    for name in ("is_torch_less_or_equal", "is_torch_greater_or_equal"):
+        getattr(import_utils, name).cache_clear()
+    compiled = tracer_core.compile(model, backend="aten_eager", fullgraph=True)
+    for _ in range(2):
+        tokens = torch.randint(0, 50, (1, 4))
+        with torch.no_grad():
+            found, wanted = (one(tokens, use_cache=False).logits for one in (compiled, model))
+        torch.testing.assert_close(found, wanted)

@@ -148,14 +148,14 @@ def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
     for _ in range(2 * ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [False]
-    assert costs.eagers <= SAMPLES  # it is seen early
+    assert costs.eagers <= WARM + SAMPLES // 2  # it is seen early
     inner = function_behind(fast)
     assert inner._positional == {1: inner._starts[1,]}
 
 
 def test_a_clear_difference_is_seen_early(costs: Costs) -> None:
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
-    for _ in range(SETTLED + 4 * WARM + 2 * EARLY + 2):
+    for _ in range(SETTLED + WARM + 4 * EARLY):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
 
@@ -176,11 +176,12 @@ def test_calls_with_graph_breaks_may_be_long(costs: Costs) -> None:
 
 
 def test_samples_that_contradict_one_another_begin_another_comparison(costs: Costs) -> None:
-    """On a machine that is busy at first, eager mode has the better median, but not in most pairs."""
+    """At first eager mode has the better median and the better sum, but not in most pairs: two of
+    five compiled calls are faster."""
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     busy = random.Random(0)
     while not verdicts(fast):
-        costs.graph, costs.eager = ((a + busy.expovariate(1)) * 1e-6 for a in (1.2, 1.0))
+        costs.graph, costs.eager = busy.choice([2.0, 2.0, 2.0, 0.9, 0.9]) * 1e-6, 1e-6
         fast(torch.ones(4))
     assert costs.eagers >= MOST_SAMPLES  # more samples did not help
     (first,) = function_behind(fast).verdicts
@@ -198,9 +199,9 @@ def test_where_samples_contradict_one_another_more_of_them_decide(costs: Costs) 
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     busy = random.Random(0)
     while not verdicts(fast):
-        costs.graph, costs.eager = (busy.gauss(a, 0.1) * 1e-6 for a in (1.1, 1.0))
+        costs.graph, costs.eager = (busy.gauss(a, 0.15) * 1e-6 for a in (1.1, 1.0))
         fast(torch.ones(4))
-    assert SAMPLES + WARM < costs.eagers <= MOST_SAMPLES + 2 * WARM
+    assert SAMPLES + WARM < costs.eagers <= 2 * MOST_SAMPLES
     assert verdicts(fast) == [True]
 
 

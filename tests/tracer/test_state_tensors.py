@@ -107,6 +107,8 @@ METADATA = {
     "detach_": lambda x, y: (x.detach_(), x + 1),
     "requires_grad_": lambda x, y: (x.requires_grad_(), x * 2)[1],
     "set_": lambda x, y: (x.set_(y), x + 1)[1],
+}
+DATA = {
     "data": lambda x, y: (setattr(x, "data", y), x.data.add_(1), x * 2)[2],
     "swap": lambda x, y: (lambda a, b: (setattr(x, "data", b), setattr(y, "data", a), x + 1))(
         x.data, y.data
@@ -117,6 +119,11 @@ METADATA = {
 @pytest.mark.parametrize("name", METADATA)
 def test_metadata_of_an_argument(name):
     same(METADATA[name], (X, Y), (Y, X), kinds=("tensor_metadata_mutation",))
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_of_an_argument(name):
+    same(DATA[name], (X, Y), (Y, X))
 
 
 @pytest.mark.parametrize("program", [

@@ -23,7 +23,7 @@ WAITS: dict[Any, str] = {
     aten.multinomial.default: "it checks its probabilities on the host",
     aten.repeat_interleave.Tensor: "its size depends on data",
     aten.bincount.default: "its size depends on data",
-    aten.histc.default: "it may read the range of its input on the host",
+    aten.histc.default: "it reads the range of its input on the host",
     aten.linalg_eig.default: "it runs on the host",
     aten._linalg_eigvals.default: "it runs on the host",
     aten.linalg_lstsq.default: "it waits for the device",
@@ -56,7 +56,7 @@ _INDEXING = frozenset(
 def supports(node: torch.fx.Node) -> str | None:
     """Returns why an operator cannot be captured, or None."""
     target = node.target
-    if target in WAITS:
+    if target in WAITS and not _has_range(node):
         return f"cannot be recorded: {WAITS[target]}"
     tags = getattr(target, "tags", ())
     if any(tag in tags for tag in _DATA_TAGS):
@@ -173,6 +173,15 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
     owner = {storage_key(value.untyped_storage()) for value in _tensors((node,))}
     inputs = node.graph.find_nodes(op="placeholder")
     return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
+
+
+def _has_range(node: torch.fx.Node) -> bool:
+    """Returns whether a node is a histogram between two given numbers."""
+    if node.target is not aten.histc.default:
+        return False
+    given = dict(zip(("input", "bins", "min", "max"), node.args, strict=False)) | node.kwargs
+    low, high = given.get("min", 0), given.get("max", 0)
+    return all(isinstance(one, (int, float)) for one in (low, high)) and low != high
 
 
 def _is_mask(index: Any) -> bool:

@@ -14,15 +14,19 @@ from tracer_core import cache, errors
 from tracer_core.api import (
     backends,
     compile,
+    compile_many,
     explain,
     last_compile,
     list_backends,
     load,
+    progress,
     reset,
     save,
+    warmup,
 )
 from tracer_core.contract.version import __version__
 from tracer_core.diagnosis import doctor
+from tracer_core.inputs import Inputs
 from tracer_core.markers import (
     allow_in_graph,
     assume_constant_result,
@@ -37,12 +41,14 @@ from tracer_core.registry.discovery import BackendRow, register
 
 __all__ = [
     "BackendRow",
+    "Inputs",
     "__version__",
     "allow_in_graph",
     "assume_constant_result",
     "backends",
     "cache",
     "compile",
+    "compile_many",
     "disable",
     "disallow_in_graph",
     "doctor",
@@ -55,7 +61,9 @@ __all__ = [
     "load",
     "mark_dynamic",
     "mark_static",
+    "progress",
     "register",
     "reset",
     "save",
+    "warmup",
 ]

@@ -35,6 +35,7 @@ from torch.compiler import is_compiling as torch_is_compiling
 from tracer_core import torch_private
 from tracer_core.autoselect.candidates import Plan, plan_of, runs
 from tracer_core.autoselect.choice import Choice
+from tracer_core.background.progress import Progress
 from tracer_core.compiled_module import Replacement, call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
@@ -42,6 +43,7 @@ from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError, TracerError
+from tracer_core.inputs import Inputs
 from tracer_core.markers import (
     COMPILED,
     Compiled,
@@ -56,6 +58,7 @@ from tracer_core.options import CompileConfig
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
+from tracer_core.storage.fleet import fleet
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -71,6 +74,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Any = ...,
+    when: str = ...,
     disable: bool = ...,
 ) -> T: ...
 @overload
@@ -82,6 +86,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Any = ...,
+    when: str = ...,
     disable: bool = ...,
 ) -> Callable[[T], T]: ...
 def compile(
@@ -92,6 +97,7 @@ def compile(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
+    when: str = "now",
     disable: bool = False,
 ) -> Any:
     """A form of `model` that is captured and compiled by `backend` when it is called.
@@ -108,7 +114,9 @@ def compile(
     dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False:
     always static. mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or
     ``"max-autotune-no-cudagraphs"``, as far as the backend has it. options: the backend's options
-    dataclass, or a dict with its field names; never changed. disable: returns `model` as it is.
+    dataclass, or a dict with its field names; never changed. when: ``"background"``: a call that
+    captures a graph runs it eagerly, and so do others until another thread has compiled it and it
+    takes over; see `progress` and `warmup`. disable: returns `model` as it is.
 
     A compiled function has the original's name, signature and attributes. A compiled module is an
     instance of the original's class that shares its state (see `tracer_core.compiled_module`); its
@@ -126,6 +134,7 @@ def compile(
             "dynamic": dynamic,
             "mode": mode,
             "options": options,
+            "when": when,
         }
         if not disable:  # a wrong setting is an error where it was written, not where it is applied
             validation.build_config(**settings)
@@ -134,9 +143,10 @@ def compile(
     if disable:
         return model
     logs.configure()
+    fleet()  # connects beside what follows; a wrong setting is an error here
     _say_what_is_untested()
     config = validation.build_config(
-        backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
+        backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when
     )
     events.follow_stages()
     mark_used(config.backend)
@@ -197,7 +207,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their
     seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
     runs. The first row, ``kept``, says how many entries of earlier processes were found, or why none
-    were. The last rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
+    were; rows ``background`` say how far graphs are that are compiled in the background. The last
+    rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
     why not; ``compared``, what a compiled and an eager call took, and which of them stays. Where
     this release of torch lacks names that tracer-core looks for, the first row,
     ``missing_in_torch``, lists them.
@@ -219,9 +230,73 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
     found = behind.function.kept
     kept = (StageRecord("kept", found.seconds, found.found),) if found.found else ()
+    later = (
+        StageRecord("background", one.seconds, one.text, one.graph)
+        for one in behind.function.compilations
+    )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
     compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
-    return StageRecords((*missing, *kept, *records, *after, *compared))
+    return StageRecords((*missing, *kept, *records, *later, *after, *compared))
+
+
+def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
+    """What is or was compiled in the background (``when="background"``), graph by graph: a tuple of
+    `GraphProgress`, printed as a table. fn: a compiled object; None: all of them. wait: seconds to
+    wait for its end (``progress(wait=60).is_done``). Raises OptionError if `fn` is not a compiled
+    object."""
+    if torch_private.refusal() is not None:
+        return Progress()
+    from tracer_core import preparation  # heavy: the tracer
+
+    behind = None if fn is None else compiled(fn)
+    if fn is not None and behind is None:
+        raise OptionError(f"progress needs what compile() returned, not {fn!r}")
+    return preparation.progress(None if behind is None else behind.function, wait)
+
+
+def warmup(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    workers: int | None = None,
+    progress: bool | Callable[[Progress], None] = False,
+) -> None:
+    """Makes calls of `fn` until they compile nothing, so that no later call with such arguments does.
+
+    fn: a compiled object, or a function that calls compiled ones (``model.generate``). inputs: of one
+    call each: a tuple of positional arguments, a dictionary of keyword arguments, an `Inputs` with
+    both, or a single argument; without any, `fn` is called without arguments. Call it under the modes
+    of the later calls (``torch.no_grad()``, autocast), which are guarded. Graphs are captured one
+    after the other, and compiled by `workers` threads (one a processor), a backward with its forward.
+
+    The calls are real, several of each: what they print or count happens. torch's random generators
+    and the buffers of a module that `fn` is are set back. progress: True: a bar of tqdm where that is
+    installed and stderr is a terminal, else lines in the log at level INFO; a function: called with a
+    `Progress` as it changes. Raises what the calls raise, the error of a graph that cannot be
+    compiled, and TracerError if the calls go on compiling.
+    """
+    _prepare([(fn, inputs or (Inputs(),))], workers, progress)
+
+
+def compile_many(
+    models: Sequence[Sequence[Any]],
+    *,
+    workers: int | None = None,
+    progress: bool | Callable[[Progress], None] = True,
+    **settings: Any,
+) -> list[Any]:
+    """Compiles several models for a server's start, side by side; returns what `compile` returns for
+    each.
+
+    models: of each ``(model, inputs, ...)``, with the inputs of its calls as `warmup` takes them; one
+    that is compiled already stays as it is, others are compiled with `settings`, which `compile`
+    takes. workers, progress, errors: see `warmup`.
+    """
+    made = [
+        (model if compiled(model) is not None else compile(model, **settings), inputs)
+        for model, *inputs in models
+    ]
+    _prepare(made, workers, progress)
+    return [model for model, _ in made]
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
@@ -254,6 +329,23 @@ def _demand_capture(what: str) -> None:
     """Raises TracerError where this release of Python or torch is unsupported."""
     if (refusal := torch_private.refusal()) is not None:
         raise TracerError(f"{what}: {refusal}")
+
+
+def _prepare(
+    models: Sequence[tuple[Any, Sequence[Any]]],
+    workers: int | None,
+    progress: bool | Callable[[Progress], None],
+) -> None:
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise OptionError(f"workers must be a positive int or None, not {workers!r}")
+    for model, _ in models:
+        _demand_compilable(model)
+    if torch_private.refusal() is not None:
+        return
+    from tracer_core.preparation import Item, prepare  # heavy: the tracer
+
+    items = [Item(model, [Inputs.of(one) for one in inputs]) for model, inputs in models]
+    prepare(items, workers, progress)
 
 
 def _demand_compilable(model: Any) -> None:

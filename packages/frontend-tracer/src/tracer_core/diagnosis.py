@@ -25,7 +25,7 @@ from tracer_core.contract.version import __version__
 from tracer_core.engine_support.compilers import compilers
 from tracer_core.errors import TracerError
 from tracer_core.registry.discovery import BackendRow
-from tracer_core.storage import store
+from tracer_core.storage import fleet, store
 
 #: Seconds that a backend may take for its small network.
 LIMIT = 180.0
@@ -149,6 +149,21 @@ def _cache(smoke: bool) -> Iterator[Finding]:
     yield Finding("cache", "ok", f"{info.folder}: {used}{owner}")
 
 
+def _fleet(smoke: bool) -> Iterator[Finding]:
+    what = "fleet's store"
+    try:
+        found = fleet.fleet()
+    except TracerError as error:
+        yield Finding(what, "problem", str(error))
+        return
+    if found is None:
+        yield Finding(what, "note", "TRACER_STORE is not set")
+        return
+    answer = found.look()
+    text = f"{fleet.shown(found.url)}: {answer.text}"
+    yield Finding(what, "ok" if answer.works else "problem", text, answer.advice)
+
+
 def _backends(smoke: bool) -> Iterator[Finding]:
     for row in api.backends():
         what = f"backend {row.name}"
@@ -190,6 +205,7 @@ _PARTS: tuple[Callable[[bool], Iterator[Finding]], ...] = (
     _compilers,
     _devices,
     _cache,
+    _fleet,
     _backends,
 )
 

@@ -96,7 +96,9 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
         plan = asked.config.options
         choices = tuple(trial.choice() for trial in plan.trials) if isinstance(plan, Plan) else ()
         told = runs(asked.config, {record.name for record in asked.records})
-        lines = [*(f"{graph}: {text}" for graph, text in told), *map(str, asked.verdicts)]
+        waiting = [f"{one.graph}: {one.text}" for one in asked.compilations if not one.is_done]
+        lines = [*waiting, *(f"{graph}: {text}" for graph, text in told)]
+        lines += map(str, asked.verdicts)
         return replace(made, choices=choices, runs=tuple(lines))
 
     followed: Callable[..., Any] = function

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.errors import OptionError
@@ -23,7 +23,8 @@ class CompileConfig:
 
     backend: resolved. options: an instance of the backend's options dataclass, or None. dynamic:
     None means static first, then symbolic for sizes that changed. native_if_faster: a settled
-    function whose compiled calls are slower than eager ones runs in eager mode.
+    function whose compiled calls are slower than eager ones runs in eager mode. when: "now", or
+    "background": graphs run eagerly until they are compiled on another thread.
     """
 
     backend: Backend
@@ -33,6 +34,7 @@ class CompileConfig:
     dynamic: bool | None = None
     recompile_limit: int = 8
     native_if_faster: bool = False
+    when: str = "now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Environment:
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
     TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). keep: not
     TRACER_KEEP=0 (nothing that is captured is kept for later processes, or taken from earlier ones).
+    store: the URL of TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout
+    (seconds): TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
     """
 
     logs: frozenset[str]
@@ -56,6 +60,10 @@ class Environment:
     python_guards: bool = False
     always_compiled: bool = False
     keep: bool = True
+    store: str = ""
+    store_key: str = field(default="", repr=False)
+    store_key_file: str = ""
+    store_timeout: float = 0.2
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -66,6 +74,16 @@ def _bytes(variable: str, text: str) -> int:
     if found is None:
         raise OptionError(f"{variable}={text!r}: a size in bytes, or such as 500MB or 2GB")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _seconds(variable: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise OptionError(f"{variable}={text!r}: seconds, such as 0.2")
+    return seconds
 
 
 def env() -> Environment:
@@ -83,4 +101,8 @@ def env() -> Environment:
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
         keep=get("TRACER_KEEP", "") != "0",
+        store=get("TRACER_STORE", ""),
+        store_key=get("TRACER_STORE_KEY", ""),
+        store_key_file=get("TRACER_STORE_KEY_FILE", ""),
+        store_timeout=_seconds("TRACER_STORE_TIMEOUT", get("TRACER_STORE_TIMEOUT") or "0.2"),
     )

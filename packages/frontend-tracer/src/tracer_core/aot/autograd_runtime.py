@@ -220,14 +220,18 @@ class LazyRunner:
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         runner = self._runner
         if runner is None:
-            with self._lock:
-                if self._runner is None:
-                    assert self._compile is not None
-                    with self._record():
-                        self._runner = self._compile()
-                    self._compile = None  # frees the graphs that it holds
-                runner = self._runner
+            with self._record():
+                runner = self.compiled()
         return runner(inputs)
+
+    def compiled(self) -> RunFunction:
+        """Returns the compiled runner; compiles it unless another thread has done so."""
+        with self._lock:
+            if self._runner is None:
+                assert self._compile is not None
+                self._runner = self._compile()
+                self._compile = None  # frees the graphs that it holds
+            return self._runner
 
 
 def training_runner(
@@ -236,13 +240,17 @@ def training_runner(
     run_forward: RunFunction,
     channels_last: Collection[int],
     compile_backward: Callable[[Lowered], RunFunction],
+    at_once: bool = False,
 ) -> RunFunction:
     """Returns a runner for the captured graph, given a runner for the forward, the saved outputs
-    that it returns channels-last, and a compiler for backward graphs.
+    that it returns channels-last, and a compiler for backward graphs. at_once: compiles the whole
+    backward now, not when it first runs.
     """
     joint = graphs.joint
     run_forward = in_its_grad_mode(joint.forward, run_forward)
     backwards = Backwards(graphs, channels_last, compile_backward)
+    if at_once:
+        backwards.compile_whole()
     step = _step(captured, graphs, run_forward, backwards)
     apply = torch_private.direct_apply(_function(captured.name, step))
     leaves_of = _items(joint.differentiable)
@@ -276,8 +284,15 @@ class Backwards:
         self._device = graphs.forward.spec.device
         self._channels_last, self._compile_now = channels_last, compile_now
         self._record, self._lock = continued(), threading.Lock()
+        #: The runner of `whole`, the first one made.
+        self._first: LazyRunner | None = None
         self.whole = self._backward(graphs.backward, graphs.split)
         self._of_outputs: dict[tuple[int, ...], Backward | None] = {}
+
+    def compile_whole(self) -> None:
+        """Compiles the backward for all tangents, which else happens when it first runs."""
+        assert self._first is not None
+        self._first.compiled()
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         """Returns the backward for the tangents that are there; None if no graph computes it."""
@@ -310,7 +325,9 @@ class Backwards:
             return lazily(_lowered(part.graph, specs, (), request))
 
         def lazily(lowered: Lowered) -> RunFunction:
-            return LazyRunner(lambda: compile_now(lowered), self._record)
+            made = LazyRunner(lambda: compile_now(lowered), self._record)
+            self._first = self._first or made
+            return made
 
         run = uncast(self._device, lazily(lowered))
         graph = lowered.graph.graph

@@ -27,6 +27,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
+from tracer_core.torch_private.needed import pytree, set_grad_mode
 
 #: In a node's ``meta``: the node makes or checks a data-dependent size (or number), or it seeds or
 #: reads a random number generator and keeps its place in the order (`ORDERED`).
@@ -37,6 +38,11 @@ ORDERED = "ordered"
 def has_marks(gm: torch.fx.GraphModule) -> bool:
     """Whether capture marked an operator."""
     return any(MARK in node.meta for node in gm.graph.nodes if node.op != "placeholder")
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
 
 
 class Cut:
@@ -59,7 +65,10 @@ class Cut:
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))
         for node in placeholders:
             self.made[node] = self.outer.placeholder(node.name)
+        tracked = any(map(_requires_grad, self.graph.nodes))
         for node in self.graph.nodes:
+            if node.target is set_grad_mode and not tracked:
+                continue  # nothing has gradients, whatever the mode
             if node.op in ("call_function", "call_method"):
                 self._place(node)
         (output,) = self.graph.find_nodes(op="output")

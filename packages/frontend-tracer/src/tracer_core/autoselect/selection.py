@@ -28,16 +28,17 @@ from typing import Any
 import torch
 
 from tracer_core.aot.compiled_graph import CompiledGraph
-from tracer_core.autoselect import choice_store, worker
+from tracer_core.autoselect import choice_store
 from tracer_core.autoselect.candidates import Candidate, Plan
 from tracer_core.autoselect.choice import Choice, Row
 from tracer_core.autoselect.comparison import Comparison
 from tracer_core.autoselect.repeatability import own_code
 from tracer_core.autoselect.sample import NoSample, Sample, rng_states
-from tracer_core.autoselect.thread_modes import Ambient
 from tracer_core.autoselect.timing import Times, timed
 from tracer_core.autoselect.turns import Turns
 from tracer_core.autoselect.verification import Wrong
+from tracer_core.background import worker
+from tracer_core.background.thread_modes import Ambient
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
@@ -247,7 +248,7 @@ class Selection:
             entry.note(status="refused", detail=reason)
             return
         try:
-            compiled = self._compile(_own(captured), config)
+            compiled = self._compile(captured.copied(), config)
             entry.run = compiled.run
             if compiled.fallback is not None:
                 entry.note(detail=compiled.fallback.reason)
@@ -414,13 +415,6 @@ class Selection:
             self._target, self._captured = self._best, None
             self._done = threading.Event()
             self._done.set()
-
-
-def _own(captured: CapturedGraph) -> CapturedGraph:
-    """Returns a copy of the captured graph that a candidate may change."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(captured.gm.graph, {}))
-    return dataclasses.replace(captured, gm=torch.fx.GraphModule(captured.gm, graph))
 
 
 def _not_for(captured: CapturedGraph, config: CompileConfig) -> str | None:

@@ -7,13 +7,12 @@ and SymInts, and every node has ``meta["val"]`` (fake tensor or SymInt) and ``me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 
 from tracer_core.contract.specs import InputSpec, Phase
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +31,9 @@ class CapturedGraph:
     needs_grad: bool
     name: str
     phase: Phase = Phase.INFERENCE
+
+    def copied(self) -> CapturedGraph:
+        """Returns it with a copy of the graph, which whoever compiles it may change."""
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(self.gm.graph, {}))
+        return replace(self, gm=torch.fx.GraphModule(self.gm, graph))

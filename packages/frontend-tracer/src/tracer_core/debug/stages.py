@@ -57,6 +57,10 @@ class OpenStage:
 _observers: dict[Callable[[StageRecord], None], None] = {}
 _depth: ContextVar[int] = ContextVar("tracer_stage_depth", default=0)
 _current: ContextVar[list[StageRecord] | None] = ContextVar("tracer_stage_records", default=None)
+#: Called with each stage that begins; one that raises ends the compilation.
+_checks: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar(
+    "tracer_stage_checks", default=()
+)
 _owner: ContextVar[weakref.ref[Any] | None] = ContextVar("tracer_stage_owner", default=None)
 _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKeyDictionary()
 
@@ -88,6 +92,8 @@ def stage(name: str, *, graph: str = "", suffix: str = ".txt") -> Iterator[OpenS
 
     graph: the graph that the stage works on. suffix: of the file that the text is written to.
     """
+    for check in _checks.get():
+        check(name)
     open_stage = OpenStage(name, graph)
     depth = _depth.set(_depth.get() + 1)
     start = time.perf_counter()
@@ -156,6 +162,17 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
                 _last[owner] = _last.get(owner, ()) + tuple(records)
 
     return adding
+
+
+@contextmanager
+def interruptible(check: Callable[[str], None]) -> Iterator[None]:
+    """Context whose stages call `check` with their names first, which raises where the compilation
+    is to end."""
+    token = _checks.set((*_checks.get(), check))
+    try:
+        yield
+    finally:
+        _checks.reset(token)
 
 
 class StageRecords(tuple[StageRecord, ...]):

@@ -182,7 +182,12 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         return _compile_lowered(backward, config, lowered).run
 
     run = autograd_runtime.training_runner(
-        captured, graphs, run_forward, compiled.channels_last, compile_backward
+        captured,
+        graphs,
+        run_forward,
+        compiled.channels_last,
+        compile_backward,
+        at_once=config.when == "background",
     )
     return compiled.with_run(run, channels_last=frozenset(), artifacts=None)
 

@@ -34,6 +34,7 @@ def build_config(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
+    when: str = "now",
 ) -> CompileConfig:
     """Checks the arguments of `compile()` and asks the backend whether it can work with them.
 
@@ -43,13 +44,16 @@ def build_config(
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)
     _demand("mode", mode, str | None)
+    _demand("when", when, typing.Literal["now", "background"])
     if is_auto(backend) or is_auto(chosen := find_backend(backend)):
         own = build_options(AUTO, options)
+        if when == "background" and own.wait:
+            raise OptionError("when='background' and wait=True of backend 'auto': one of them")
         return make_plan(backend, own, mode, build_config, fullgraph=fullgraph, dynamic=dynamic)
     if isinstance(chosen.compile, TorchStyle):
         _demand_available(chosen)
         settings, name = torch_style_settings(chosen.compile, options, mode, MODES)
-        return CompileConfig(chosen, settings, name, fullgraph, dynamic)
+        return CompileConfig(chosen, settings, name, fullgraph, dynamic, when=when)
     name = _mode(chosen, mode)
     _demand_available(chosen)
     settings = build_options(chosen, options)
@@ -57,7 +61,9 @@ def build_config(
         _ask_check(chosen, settings, name)
     # who chooses how it is compiled, or uses a backend to look into it, wants it compiled
     usual = chosen.fuses and not fullgraph and name == "default" and not options
-    return CompileConfig(chosen, settings, name, fullgraph, dynamic, native_if_faster=usual)
+    return CompileConfig(
+        chosen, settings, name, fullgraph, dynamic, native_if_faster=usual, when=when
+    )
 
 
 def _ask_check(backend: Backend, options: Any, mode: str) -> None:

@@ -6,15 +6,20 @@ machines where no compiler can be installed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tracer_core.background.giving_way import is_background
+from tracer_core.background.worker import is_awaited, is_ending
 from tracer_core.storage.cache_location import private_folder
 
 #: Where zig keeps what it builds once for a machine, such as its part of libgcc.
@@ -35,11 +40,15 @@ class Command:
         self, words: Sequence[str], *, timeout: float, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Runs a program of the compiler, whatever bytes it prints. timeout: seconds. Raises OSError,
-        TimeoutExpired."""
+        TimeoutExpired.
+
+        Background work lets the program's calls have the processors, and stops when it ends."""
+        settings = {**os.environ, **self.environment, **environment}
+        if is_background():
+            return _run_behind(words, settings, timeout)
         return subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-            errors="replace", timeout=timeout, check=False,
-            env={**os.environ, **self.environment, **environment},
+            errors="replace", timeout=timeout, check=False, env=settings,
         )  # fmt: skip
 
     def version(self) -> str | None:
@@ -52,6 +61,38 @@ class Command:
             return None
         lines = done.stdout.splitlines()
         return lines[0] if done.returncode == 0 and lines else None
+
+
+#: Put before a command that is to leave the processors to the program where these are busy.
+_BEHIND = ("nice", "-n", "5")
+#: Seconds between two looks whether the program ends.
+_LOOK = 0.2
+
+
+def _run_behind(
+    words: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Does `Command.run`, at a low priority unless somebody waits. Raises OSError if the program
+    ends meanwhile."""
+    may_wait = not is_awaited() and shutil.which(_BEHIND[0]) is not None
+    program = (*_BEHIND, *words) if may_wait else (*words,)
+    end = time.monotonic() + timeout
+    with subprocess.Popen(
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", errors="replace", env=environment, start_new_session=True,
+    ) as process:  # fmt: skip
+        while True:
+            try:
+                out, err = process.communicate(timeout=_LOOK)
+                return subprocess.CompletedProcess(program, process.returncode, out, err)
+            except subprocess.TimeoutExpired:
+                if is_ending() or time.monotonic() > end:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
+                    process.communicate()
+                    if is_ending():
+                        raise OSError("the program ends") from None
+                    raise
 
 
 def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[Command]:

@@ -40,7 +40,7 @@ class StoreReport:
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
     """Writes every cache entry that `compiled` (returned by `tracer_core.compile`) has captured so
-    far.
+    far; waits for those that are compiled in the background.
 
     Replaces the file atomically. Raises StoredError if `compiled` is not a compiled object or its
     backend cannot serialize.
@@ -51,6 +51,8 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
         raise StoredError(
             f"backend {backend.name!r} does not offer serialize, so nothing can be stored"
         )
+    for compilation in function.compilations:
+        compilation.wait()
     entries, left_out = [], []
     for key, record in function.captured():
         try:

@@ -15,6 +15,7 @@ from tracer_core.guards.own_reference import object_of
 
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
+    from tracer_core.execution.background_entry import Pending
     from tracer_core.guards.explanation import Failure
     from tracer_core.guards.source import Source
 
@@ -53,7 +54,8 @@ class Captured:
     """One cache entry. attempt(S): its generated function. text: its source. graph: the torch-level
     graph, None if no operator ran. break_: the break that ends the entry, None if it returns.
     shapes and numbers: shapes of input tensors and values of symbolic scalars by source expression.
-    name: of its graph or code region."""
+    name: of its graph or code region. pending: what compiles the graph while it runs eagerly; None
+    where it is compiled."""
 
     attempt: Callable[[Any], Any]
     text: str
@@ -67,6 +69,7 @@ class Captured:
     runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
+    pending: Pending | None = None
 
     def breaks_inside(self, code: types.CodeType) -> bool:
         """Returns whether the entry ends with a graph break in a call of this code."""

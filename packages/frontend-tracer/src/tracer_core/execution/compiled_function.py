@@ -16,11 +16,13 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
@@ -30,6 +32,7 @@ from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import recording
 from tracer_core.errors import (
+    BackendError,
     GraphBreakError,
     RecompileLimitError,
     RecompileLimitWarning,
@@ -77,6 +80,8 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
 if TYPE_CHECKING:
+    from tracer_core.aot.compiled_graph import CompiledGraph
+    from tracer_core.execution.background_entry import Pending
     from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
@@ -106,6 +111,25 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _drop_waiting() -> None:
+    """Has a forked child capture again what its parent compiles: the thread stays there."""
+    for one in list(_instances):
+        one.drop_waiting()
+
+
+os.register_at_fork(after_in_child=_drop_waiting)
+
+
+def compilations() -> list[Compilation]:
+    """Returns what is compiled in the background, of all compiled functions."""
+    return [each for one in list(_instances) for each in one.compilations]
+
+
+def captures_so_far() -> int:
+    """Returns a number that every capture of any compiled function increases."""
+    return _traced
 
 
 def reset() -> None:
@@ -143,9 +167,9 @@ class CompiledFunction:
         #: arguments, and for calls with keyword arguments by the key of `_starts`.
         self._positional: dict[int, Region] = {}
         self._named: dict[Any, Region] = {}
-        #: How many captures began; how many of these were the first ones of an object that lives
-        #: on; the seconds of all.
-        self.n_captures = self.n_first = 0
+        #: How many captures began; these and the compiled graphs that came later; how many were the
+        #: first ones of an object that lives on; the seconds of all.
+        self.n_captures = self.n_changes = self.n_first = 0
         self.capture_seconds = 0.0
         #: What captures cost, of which the comparisons of all starts keep count.
         self.tally = Tally()
@@ -153,6 +177,10 @@ class CompiledFunction:
         self._wait = SETTLED
         self.verdicts: list[Verdict] = []
         self._segments: dict[Any, GuardedCache] = {}
+        #: What was or is compiled in the background.
+        self.compilations: list[Compilation] = []
+        #: Starts those that begin after the call that captured their graphs, which goes first.
+        self._to_start: list[Callable[[], None]] = []
         #: How many calls reached a graph break.
         self._n_broken = 0
         self.kept = Kept(self)
@@ -183,6 +211,9 @@ class CompiledFunction:
 
     def forget(self) -> None:
         """Drops every cache entry."""
+        for one in self.compilations:
+            one.drop()
+        self.compilations = []
         self.records.clear()
         self.loaded.clear()
         self.kept.forget()
@@ -257,6 +288,10 @@ class CompiledFunction:
         return not torch.cuda.is_initialized() and not (
             world and torch.distributed.get_world_size() > 1
         )
+
+    def is_waiting(self) -> bool:
+        """Returns whether graphs run eagerly until they are compiled in the background."""
+        return not all(one.is_done for one in self.compilations)
 
     def is_broken(self) -> bool:
         """Returns whether there are graph breaks in the function."""
@@ -460,15 +495,18 @@ class CompiledFunction:
         """Runs a fresh cache entry, which must accept the call that it was captured from. Captures
         a rejecting entry again, once: compiling may have imported modules that changed what its
         guards read (pytree's registry of containers)."""
-        result = attempt(state)
-        if result is not MISS:
-            return result
-        segment.remove(attempt)
-        with _LOCK:
-            second = again()
-        if second is None:
-            return MISS
-        result = second(state)
+        try:
+            result = attempt(state)
+            if result is not MISS:
+                return result
+            segment.remove(attempt)
+            with _LOCK:
+                second = again()
+            if second is None:
+                return MISS
+            result = second(state)
+        finally:
+            self._start_compiling()
         if result is MISS:
             record = self.records[-1]
             segment.remove(second)
@@ -714,6 +752,7 @@ class CompiledFunction:
             return None
         _traced += 1
         self.n_captures += 1
+        self.n_changes += 1
         before, begun = self.capture_seconds, profitability.clock()
         try:
             return self._entry(segment, start, state)
@@ -775,8 +814,121 @@ class CompiledFunction:
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
-        self.kept.add(record)
+        if record.pending is not None:
+            self._compile_later(segment, record, record.pending)
+        else:
+            self.kept.add(record)
         return record.attempt
+
+    # -- in the background --
+
+    def _compile_later(self, segment: GuardedCache, record: Captured, pending: Pending) -> None:
+        """Has the graph of an entry compiled while it runs eagerly."""
+        compilation = Compilation(_name(self.function), record.name)
+        self.compilations.append(compilation)
+        function, region = weakref.ref(self), weakref.ref(segment)
+        document = self.kept.current
+
+        def alive() -> tuple[CompiledFunction, GuardedCache]:
+            owner, place = function(), region()
+            if owner is None or place is None:
+                raise Dropped
+            return owner, place
+
+        def work() -> Callable[[], None]:
+            alive()
+            compiled = pending.compile()
+
+            def put() -> None:
+                owner, place = alive()
+                with _LOCK:
+                    made = owner._put_compiled(place, record, pending, compiled)
+                    owner.kept.add(made, document)
+
+            return put
+
+        def failed(error: BaseException) -> bool:
+            owner, place = function(), region()
+            if owner is None or place is None:
+                return False
+            with _LOCK:
+                return owner._not_compiled(place, record, pending, error)
+
+        self._to_start.append(functools.partial(compilation.start, work, failed))
+
+    def _start_compiling(self) -> None:
+        while self._to_start:
+            self._to_start.pop(0)()
+
+    def _put_compiled(
+        self, segment: GuardedCache, record: Captured, pending: Pending, compiled: CompiledGraph
+    ) -> Captured:
+        """Puts the compiled form of an entry in its place, and returns it. Raises Dropped if the entry
+        is gone."""
+        fallback = compiled.fallback
+        expects = segment.seen.outcomes or segment.seen.foresees
+        if expects and fallback is not None and fallback.kind in _WHOLE:
+            segment.seen.outcomes, segment.seen.foresees = (), False  # as in `_entry`
+            segment.remove(record.attempt)
+            raise Dropped
+        made = pending.entry(record.text, compiled)
+        if not segment.replace(record.attempt, made.attempt):
+            raise Dropped
+        self.n_changes += 1
+        new = replace(
+            record, attempt=made.attempt, text=made.text, runner=compiled, pending=None,
+            constants={**record.constants, **made.own},
+            check_first=record.check_first.with_more(made.added),
+        )  # fmt: skip
+        self._replace_record(record, new)
+        self._compare_again()
+        return new
+
+    def _not_compiled(
+        self, segment: GuardedCache, record: Captured, pending: Pending, error: BaseException
+    ) -> bool:
+        """Does what follows from a graph that cannot be compiled: with symbols it is captured again
+        with constants, as where a call waits for it; else it goes on eagerly, or where nothing may
+        do so its calls raise the error. Returns whether the error is final."""
+        name, place = _name(self.function), record.name
+        what = pending.takes_constants() if isinstance(error, BackendError) else ""
+        if isinstance(error, SettingsChanged):
+            segment.remove(record.attempt)
+            logger().info("%s of %s is captured again: %s", place, name, error)
+            return False
+        if what and what not in segment.seen.refused:
+            segment.seen.refused.add(what)
+            segment.remove(record.attempt)
+            logger().warning("%s: %s are taken as constants, because %s", place, what, error)
+            return False
+        if self._must_compile():
+            told = error
+            if not isinstance(error, TracerError):
+                told = self._not_captured(f"internal error: {error!r}")
+                told.__cause__ = error
+            raising = pending.raising(record.text, told)
+            if segment.replace(record.attempt, raising):
+                self._replace_record(record, replace(record, attempt=raising, pending=None))
+        else:
+            unknown = None if isinstance(error, TracerError) else error
+            logger().warning("%s of %s runs eagerly from now on, because compiling it failed: %s",
+                             place, name, error if unknown is None else repr(error),
+                             exc_info=unknown)  # fmt: skip
+        return True
+
+    def _replace_record(self, old: Captured, new: Captured) -> None:
+        for number, one in enumerate(self.records):
+            if one is old:
+                self.records[number] = new
+
+    def drop_waiting(self) -> None:
+        """Drops the entries whose graphs are not compiled yet."""
+        waiting = [one for one in self.records if one.pending is not None]
+        for compilation in self.compilations:
+            compilation.drop()
+        for segment in (*self._starts.values(), *self._segments.values()):
+            for one in waiting:
+                segment.remove(one.attempt)
 
     def _not_traced(
         self, error: UserError | Abandoned, segment: GuardedCache, start: Any, state: Any

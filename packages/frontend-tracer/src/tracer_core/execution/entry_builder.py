@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,13 @@ from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import stage
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
+from tracer_core.execution.background_entry import (
+    MORE_GUARDS,
+    Pending,
+    Sizes,
+    may_wait,
+    run_eagerly,
+)
 from tracer_core.execution.capture_result import BreakRecord, Captured, Portable
 from tracer_core.execution.entry_codegen import CacheEntry, settings_checks
 from tracer_core.execution.generated_code import define
@@ -92,6 +99,7 @@ class Generator:
         self.replayed: set[int] = set()
         self.effects: list[str] = []
         self.result = ""
+        self.pending: Pending | None = None
         self.rebuilder = Rebuilder(
             tracer,
             fetch=self.entry.use,
@@ -257,7 +265,10 @@ class Generator:
         generators = [one.source for one in given if isinstance(one.value, torch.Generator)]
         before = []
         if mutated:
-            snapshot = self.entry.constants.text(self._snapshot(mutated, runner))
+            made = self._snapshots(mutated)
+            snapshot = self.entry.constants.text(made(runner))
+            if self.pending is not None:
+                self.pending.snapshot = snapshot, made
             before += [f"kept = {snapshot}.keep(({tensors},))"]
         before += ["rng = rng_state()"] if draws else []
         before += [
@@ -286,24 +297,27 @@ class Generator:
         restores = self.tracer.recorder.state_nodes
         return f"run_restoring(graph, {inputs})" if restores else f"graph({inputs})"
 
-    def _snapshot(self, mutated: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
-        lowered = runner.artifacts is not None and not runner.artifacts.modes
-        storages = [torch_private.storage_id(one.node.meta["val"]) for one in mutated]
-        early = self._mutated_on_error(runner, lowered)
-        always = {i for i, storage in enumerate(storages) if storage in early}
-        return InputSnapshot(frozenset(always), not lowered or bool(always))
+    def _snapshots(self, mutated: list[GraphInput]) -> Callable[[CompiledGraph], InputSnapshot]:
+        """Returns what makes the snapshot of mutated inputs for a compiled graph: it copies those
+        that the graph may already have mutated when one of its operators raises."""
+        recorder, storage = self.tracer.recorder, torch_private.storage_id
+        storages = [storage(one.node.meta["val"]) for one in mutated]
+        given = [storage(one.node.meta["val"]) if isinstance(one.value, torch.Tensor) else None
+                 for one in recorder.inputs]  # fmt: skip
+        graph = recorder.graph
 
-    def _mutated_on_error(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
-        """Finds the storages that the graph may already have mutated when one of its operators
-        raises."""
-        recorder, early = self.tracer.recorder, runner.mutated_on_error
-        if early is None:
-            risks = may_raise_of(recorder.graph)
-            return risks.lowered if lowered else risks.in_order
-        given = [one.node.meta["val"] for one in recorder.inputs]
-        return frozenset(
-            torch_private.storage_id(given[index]) for index in early if index < len(given)
-        )
+        def snapshot(runner: CompiledGraph) -> InputSnapshot:
+            lowered = runner.artifacts is not None and not runner.artifacts.modes
+            early: Collection[Any]
+            if runner.mutated_on_error is None:
+                risks = may_raise_of(graph)
+                early = risks.lowered if lowered else risks.in_order
+            else:
+                early = {given[index] for index in runner.mutated_on_error if index < len(given)}
+            always = {i for i, storage in enumerate(storages) if storage in early}
+            return InputSnapshot(frozenset(always), not lowered or bool(always))
+
+        return snapshot
 
     def _mutated_inputs(self) -> list[GraphInput]:
         was_written = self.tracer.fakes.was_written
@@ -333,7 +347,11 @@ class Generator:
         values = tuple(one.value for one in recorder.inputs)
         captured = CapturedGraph(gm, specs, values, needs_grad, self.name)
         try:
-            runner = compile_graph.compile_graph(captured, self.config)
+            if may_wait(captured, self.config):
+                self.pending = self._waiting(captured)
+                runner = run_eagerly(captured, self.config)
+            else:
+                runner = compile_graph.compile_graph(captured, self.config)
         except BackendError as error:
             numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
             if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
@@ -345,6 +363,14 @@ class Generator:
             raise Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
+
+    def _waiting(self, captured: CapturedGraph) -> Pending:
+        """Returns what compiles the graph in the background, when the tracer is gone."""
+        env = self.tracer.fakes.shape_env
+        places = None if env is None else torch_private.guard_locations(env)
+        if places is not None:
+            places.where = str  # "": the program's line is the lowered node's
+        return Pending(captured, self.config)
 
     def _unread_risks(self) -> list[torch.fx.Node]:
         """Returns outputs that the program does not read: results of operators that may raise, which
@@ -392,8 +418,15 @@ class Generator:
         symbols = tracer.recorder.sizes.numbers.items()
         numbers = {symbol: number.source for symbol, number in symbols}
         env, text = tracer.fakes.shape_env, torch_private.python_text
-        for condition in size_conditions(env, inputs, numbers, text):
+        conditions = size_conditions(env, inputs, numbers, text)
+        for condition in conditions:
             entry.check_late(condition)
+        if self.pending is not None and (inputs or numbers):
+            named = {source: entry.use(source) for source in (*inputs, *numbers.values())}
+            known = frozenset(one.text(named.__getitem__) for one in conditions)
+            constraints = tracer.fakes.constraints
+            self.pending.sizes = Sizes(env, inputs, numbers, constraints, named, known)
+            entry.late_lines.append(MORE_GUARDS)
         for condition in self._offset_conditions():
             entry.check_late(condition)
         # The inputs that a graph mutates must still share memory with the same other inputs, and
@@ -486,6 +519,8 @@ class Generator:
         entry.constants.is_elsewhere = _always  # of what later explanations name
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)
+        if self.pending is not None:
+            self.pending.scope = namespace
         guards = tuple(map(_held_weakly, tracer.provenance.guards))
         path_constants = held(tuple(tracer.provenance.constants))
         failure = Failure(
@@ -506,6 +541,7 @@ class Generator:
             runner=runner,
             check_first=failure,
             portable=self._portable(roots, path_constants),
+            pending=self.pending,
         )
 
     def _portable(self, roots: tuple[int, ...], path_constants: tuple[Any, ...]) -> Portable:

@@ -110,6 +110,8 @@ def _unknown_code(gm: torch.fx.GraphModule) -> Iterator[str]:
 def _graph_to_json(record: Captured, config: CompileConfig) -> Any:
     if record.runner is None:
         return None
+    if record.pending is not None:
+        raise NotPortable("it could not be compiled")
     parts, fallback = record.runner.artifacts, record.runner.fallback
     if parts is None:
         several = (

@@ -101,6 +101,11 @@ class Closed:
         self._pause = 2 ** (self._failed // OUTWEIGH) - 2
         return self._native(state)
 
+    def replace(self, old: Attempt, new: Attempt) -> None:
+        """Puts an entry in the place of another one."""
+        self._attempts = tuple(new if one is old else one for one in self._attempts)
+        self._hot = new if self._hot is old else self._hot
+
     def _found(self, state: Any) -> Any:
         hot = self._hot
         result = hot(state)
@@ -218,6 +223,24 @@ class GuardedCache:
                 root.hot = None
                 if attempt in root.attempts:
                     root.attempts.remove(attempt)
+
+    def replace(self, old: Attempt, new: Attempt) -> bool:
+        """Puts an entry in the place of another one that accepts the same calls; returns False if
+        that was dropped."""
+        with _CHANGING:
+            if old not in self.entries:
+                return False
+            roots = list(self._roots.values())
+            for attempts in (self.entries, *(root.attempts for root in roots)):
+                attempts[:] = [new if one is old else one for one in attempts]
+            holders: tuple[GuardedCache | Root, ...] = (self, *roots)
+            for holder in holders:
+                if isinstance(holder.hot, Closed):
+                    holder.hot.replace(old, new)
+                elif holder.hot is old:
+                    holder.hot = new
+            self._recent = tuple(new if one is old else one for one in self._recent)
+        return True
 
     def keep(self, kept: Collection[Attempt]) -> None:
         """Drops all entries but these. Where none is left the region has its whole limit again."""

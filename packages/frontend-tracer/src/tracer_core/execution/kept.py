@@ -114,10 +114,11 @@ class Kept:
         note("cache", "%s: %s", name, self.found)
         return n_loaded
 
-    def add(self, record: Captured) -> None:
-        """Notes an entry that was captured for the current start."""
-        if self.current is not None:
-            self.current.records.append(record)
+    def add(self, record: Captured, document: Document | None = None) -> None:
+        """Notes an entry that was captured for the current start, or for another one's document."""
+        document = document or self.current
+        if document is not None:
+            document.records.append(record)
             _WRITER.note(self)
 
     def forget(self) -> None:

@@ -43,9 +43,15 @@ thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
 SETTLED, MOST_SETTLED = 8, 4096
-#: Measured calls of each way, at first and where they contradict one another. Before them `WARM`
-#: calls of each do not count: eager mode may have caches to fill.
-SAMPLES, MOST_SAMPLES, WARM = 16, 64, 4
+#: Measured calls of each way, at first and where they contradict one another.
+SAMPLES, MOST_SAMPLES = 16, 64
+#: How many calls in a row run one way. The first of them does not count, because what the other way
+#: left in the processor's caches makes it slower than calls of a settled program are. Two lengths,
+#: so that it is not always the same kind of call in a program that repeats a few kinds.
+IN_A_ROW = (3, 4)
+#: Calls before those that count: eager mode may have caches to fill, and Python specializes the
+#: bytecode of a function after some calls.
+WARM = 2 * sum(IN_A_ROW)
 #: The share of an eager call by which a compiled one must be slower, and by how many standard
 #: errors it must be slower in more than half of all pairs of samples.
 MARGIN, SURE = 0.05, 3.0
@@ -107,17 +113,22 @@ class Region(Protocol):
 
 class Host(Protocol):
     """The compiled function that a comparison belongs to, of `function`. n_captures: how many
-    captures began. n_first: how many of them were the first ones of an object that lives on. capture_seconds: what
-    all captures took."""
+    captures began. n_changes: these, and how many graphs were compiled since their capture. n_first:
+    how many captures were the first ones of an object that lives on. capture_seconds: what all
+    captures took."""
 
     function: Callable[..., Any]
     n_captures: int
+    n_changes: int
     n_first: int
     capture_seconds: float
     tally: Tally
 
     def may_measure(self) -> bool:
         """Returns whether the two ways may take turns in this process."""
+
+    def is_waiting(self) -> bool:
+        """Returns whether graphs run eagerly until they are compiled in the background."""
 
     def is_broken(self) -> bool:
         """Returns whether there are graph breaks in the function."""
@@ -211,11 +222,13 @@ def _call_clock() -> Callable[[], float]:
     return thread_clock if alone else clock
 
 
-def _second_half(n: int) -> bool:
-    """Returns the n-th term of the Thue-Morse sequence: each way gets half of the calls of a
-    program that repeats two, three or four kinds of calls, where plain turns would give one way all
-    calls of one kind."""
-    return n.bit_count() % 2 == 1
+def _turn(n: int) -> tuple[bool, bool]:
+    """Returns whether the n-th call is an eager one, and whether it counts. Turns follow the
+    Thue-Morse sequence: each way gets half of the calls of a program that repeats two, three or
+    four kinds of calls, where plain turns may give one way all calls of one kind."""
+    pairs, at = divmod(n, sum(IN_A_ROW))
+    turn = 2 * pairs + (at >= IN_A_ROW[0])
+    return turn.bit_count() % 2 == 1, n >= WARM and at not in (0, IN_A_ROW[0])
 
 
 class TimedRegion:
@@ -254,8 +267,8 @@ class TimedRegion:
     def run(self, state: Any) -> Any:
         """Returns the result of the call, or MISS."""
         tally = self._tally
-        if self._host.n_captures != self._captures:
-            self._captures = self._host.n_captures
+        if self._host.n_changes != self._captures:
+            self._captures = self._host.n_changes
             tally.look(self._host)
             if not self._captures_too:
                 self._begin_anew()
@@ -283,6 +296,9 @@ class TimedRegion:
         if not self._host.may_measure():
             self._host.put(self._key, self, self._region)
             return False
+        if self._host.is_waiting():
+            self._left = SETTLED
+            return False
         other = _current() if _current is not None else None
         if other is not None and other is not self and clock() - other._used < IDLE:
             self._left = SETTLED
@@ -295,7 +311,8 @@ class TimedRegion:
     def _measured(self, state: Any) -> Any:
         """Makes one call, in the way whose turn it is, and notes how long it took."""
         captures = self._host.n_captures
-        native = self._way = self._weighs or _second_half(self._n)
+        native, counts = (True, self._n >= WARM) if self._weighs else _turn(self._n)
+        self._way = native
         start, self._used = self._clock(), clock()
         last, self._last = self._last, None  # another thread's call may forget it meanwhile
         if last is not None:
@@ -309,7 +326,7 @@ class TimedRegion:
         if result is MISS:
             return MISS
         self._n += 1
-        if self._n > 2 * WARM:
+        if counts:
             self._seconds[native].append(seconds)
             self._last = start, native
         self._backward = self._backward or _has_history(result)

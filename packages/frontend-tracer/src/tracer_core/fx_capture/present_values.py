@@ -7,12 +7,15 @@ for this call alone: the graph has to check it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
 from tracer_core.fx_capture.unbacked import require
@@ -29,6 +32,9 @@ _OF_GRADIENTS = frozenset(
     {set_grad_mode, *names("_enter_inference_mode _exit_inference_mode", of="autograd.grad_mode")}
 )
 _NAMESPACES = frozenset({"aten", "prims"})
+
+
+_UNTOUCHED = contextlib.nullcontext()
 
 
 class _Unknown(Exception):
@@ -53,26 +59,33 @@ class PresentValues:
         if self._failed or dispatch_modes():
             return None
         nodes = [self._graph.node_of(self._graph.as_fake(one)) for one in tensors]
-        before = torch.get_rng_state()
+        new = [node for node in self._graph.graph.nodes if node not in self._values]
+        drawn = self._generator_of_the_graph() if any(map(_may_draw, new)) else _UNTOUCHED
         try:
-            if self._generator is not None:
-                torch.set_rng_state(self._generator)
-            with torch.no_grad(), torch_private.without_torch_functions():
-                self._run()
-            self._generator = torch.get_rng_state()
+            with torch.no_grad(), torch_private.without_torch_functions(), drawn:
+                self._run(new)
             return [self._values[node] for node in nodes if node is not None]
         except Exception:  # whatever an operator raises, the graph raises where the program runs
             self._failed = True
             self._values.clear()
             return None
+
+    @contextlib.contextmanager
+    def _generator_of_the_graph(self) -> Iterator[None]:
+        """Gives the default generator the state that it has at this place of the graph, and
+        afterwards the program's."""
+        before = torch.get_rng_state()
+        try:
+            if self._generator is not None:
+                torch.set_rng_state(self._generator)
+            yield
+            self._generator = torch.get_rng_state()
         finally:
             torch.set_rng_state(before)
 
-    def _run(self) -> None:
+    def _run(self, nodes: list[torch.fx.Node]) -> None:
         given = {one.node: one.value for one in self._graph.inputs}
-        for node in self._graph.graph.nodes:
-            if node in self._values:
-                continue
+        for node in nodes:
             if node.op == "placeholder":
                 self._values[node] = _plain(given[node])
                 self._new_bytes(self._values[node])
@@ -101,6 +114,11 @@ class PresentValues:
                 size += 0 if storage in self._storages else leaf.untyped_storage().nbytes()
                 self._storages.add(storage)
         return size
+
+
+def _may_draw(node: torch.fx.Node) -> bool:
+    """Returns whether a node may draw from the default generator."""
+    return uses_rng(node) or isinstance(node.target, Target)
 
 
 def _plain(value: Any) -> Any:

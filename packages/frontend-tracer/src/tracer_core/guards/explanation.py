@@ -105,6 +105,12 @@ class Failure:
         self._settings, self._guards, self._others = settings, guards, others
         self._constants, self._path_constants, self._scope = constants, path_constants, scope
 
+    def with_more(self, added: Sequence[Relation]) -> Failure:
+        """Returns it with these conditions too."""
+        others = (*self._others, *added)
+        constants, paths = self._constants, self._path_constants
+        return Failure(self._settings, self._guards, others, constants, paths, self._scope)
+
     def texts(self) -> tuple[str, ...]:
         """The guards as expressions, those of one object together, the cheapest first."""
         groups: dict[str, list[Guard]] = {}

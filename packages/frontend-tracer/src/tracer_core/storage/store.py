@@ -6,7 +6,8 @@ with another one, written by another user or made for another machine is reporte
 appears whole or not at all (one atomic rename). ELF loaders ignore what follows an image, so that
 the file of a library can be loaded as it is.
 
-The store is kept below TRACER_CACHE_LIMIT: what was not used for longest is removed.
+The store is kept below TRACER_CACHE_LIMIT: what was not used for longest is removed. With
+TRACER_STORE it asks a fleet's store for what it does not have (`tracer_core.storage.fleet`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tracer_core.storage.cache_location import (
     in_private_folder,
     not_private,
 )
+from tracer_core.storage.fleet import fleet
 from tracer_core.storage.secret import secret_of
 
 #: Must change with the layout of the footer or the calling convention of the images.
@@ -52,6 +54,8 @@ _LOOKS = 64 << 20
 #: The share of the limit that is left when entries are removed.
 _LEFT = 0.9
 
+#: Why an entry cannot be used that is not there.
+_MISSING = "not in the cache"
 #: Files for which a warning was logged.
 _told: set[Path] = set()
 #: Bytes that may be written until the next look at the size, by cache folder.
@@ -130,15 +134,23 @@ class Folder:
         return str(self.path) if self.problem is None else f"no disk cache: {self.problem}"
 
     def read(self, key: str) -> bytes | None:
-        return self._read(key)[1]
+        """Returns an entry of this folder, or of the fleet's store, which it then has too."""
+        return self._found(key)[1]
 
     def find(self, key: str) -> tuple[Path, str | None]:
         """Returns (the file of an entry, None) if it may be loaded, else (the path, why not)."""
-        return self.path / key, self._read(key)[0]
+        return self.path / key, self._found(key)[0]
 
     def write(self, key: str, image: bytes, load: Callable[[Path], Any] | None = None) -> Any:
         """Writes an entry and returns load(its file), called before others see it: what it raises
-        leaves no entry."""
+        leaves no entry. A fleet's store gets it later."""
+        loaded = self._write(key, image, load)
+        shared = fleet()
+        if shared is not None:
+            shared.share(self.store.kind, self.store.machine, key, image)
+        return loaded
+
+    def _write(self, key: str, image: bytes, load: Callable[[Path], Any] | None = None) -> Any:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key={key!r}")
         data = image + self._foot(key, image)
@@ -180,6 +192,18 @@ class Folder:
         digest.update(head)
         return digest.digest()
 
+    def _found(self, key: str) -> tuple[str | None, bytes | None]:
+        """Does `_read`; what is missing here may be in the fleet's store."""
+        problem, image = self._read(key)
+        if problem != _MISSING or (shared := fleet()) is None:
+            return problem, image
+        image = shared.fetch(self.store.kind, self.store.machine, key)
+        if image is None:
+            return problem, None
+        note("cache", "%s: found in the fleet's store", self.path / key)
+        self._write(key, image)
+        return None, image
+
     def _read(self, key: str) -> tuple[str | None, bytes | None]:
         """Returns (None, the image), or (why the entry cannot be used, None)."""
         path = self.path / key
@@ -192,7 +216,7 @@ class Folder:
                 if problem is None and time.time() - found.st_mtime > _USED:
                     os.utime(descriptor)
         except FileNotFoundError:
-            return "not in the cache", None
+            return _MISSING, None
         except OSError as error:
             return f"cannot be read: {error.strerror}", None
         image, foot = data[:-_FOOTER], data[-_FOOTER:]

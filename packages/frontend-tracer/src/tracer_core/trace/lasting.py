@@ -24,7 +24,8 @@ _KEYS: dict[type, Any] = {
     type(kind().keys()): kind for kind in (dict[Any, Any], collections.OrderedDict[Any, Any])
 }
 _COPIED = (tuple, list, set, frozenset, dict)
-_DEPTH = 8
+#: Objects in one value.
+_MOST = 256
 
 Make = Callable[[], Any]
 
@@ -43,43 +44,54 @@ def is_lasting(tracer: Tracing, value: Any) -> bool:
     return maker(tracer, value) is not None
 
 
-def maker(tracer: Tracing, value: Any, depth: int = _DEPTH) -> Make | None:
-    """Returns what makes such a value anew, or None for any other value."""
+def maker(tracer: Tracing, value: Any) -> Make | None:
+    """Returns what makes such a value anew, or None for any other value, and for one that holds an
+    object twice."""
+    return _maker(tracer, value, {})
+
+
+def _maker(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
+    """seen: id -> object, of those met so far."""
     if type(value) is slice:
-        parts = _makers(tracer, (value.start, value.stop, value.step), depth)
+        parts = _makers(tracer, (value.start, value.stop, value.step), seen)
         return None if parts is None else lambda: slice(*(make() for make in parts))
     if is_constant_code(tracer, value):
         return lambda: value
-    if not depth:
+    if isinstance(value, (torch.Tensor, *SYMBOLS)):
         return None
-    if type(value) is types.FunctionType:
-        return _maker_of_function(tracer, value, depth)
-    if isinstance(value, (torch.Tensor, *SYMBOLS, *CODE)):
-        return None
-    if not tracer.provenance.is_fresh(value):
-        if type(value) in _COPIED:
-            tracer.reads.expand(value)
-        elif isinstance(value, CONTAINERS) or tracer.provenance.source_of(value) is None:
+    made_here = type(value) is types.FunctionType or tracer.provenance.is_fresh(value)
+    if not made_here and type(value) not in _COPIED:
+        if isinstance(value, (*CONTAINERS, *CODE)) or tracer.provenance.source_of(value) is None:
             return None
-        else:
-            identity(tracer, value)
-            return lambda: value
+        identity(tracer, value)
+        return lambda: value
+    if id(value) in seen or len(seen) > _MOST:
+        return None
+    seen[id(value)] = value
+    if type(value) is types.FunctionType:
+        return _maker_of_function(tracer, value, seen)
+    if isinstance(value, CODE):
+        return None
+    if not made_here:
+        tracer.reads.expand(value)
     if type(value) in _KEYS:
-        like, keys = _KEYS[type(value)], _makers(tracer, tuple(value), depth)
+        like, keys = _KEYS[type(value)], _makers(tracer, tuple(value), seen)
         return None if keys is None else lambda: like.fromkeys([make() for make in keys]).keys()
     if isinstance(value, dict):
-        return _maker_of_dict(tracer, value, depth)
+        return _maker_of_dict(tracer, value, seen)
     if type(value) in _COPIED:
         kind: Any = type(value)
-        items = _makers(tracer, special_methods.held(value), depth)
+        items = _makers(tracer, special_methods.held(value), seen)
         return None if items is None else lambda: kind([make() for make in items])
-    return _maker_of_object(tracer, value, depth)
+    return _maker_of_object(tracer, value, seen)
 
 
-def _maker_of_function(tracer: Tracing, function: types.FunctionType, depth: int) -> Make | None:
+def _maker_of_function(
+    tracer: Tracing, function: types.FunctionType, seen: dict[int, Any]
+) -> Make | None:
     """A function made in the trace, whose variables from outside and defaults are lasting."""
     cells = [tracer.names.cell_contents(cell) for cell in function.__closure__ or ()]
-    parts = _makers(tracer, (cells, function.__defaults__, function.__kwdefaults__), depth)
+    parts = _makers(tracer, (cells, function.__defaults__, function.__kwdefaults__), seen)
     if parts is None or vars(function):
         return None
     code, space, name = function.__code__, function.__globals__, function.__name__
@@ -94,31 +106,25 @@ def _maker_of_function(tracer: Tracing, function: types.FunctionType, depth: int
     return make
 
 
-def _makers(tracer: Tracing, values: Any, depth: int) -> list[Make] | None:
-    found = [maker(tracer, one, depth - 1) for one in values]
+def _makers(tracer: Tracing, values: Any, seen: dict[int, Any]) -> list[Make] | None:
+    found = [_maker(tracer, one, seen) for one in values]
     made = [make for make in found if make is not None]
     return made if len(made) == len(found) else None
 
 
-def _maker_of_dict(tracer: Tracing, value: dict[Any, Any], depth: int) -> Make | None:
+def _maker_of_dict(tracer: Tracing, value: dict[Any, Any], seen: dict[int, Any]) -> Make | None:
+    """A dictionary; one of a class in Python (frozendict), which may hold more, stays what it is."""
     kind: Any = type(value)
-    keys = _makers(tracer, dict.keys(value), depth)
-    values = _makers(tracer, dict.values(value), depth)
+    keys = _makers(tracer, dict.keys(value), seen)
+    values = _makers(tracer, dict.values(value), seen)
     if keys is None or values is None:
         return None
-    if kind is dict:
-        return lambda: {k(): v() for k, v in zip(keys, values, strict=True)}
-
-    def make() -> Any:
-        made = kind.__new__(kind)
-        for key, one in zip(keys, values, strict=True):
-            dict.__setitem__(made, key(), one())
-        return made
-
-    return make
+    if kind not in (dict, collections.OrderedDict):
+        return (lambda: value) if kind.__flags__ & HEAP_TYPE else None
+    return lambda: kind((k(), v()) for k, v in zip(keys, values, strict=True))
 
 
-def _maker_of_object(tracer: Tracing, value: Any, depth: int) -> Make | None:
+def _maker_of_object(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
     """A plain object of a class in Python, whose attributes are all in its dictionary."""
     cls: Any = type(value)
     slots = any(isinstance(entry, types.MemberDescriptorType)
@@ -127,7 +133,7 @@ def _maker_of_object(tracer: Tracing, value: Any, depth: int) -> Make | None:
     if not plain or cls.__new__ is not object.__new__ or not cls.__dictoffset__:
         return None
     own: dict[str, Any] = object.__getattribute__(value, "__dict__")
-    values = _makers(tracer, own.values(), depth)
+    values = _makers(tracer, own.values(), seen)
     if values is None:
         return None
     names = list(own)

@@ -271,7 +271,8 @@ class Tracer(Machine, Tracing):
         without the garbage collector."""
         self.exceptions.forget_frames()
         components = [one for one in vars(self).values() if isinstance(one, Component)]
-        others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects)
+        others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects,
+                  self.foresight)  # fmt: skip
         for part in (*components, *others, self.side_effects, self):
             vars(part).clear()
 

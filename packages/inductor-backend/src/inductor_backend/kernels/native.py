@@ -8,6 +8,7 @@ background, which affects time only.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import os
 import threading
@@ -136,7 +137,8 @@ def _started(family: str) -> None:
         with contextlib.suppress(BackendError):
             library(family)
 
-    threading.Thread(target=work, name=f"inductor own kernels: {family}", daemon=True).start()
+    name, run = f"inductor own kernels: {family}", contextvars.copy_context().run
+    threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
 
 
 _new_process()

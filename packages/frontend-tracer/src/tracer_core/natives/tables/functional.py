@@ -12,7 +12,6 @@ import inspect
 import operator
 import reprlib
 import types
-import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -296,14 +295,21 @@ def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
 
+#: Modules whose cached functions read nothing that a program changes: type expressions (torch's
+#: profiler looks up an `Optional["..."]` in an optimizer's first step), and which packages of which
+#: versions are installed (a mixture of experts asks in its first layer).
+_LOOK_UPS = frozenset(
+    {"typing", "transformers.utils.import_utils", "diffusers.utils.import_utils",
+     "accelerate.utils.imports", "peft.import_utils"}
+)  # fmt: skip
+
+
 def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
-    for real. Exempt are functions that read nothing of what has changed: typing's (torch's profiler
-    looks up an `Optional["..."]` in an optimizer's first step), and those whose code says so
-    (einops parses each pattern once)."""
-    if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
-        typing
-    ):
+    for real. Exempt are functions that read nothing of what has changed: those of `_LOOK_UPS`, and
+    those whose code says so (einops parses each pattern once)."""
+    module = getattr(cached.__wrapped__, "__globals__", {}).get("__name__")
+    if not tracer.effects.changes or module in _LOOK_UPS:
         return
     if _reads_no_change(tracer, cached.__wrapped__, [*args, *kwargs.values()]):
         return

@@ -6,6 +6,7 @@ requested several times at once is compiled once; units with `keep` are compiled
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import hashlib
 import os
@@ -125,8 +126,8 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
         if mine:
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
-                target=_make,
-                args=(_running, pending, result, unit, kept_as, tools, folder, label),
+                target=contextvars.copy_context().run,  # what it compiles may have to give way
+                args=(_make, _running, pending, result, unit, kept_as, tools, folder, label),
                 daemon=True,
             )
             begun.append((len(unit.text), work))

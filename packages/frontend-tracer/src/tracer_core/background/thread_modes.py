@@ -1,5 +1,5 @@
-"""Carries a thread's torch modes from where a graph was captured to the thread in which it is
-benchmarked.
+"""Carries a thread's torch modes from where a graph was captured to the thread that compiles or
+benchmarks it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""A server's first seconds: when the first result is there, and how long the longest call takes.
+
+In: models, ways to compile, how busy the server is. Out: rows in
+benchmarks/results/serving/, and tables. `main`: one request after another from the moment at which
+`compile` is called; ``full``: without a pause; ``half``: with a pause as long as the call before.
+`start`: several models made ready in one process, one after another or by `compile_many`.
+What always holds: a fresh process with empty caches a row; the model was called eagerly before, so
+that its memory and torch's own kernels are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import compilers, harness, models
+
+#: Seconds of requests; calls at the end whose median is what the server settled at.
+SECONDS, SETTLED = 20.0, 5
+
+WAYS = ("eager", "now", "background", "torch")
+#: Kinds of layers that a server may have side by side.
+SEVERAL = ("resnet18_64", "densenet121_128", "bert_12", "distilbert_b1", "gpt2_b1", "t5_small_b1",
+           "llama_b1", "unet_b1")  # fmt: skip
+
+
+def _compiler(way: str) -> Callable[[Any], Any]:
+    if way != "background":
+        return compilers.compiler("ours" if way == "now" else way)
+    import tracer_core
+
+    return lambda function: tracer_core.compile(function, when="background")
+
+
+def measure(name: str, way: str, load: str) -> dict[str, Any]:
+    """The requests of one server."""
+    import torch
+
+    model = models.MODELS[name]
+    models.import_library(model.library)
+    program = model.program()
+    with model.mode():
+        before = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            program.call(program.function)
+            before.append(time.perf_counter() - begin)
+        start = time.perf_counter()
+        compiled = _compiler(way)(program.function)
+        calls: list[tuple[float, float]] = []  # when it ended, how long it took
+        while not calls or calls[-1][0] < SECONDS:
+            begin = time.perf_counter()
+            program.call(compiled)
+            end = time.perf_counter()
+            calls.append((end - start, end - begin))
+            if load == "half":
+                time.sleep(end - begin)
+    taken = [seconds for _, seconds in calls]
+    settled = statistics.median(taken[-SETTLED:])
+    return {
+        "first_result": calls[0][0],
+        "longest": max(taken),
+        "longest_later": max(taken[1:], default=0.0),
+        "settled": settled,
+        "settled_after": next(at for at, seconds in calls if seconds < 1.3 * settled),
+        "eager": statistics.median(before),
+        "requests": len(calls),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    return [
+        f"{row['first_result']:.2f}",
+        f"{row['longest']:.2f}",
+        f"{row['longest_later'] * 1e3:.0f}",
+        f"{row['settled_after']:.1f}",
+        f"{row['settled'] * 1e3:.0f}",
+        f"{row['eager'] * 1e3:.0f}",
+        str(row["requests"]),
+    ]
+
+
+GRID = harness.Grid(
+    "serving",
+    __doc__,
+    {"models": ("bert_12", "resnet18_64", "bert_128", "resnet18_224"), "ways": WAYS, "loads": ("full", "half")},
+    measure,
+    ("first result s", "longest s", "longest later ms", "settled after s", "settled ms", "eager ms",
+     "requests"),
+    _line,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures what is not there yet and prints all; 1 if a row failed."""
+    harness.warm_up_files()
+    return GRID.main(arguments)
+
+
+# A server's start ---------------------------------------------------------------------------------
+
+
+def measure_start(way: str, names: str) -> dict[str, Any]:
+    """Seconds until several models are ready; first: until the first of them is."""
+    import tracer_core
+
+    programs = []
+    with contextlib.ExitStack() as modes:
+        for name in names.split(","):
+            model = models.MODELS[name]
+            models.import_library(model.library)
+            programs.append(model.program())
+        modes.enter_context(model.mode())
+        for program in programs:
+            program.call(program.function)
+        start, begin = time.perf_counter(), time.process_time()
+        first = 0.0
+        if way == "compile_many":
+            inputs = [tracer_core.Inputs(*one.args, **one.kwargs) for one in programs]
+            pairs = [(one.function, given) for one, given in zip(programs, inputs, strict=True)]
+            made = tracer_core.compile_many(pairs, progress=False)
+        else:
+            made = []
+            for program in programs:
+                made.append(_compiler(way)(program.function))
+                program.call(made[-1])
+                first = first or time.perf_counter() - start
+        ready = time.perf_counter() - start
+        seconds = time.process_time() - begin
+        for program, fast in zip(programs, made, strict=True):
+            program.call(fast)
+    return {"ready": ready, "first": first or ready, "cpu": seconds, "models": len(programs)}
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Measures what is not there yet and prints all; 1 if a row failed."""
+    harness.warm_up_files()
+    return harness.Grid(
+        "server_start",
+        __doc__,
+        {"ways": ("now", "compile_many", "torch"), "models": (",".join(SEVERAL),)},
+        measure_start,
+        ("ready s", "first s", "processor s of this process", "models"),
+        lambda row: [
+            f"{row['ready']:.1f}",
+            f"{row['first']:.1f}",
+            f"{row['cpu']:.1f}",
+            str(row["models"]),
+        ],
+    ).main(arguments)

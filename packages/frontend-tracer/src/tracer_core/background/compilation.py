@@ -1,0 +1,113 @@
+"""`Compilation`: one graph that is compiled while the captured graph runs eagerly.
+
+In: a function that compiles and puts the result in place. Out: its state, for whoever waits or
+looks. A compilation ends as ``compiled``, ``failed`` (`error` says why, and who started it what
+follows) or ``dropped`` (nobody needs it any more).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tracer_core.background import worker
+from tracer_core.background.giving_way import giving_way
+from tracer_core.debug import stages
+
+WAITING, COMPILING, COMPILED, FAILED, DROPPED = (
+    "waiting", "compiling", "compiled", "failed", "dropped",
+)  # fmt: skip
+#: The states in which it has not ended.
+UNDER_WAY = (WAITING, COMPILING)
+#: What each state means for the calls of the program.
+_SERVES = {
+    WAITING: "waits for a thread; the captured graph runs eagerly meanwhile",
+    COMPILING: "compiles; the captured graph runs eagerly meanwhile",
+    COMPILED: "compiled in the background; serves since",
+    DROPPED: "no longer needed",
+}
+
+
+class Dropped(BaseException):
+    """Ends a compilation that nobody needs any more, at its next stage."""
+
+
+class SettingsChanged(Exception):
+    """A setting of torch that a graph depends on changed while it was compiled."""
+
+
+class Compilation:
+    """Mutable. function: the name of the compiled function. graph: ``graph_0``. state: one of
+    the words above. stage: the stage that began last. error: of a failed one."""
+
+    def __init__(self, function: str, graph: str) -> None:
+        self.function, self.graph = function, graph
+        self.state, self.stage = WAITING, ""
+        self.error: BaseException | None = None
+        self._dropped = False
+        self._since, self._end = time.perf_counter(), 0.0
+        self._done = threading.Event()
+
+    def start(
+        self, work: Callable[[], Callable[[], None]], failed: Callable[[BaseException], bool]
+    ) -> None:
+        """Has a background thread do `work`, and then what it returns, which puts the result in
+        place. Both may raise `Dropped`; `failed` gets any other error, and returns whether it is
+        final: else something else will be compiled."""
+
+        def run() -> None:
+            end = DROPPED
+            try:
+                self._check("")
+                self.state = COMPILING
+                with stages.interruptible(self._check), giving_way():
+                    put = work()
+                put()
+                end = COMPILED
+            except Dropped:
+                pass
+            except BaseException as error:  # whatever a backend raises: no caller would get it
+                if not worker.is_ending() and failed(error):  # the end stops the compilers
+                    self.error, end = error, FAILED
+            finally:
+                self._finish(end)
+
+        worker.submit(run)
+
+    def drop(self) -> None:
+        """Ends it at its next stage; whoever waits for it no longer does."""
+        self._dropped = True
+        if not self._done.is_set():
+            self._finish(DROPPED)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits for the end; returns False on timeout."""
+        return self._done.wait(seconds)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._done.is_set()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since it was asked for, until its end."""
+        return (self._end if self.is_done else time.perf_counter()) - self._since
+
+    @property
+    def text(self) -> str:
+        """The state in words."""
+        if self.state == FAILED:
+            return f"failed: {type(self.error).__name__}: {self.error}"
+        return _SERVES[self.state]
+
+    def _check(self, stage: str) -> None:
+        self.stage = stage
+        if self._dropped or worker.is_ending():
+            raise Dropped
+
+    def _finish(self, state: str) -> None:
+        if not self._done.is_set():
+            self.state, self._end = state, time.perf_counter()
+            self._done.set()
