@@ -284,7 +284,7 @@ class Generator:
         return f"run_restoring(graph, {inputs})" if restores else f"graph({inputs})"
 
     def _snapshot(self, mutated: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
-        lowered = runner.artifacts is not None and not runner.artifacts.modes
+        lowered = runner.artifacts is not None and runner.artifacts.runs_alone
         storages = [torch_private.storage_id(one.node.meta["val"]) for one in mutated]
         early = self._mutated_on_error(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in early}

@@ -40,7 +40,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 2
+FORMAT = 3
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: The most entries, and bytes, of one document.
@@ -124,13 +124,15 @@ class Kept:
         """Drops what was not written yet."""
         self._documents, self.current, self.found = {}, None, ""
 
-    def write(self) -> None:
-        """Writes the documents with entries that were captured here."""
+    def write(self) -> bool:
+        """Writes the documents with entries that were captured here; returns whether some entries
+        can only be written later."""
         function = self._function()
         for document in list(self._documents.values()) if function is not None else ():
             assert function is not None
             if document.records:
                 _write(document, function)
+        return any(document.records for document in self._documents.values())
 
 
 def _parts_of(function: Function) -> dict[str, str] | None:
@@ -243,7 +245,7 @@ def _key_of_name(document: Document) -> str:
 def _write(document: Document, function: Function) -> None:
     """Writes a document with the entries of this process first; a failure is logged, and the next
     process captures again."""
-    from tracer_core.execution.entry_writer import entry_to_json  # heavy: what captures imports
+    from tracer_core.execution.entry_writer import NotYet, entry_to_json  # heavy: the tracer
     from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
 
     wanted = {id(record) for record in document.records}
@@ -256,6 +258,8 @@ def _write(document: Document, function: Function) -> None:
             made.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+            if isinstance(error, NotYet):
+                document.records.append(record)
         except Exception as error:
             _internal(error, f"{document.name}: {record.name} is not kept")
     if not made:
@@ -314,8 +318,12 @@ class _Writer:
                     break
             if self._ends.wait(left):
                 return
-        for kept in changed:
-            kept.write()
+        self._write(changed)
+
+    def _write(self, changed: list[Kept]) -> None:
+        left = [kept for kept in changed if kept.write()]
+        with self._lock:
+            self._changed.update(left)
 
     def _taken(self) -> list[Kept]:
         changed = list(self._changed)
@@ -334,8 +342,7 @@ class _Writer:
         """Writes what is new at once."""
         with self._lock:
             changed = self._taken()
-        for kept in changed:
-            kept.write()
+        self._write(changed)
 
 
 _WRITER = _Writer()
