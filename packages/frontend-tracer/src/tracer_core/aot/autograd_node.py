@@ -39,7 +39,7 @@ class NodePlan:
     plain: tuple[int, ...]
     tangents: tuple[int, ...]
     sizes: tuple[tuple[int, int | None], ...]
-    orders: Mapping[int, Sequence[int]]
+    orders: Mapping[int, list[int]]
     differentiable: tuple[int, ...]
 
 
@@ -58,6 +58,11 @@ class Backward:
     run: RunFunction
     graph: torch.fx.Graph | None = None
     compile: Callable[[Part, int], RunFunction] | None = None
+
+    def in_parts(self) -> tuple[torch.fx.Graph, Callable[[Part, int], RunFunction]]:
+        """Returns the graph and its compiler, which the process that captured it has."""
+        assert self.graph is not None and self.compile is not None
+        return self.graph, self.compile
 
 
 class Run:
@@ -231,11 +236,11 @@ def _written_out(tangent: torch.Tensor) -> torch.Tensor:
     return tangent.resolve_neg().resolve_conj() if lazy else tangent
 
 
-def _fit(order: Sequence[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+def _fit(order: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a function that gives a tangent the layout of its output, for which the backward was
     compiled. order: of the output's dimensions in memory.
     """
-    if list(order) == list(range(len(order))):
+    if order == list(range(len(order))):
         return lambda tangent: _written_out(tangent).contiguous()
     inverse = sorted(order, key=order.__getitem__)
 

@@ -1,6 +1,6 @@
 """Runs a compiled forward and a compiled backward as one autograd node.
 
-The runner that `training_runner` makes for a captured graph returns outputs with an autograd
+The runner that `training_node` makes for a captured graph returns outputs with an autograd
 history like eager's; their backward runs the backend's backward graph, which is compiled when it is
 first needed.
 

@@ -53,8 +53,8 @@ class Replicas:
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         whole = self.step.whole
-        wanted = wanted_parts(whole.graph, whole.gradients, leaves, replica)
-        parts = cut(whole.graph, wanted)
+        graph, _ = whole.in_parts()
+        parts = cut(graph, wanted_parts(graph, whole.gradients, leaves, replica))
         if len(parts) < 2:
             return self.whole
         parts = [replace(part, number=number) for number, part in enumerate(parts)]
@@ -78,19 +78,21 @@ class Subgraphs:
         """Returns (link of the chain, subgraph, runner) of each subgraph."""
         found = self._of.get(backward)
         if found is None:
-            (output,) = backward.graph.find_nodes(op="output")
+            graph, _ = backward.in_parts()
+            (output,) = graph.find_nodes(op="output")
             wanted = [len(self.members)] * len(output.args[0])
             for number, leaves in enumerate(self.members):
                 for g in (backward.gradients[leaf] for leaf in leaves):
                     if g is not None and g >= 0:
                         wanted[g] = min(wanted[g], number)
-            found = self._of[backward] = self._compiled(backward, cut(backward.graph, wanted))
+            found = self._of[backward] = self._compiled(backward, cut(graph, wanted))
         return list(found)
 
     def _compiled(
         self, backward: Backward, parts: Sequence[Part]
     ) -> list[tuple[int, Part, RunFunction]]:
-        compiled = (uncast(self.device, backward.compile(part, part.number)) for part in parts)
+        _, compile_part = backward.in_parts()
+        compiled = (uncast(self.device, compile_part(part, part.number)) for part in parts)
         return [(part.number, part, run) for part, run in zip(parts, compiled, strict=True)]
 
 

@@ -290,7 +290,7 @@ class _Writer:
     """Writes what is new off the calls. Mutable."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
         self._changed: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._noted = 0.0
         self._thread: threading.Thread | None = None
@@ -314,21 +314,20 @@ class _Writer:
                 left = self._noted + QUIET - time.monotonic()
                 if left <= 0:
                     self._thread = None
-                    changed = self._taken()
                     break
             if self._ends.wait(left):
                 return
-        self._write(changed)
+        self.flush()
 
-    def _write(self, changed: list[Kept]) -> None:
-        left = [kept for kept in changed if kept.write()]
-        with self._lock:
-            self._changed.update(left)
-
-    def _taken(self) -> list[Kept]:
-        changed = list(self._changed)
-        self._changed.clear()
-        return changed
+    def flush(self) -> None:
+        """Writes what is new, after what another thread is writing."""
+        with self._writing:
+            with self._lock:
+                changed = list(self._changed)
+                self._changed.clear()
+            left = [kept for kept in changed if kept.write()]
+            with self._lock:
+                self._changed.update(left)
 
     def finish(self) -> None:
         """Writes what is left; nothing is written by itself from then on."""
@@ -337,12 +336,6 @@ class _Writer:
         if thread is not None:
             thread.join()
         self.flush()
-
-    def flush(self) -> None:
-        """Writes what is new at once."""
-        with self._lock:
-            changed = self._taken()
-        self._write(changed)
 
 
 _WRITER = _Writer()
