@@ -519,7 +519,7 @@ class Generator:
         followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
         return Portable(
             roots, paths, held(tuple(followed)), path_constants,
-            torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
+            frozenset(self.entry.constants.exact), torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
         )  # fmt: skip
 
 

@@ -137,9 +137,20 @@ class Describer:
 
     def constant(self, name: str, obj: Any) -> Any:
         try:
-            return self.describe(obj)
+            return self._exact(obj) if name in self.record.portable.exact else self.describe(obj)
         except NotPortable as error:
             raise NotPortable(f"constant {name}: {error}") from None
+
+    def _exact(self, obj: Any) -> Any:
+        """Describes a number, text or tuple that must be this very object."""
+        source = self._by_object.get(id(obj))
+        if source is not None:
+            return {"path": [self._steps(source), None]}
+        for function in self.record.portable.functions:
+            for position, constant in enumerate(function.__code__.co_consts):
+                if constant is obj and self.known(function):
+                    return {"constant_of": [self.describe(function), position]}
+        raise NotPortable(f"{shown(obj)} is to be one object of several equal ones")
 
     def describe(self, obj: Any) -> Any:
         if obj is self.compiled:
@@ -153,6 +164,8 @@ class Describer:
             self._open.discard(id(obj))
 
     def _described(self, obj: Any) -> Any:
+        if type(obj) in (list, set) and id(obj) in self._by_object:  # the program's
+            return {"path": [self._steps(self._by_object[id(obj)]), None]}
         for kind, how in _DESCRIBE.items():
             if isinstance(obj, kind):
                 described = how(self, obj)

@@ -124,6 +124,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "compiled": lambda f, value: f.same(f.compiled, value),
     "import": lambda f, value: f.same(_import(value[0]), value[1]),
     "path": lambda f, value: f.same(_walk(f, value[0]), value[1]),
+    "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
     "partial": functools.partial(_call, functools.partial),
     "with_rest": functools.partial(_call, WithRest),
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
