@@ -102,7 +102,9 @@ class Kept:
         if self.current is not None:
             return 0
         target = function.function
-        name = f"{target.__module__}:{target.__qualname__} {key!r}"
+        first = next(iter(state), None)
+        owner = f" of {_class_name(first)}" if isinstance(first, torch.nn.Module) else ""
+        name = f"{target.__module__}:{target.__qualname__}{owner} {key!r}"
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         self.current = self._documents[handle] = Document(parts, name)
         if self.current.key in _WRITER.written:  # forgotten by this process, which captures it anew
@@ -165,8 +167,7 @@ def _may_keep() -> bool:
 
 def _kind_of(value: Any) -> str:
     """Describes the kind of an argument: of a module, its parts and the sizes of its parameters."""
-    cls = type(value)
-    named = f"{cls.__module__}.{cls.__qualname__}"
+    named = _class_name(value)
     if not isinstance(value, torch.nn.Module):
         return named
     entries = vars(value)
@@ -178,6 +179,11 @@ def _kind_of(value: Any) -> str:
     for name, inner in (entries.get("_modules") or {}).items():
         lines.append(f"{name}: {_kind_of(inner)}")
     return "\n".join(lines)
+
+
+def _class_name(value: Any) -> str:
+    cls = type(value)
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 # -- reading
@@ -221,6 +227,14 @@ def _internal(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
+#: Parts of a key that are digests alone -> what a difference means.
+_DIGESTED = {
+    "code": "the code of the function has changed",
+    "kind of object": "the classes or sizes of an argument are others",
+    "installed packages": "other packages, or versions of them, are installed",
+}
+
+
 def _why_missing(document: Document) -> str:
     """Says what has changed since something was kept of a function with this name."""
     data = _STORE.read(_key_of_name(document))
@@ -228,7 +242,7 @@ def _why_missing(document: Document) -> str:
         return "nothing was kept of this function"
     last: Mapping[str, str] = json.loads(data)
     changed = [
-        f"{part} was {last.get(part)} and is {value}"
+        _DIGESTED.get(part) or f"{part} was {last.get(part)} and is {value}"
         for part, value in document.parts.items()
         if last.get(part) != value
     ]

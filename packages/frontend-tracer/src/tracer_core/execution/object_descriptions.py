@@ -57,6 +57,18 @@ def _import_path(obj: Any) -> str | None:
     return None
 
 
+def _class_of_module(cls: type) -> tuple[str, int] | None:
+    """Returns a module that is an instance of a class of its own (torch.backends), and the class's
+    place among that one's bases."""
+    for name, module in list(sys.modules.items()):
+        kind = type(module)
+        if kind is not types.ModuleType and issubclass(kind, types.ModuleType):
+            for place, base in enumerate(mro(kind)):
+                if base is cls:
+                    return name, place
+    return None
+
+
 def _with_inner(found: Any) -> Iterator[tuple[str, Any]]:
     """Yields an object and what its attributes lead to, with these attributes."""
     yield "", found
@@ -177,6 +189,9 @@ class Describer:
         source = self._by_object.get(id(obj))
         if source is not None:
             return {"path": [self._steps(source), _digest(obj)]}
+        of_module = _class_of_module(obj) if isinstance(obj, type) else None
+        if of_module is not None:
+            return {"class_of": [*of_module, _digest(obj)]}
         if type(obj) is functools.partial:  # the tracer's own: a question that guards ask again
             parts = [obj.func, list(obj.args), list(obj.keywords), list(obj.keywords.values())]
             return {"partial": [self.describe(part) for part in parts]}

@@ -22,6 +22,7 @@ from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.cached_calls import WithRest
+from tracer_core.guards.object_layout import mro
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.torch_private import settings
 
@@ -124,6 +125,9 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "compiled": lambda f, value: f.same(f.compiled, value),
     "import": lambda f, value: f.same(_import(value[0]), value[1]),
     "path": lambda f, value: f.same(_walk(f, value[0]), value[1]),
+    "class_of": lambda f, value: f.same(
+        mro(type(importlib.import_module(value[0])))[value[1]], value[2]
+    ),
     "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
     "partial": functools.partial(_call, functools.partial),
     "with_rest": functools.partial(_call, WithRest),
