@@ -166,14 +166,20 @@ def test_a_stored_function_asks_for_the_settings_that_it_read(tmp_path):
         torch.testing.assert_close(second(x), x - 1)
 
 
-def test_a_training_graph_is_left_out_with_its_reason(tmp_path):
+def test_a_training_graph_is_stored_once_its_backward_has_run(tmp_path):
+    path = tmp_path / "double.json"
     fast = tracer_core.compile(double)
-    fast(torch.ones(3, requires_grad=True)).sum().backward()
-    with torch.no_grad():
-        fast(torch.ones(3))
-    report = tracer_core.save(fast, tmp_path / "double.json")
-    ((_, why),) = report.left_out
-    assert len(report.stored) == 1 and "several graphs (training" in why
+    result = fast(torch.ones(3, requires_grad=True))
+    ((_, why),) = tracer_core.save(fast, path).left_out
+    assert "its backward was not run yet" in why
+    result.sum().backward()
+    assert tracer_core.save(fast, path).left_out == ()
+    tracer_core.reset()
+    second = tracer_core.compile(double)
+    assert tracer_core.load(second, path) == 1
+    x = torch.ones(3, requires_grad=True)
+    second(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0)) and not tracer_core.last_compile(second)
 
 
 def test_what_cannot_be_stored_is_named(tmp_path):

@@ -111,7 +111,11 @@ def test_each_process_adds_its_entries(program):
 #: What differs: the program as it was, the program as it is then, and words of the reason; "" where
 #: the guards see it.
 CHANGED = {
-    "the function itself": (PLAIN, PLAIN.replace("* 2", "* 3"), "code was"),
+    "the function itself": (
+        PLAIN,
+        PLAIN.replace("* 2", "* 3"),
+        "the code of the function has changed",
+    ),
     "a callee": (
         """
         def inner(x):
@@ -459,7 +463,7 @@ CHANGED = {
             except Exception:
                 return x * 3
         """,
-        "code was",
+        "the code of the function has changed",
     ),
     "a function that is allowed in graphs": (
         """

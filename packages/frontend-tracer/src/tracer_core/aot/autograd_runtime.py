@@ -1,6 +1,6 @@
 """Runs a compiled forward and a compiled backward as one autograd node.
 
-The runner that `training_runner` makes for a captured graph returns outputs with an autograd
+The runner that `training_node` makes for a captured graph returns outputs with an autograd
 history like eager's; their backward runs the backend's backward graph, which is compiled when it is
 first needed.
 
@@ -11,7 +11,6 @@ does not cast inside the forward or the backward again.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,9 +21,18 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.ddp_backward import Backward, Replicas, Run, Step, uncast
+from tracer_core.aot.autograd_node import (
+    Backward,
+    NodePlan,
+    autograd_function,
+    items,
+    node_step,
+    uncast,
+)
+from tracer_core.aot.captured_again import CapturedAgain
+from tracer_core.aot.ddp_backward import Replicas
 from tracer_core.aot.ddp_buckets import Part
-from tracer_core.aot.double_backward import Differentiated
+from tracer_core.aot.double_backward import captured_again
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
@@ -33,7 +41,7 @@ from tracer_core.aot.lower import output_args, verified
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
 from tracer_core.aot.request import Lowered, Request, output_specs
-from tracer_core.aot.symbolic_sizes import SYM_TYPES, size_reader
+from tracer_core.aot.symbolic_sizes import SYM_TYPES
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
@@ -156,51 +164,6 @@ def lower_step(captured: CapturedGraph, request: Request) -> Lowered:
     return JointLowering(captured.gm, values, request, captured.real_inputs).run(captured.inputs)
 
 
-class UsedUp(torch.autograd.Function):
-    """The autograd node of a value whose graph was freed by a backward inside the captured
-    graph.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        """Returns the value itself, which requires grad from now on."""
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
-        """Raises the error that eager raises."""
-        raise RuntimeError(
-            f"{torch_private.FREED} (or directly access saved tensors after they have already been"
-            " freed). It was freed when the compiled function called .backward() or"
-            " autograd.grad(). Specify retain_graph=True there if you need to backward through the"
-            " graph a second time."
-        )
-
-
-def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
-    """Makes the outputs require grad that do so in eager although their autograd graph was
-    freed.
-    """
-    wanted = [
-        i
-        for i, node in enumerate(output_args(captured.gm))
-        if isinstance(node, torch.fx.Node) and getattr(node.meta["val"], "requires_grad", False)
-    ]
-    if not wanted:
-        return run
-    anchor = torch.zeros((), requires_grad=True)
-    apply = torch_private.direct_apply(UsedUp)
-
-    def call(inputs: list[Any]) -> Sequence[Any]:
-        outputs = list(run(inputs))
-        for index in wanted:
-            if not outputs[index].requires_grad:
-                outputs[index] = apply(outputs[index], anchor)
-        return outputs
-
-    return call
-
-
 class LazyRunner:
     """A runner that is compiled at its first call. Mutable: keeps the compiled runner.
 
@@ -234,26 +197,36 @@ class LazyRunner:
             return self._runner
 
 
-def training_runner(
+@dataclass(frozen=True, slots=True)
+class TrainingNode:
+    """run: the captured graph, as one autograd node. plan, again, backwards: what it is made of."""
+
+    run: RunFunction
+    plan: NodePlan
+    again: CapturedAgain
+    backwards: LoweredBackwards
+
+
+def training_node(
     captured: CapturedGraph,
     graphs: TrainingGraphs,
     run_forward: RunFunction,
     channels_last: Collection[int],
     compile_backward: Callable[[Lowered], RunFunction],
     at_once: bool = False,
-) -> RunFunction:
-    """Returns a runner for the captured graph, given a runner for the forward, the saved outputs
-    that it returns channels-last, and a compiler for backward graphs. at_once: compiles the whole
-    backward now, not when it first runs.
+) -> TrainingNode:
+    """Returns the captured graph as one autograd node, given a runner for the forward, the saved
+    outputs that it returns channels-last, and a compiler for backward graphs. at_once: compiles the
+    whole backward now, not when it first runs.
     """
-    joint = graphs.joint
-    run_forward = in_its_grad_mode(joint.forward, run_forward)
-    backwards = Backwards(graphs, channels_last, compile_backward)
+    joint, plan = graphs.joint, _plan(graphs.split, graphs.joint)
+    again = captured_again(captured, joint)
+    backwards = LoweredBackwards(graphs, channels_last, compile_backward)
     if at_once:
         backwards.compile_whole()
-    step = _step(captured, graphs, run_forward, backwards)
-    apply = torch_private.direct_apply(_function(captured.name, step))
-    leaves_of = _items(joint.differentiable)
+    step = node_step(plan, run_forward, backwards, again, graphs.forward.spec.device)
+    apply = torch_private.direct_apply(autograd_function(captured.name, step))
+    leaves_of = items(joint.differentiable)
     replicas = Replicas(captured.name, step, apply)
     active_replica = torch_private.active_replica
 
@@ -263,10 +236,10 @@ def training_runner(
             return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
         return replicas.run(replica, args, leaves_of(args))
 
-    return joint.plan.bind(run)
+    return TrainingNode(joint.plan.bind(run), plan, again, backwards)
 
 
-class Backwards:
+class LoweredBackwards:
     """The backwards of one graph. Mutable: one for some outputs alone is lowered when a call first
     has tangents for just these; zeros for the others would not do, because autograd runs none of
     their nodes (0 * inf is NaN; a hook may return anything for zeros).
@@ -286,6 +259,8 @@ class Backwards:
         self._record, self._lock = continued(), threading.Lock()
         #: The runner of `whole`, the first one made.
         self._first: LazyRunner | None = None
+        #: Name of a backward graph -> its tangents and gradients.
+        self.names: dict[str, tuple[tuple[int, ...], tuple[int | None, ...]]] = {}
         self.whole = self._backward(graphs.backward, graphs.split)
         self._of_outputs: dict[tuple[int, ...], Backward | None] = {}
 
@@ -313,6 +288,7 @@ class Backwards:
 
     def _backward(self, lowered: Lowered, split: Split) -> Backward:
         take_channels_last(lowered, split, self._channels_last)
+        self.names[lowered.spec.name] = split.tangents, split.gradients
         inputs, name, compile_now = lowered.spec.inputs, lowered.spec.name, self._compile_now
 
         def compile_part(part: Part, number: int) -> RunFunction:
@@ -331,123 +307,37 @@ class Backwards:
 
         run = uncast(self._device, lazily(lowered))
         graph = lowered.graph.graph
-        return Backward(graph, split.tangents, split.gradients, run, compile_part)
+        return Backward(split.tangents, split.gradients, run, graph, compile_part)
 
 
 #: Operators whose kernels return what their backward needs only while grad mode is on.
 GRAD_MODE_KERNELS = frozenset(names("ops.aten.mkldnn_rnn_layer.default"))
 
 
-def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFunction:
-    """Runs with grad mode on, but without recording, if a kernel of the graph needs that."""
-    if not any(node.target in GRAD_MODE_KERNELS for node in nodes):
-        return run
-
-    def in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
-        with torch_private.grad_mode_without_graph():
-            return run(inputs)
-
-    return in_grad_mode
+def needs_grad_mode(nodes: Iterable[torch.fx.Node]) -> bool:
+    """Returns whether a kernel of the graph has to run with grad mode on."""
+    return any(node.target in GRAD_MODE_KERNELS for node in nodes)
 
 
-#: What a backward without a graph of its own is asked for.
-_OF_SOME = "the gradient of some outputs alone"
+def used_up(captured: CapturedGraph) -> tuple[int, ...]:
+    """Returns the outputs that require grad in eager although their autograd graph was freed."""
+    return tuple(
+        i
+        for i, node in enumerate(output_args(captured.gm))
+        if isinstance(node, torch.fx.Node) and getattr(node.meta["val"], "requires_grad", False)
+    )
 
 
-def _step(
-    captured: CapturedGraph,
-    graphs: TrainingGraphs,
-    run_forward: RunFunction,
-    backwards: Backwards,
-) -> Step:
-    """Returns the behavior of the autograd node for the whole graph."""
-    split, joint = graphs.split, graphs.joint
-    count = split.outputs
-    plain = tuple(i for i, node in enumerate(joint.tangents) if node is None)
-    inputs_of, outputs_of, plain_of = map(_items, (split.saved_inputs, split.saved_outputs, plain))
-    origins = joint.plan.origins
-    sizes_of = size_reader(origins[size.node.expr] for size in split.sizes)
-    fits = {index: _fit(split.forward, index) for index in split.tangents}
-    again = Differentiated(captured, joint)
-
-    def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor | None) -> Any:
-        kept = inputs_of(args)
-        ctx.sizes = sizes_of(args)
-        again.remember(ctx, args)
-        out = list(run_forward(args))
-        # A view returned by a Function may not be written to. A detached tensor is no view, and
-        # still shares its version counter.
-        out[:count] = [one.detach() if one._is_view() else one for one in out[:count]]
-        again.remember_versions(ctx)
-        ctx.save_for_backward(*kept, *outputs_of(out))
-        ctx.mark_non_differentiable(*plain_of(out))
-        ctx.set_materialize_grads(False)
-        return tuple(out[:count])
-
-    def opened(ctx: Any, tangents: Any) -> Run:
-        if torch.is_grad_enabled():
-            return Run(None, (), [], again.gradients(ctx, tangents))
-        if all(one is None for one in tangents):  # an autograd node of the program gave none
-            return Run(None, (), [], [None] * len(joint.differentiable))
-        if any(one is not None and torch_private.is_batched(one) for one in tangents):
-            return Run(None, (), [], again.gradients_alone(ctx, tangents, "a batch of gradients"))
-        backward = backwards.of(tangents)
-        if backward is None:
-            return Run(None, (), [], again.gradients_alone(ctx, tangents, _OF_SOME))
-        fitted = [fits[index](tangents[index]) for index in backward.tangents]
-        values = [*ctx.saved_tensors, *ctx.sizes, *fitted]
-        torch_private.let_go_of_saved_tensors(ctx)
-        return Run(backward, fitted, values)
-
-    return Step(forward, opened, backwards.whole, graphs.forward.spec.device)
-
-
-def _function(name: str, step: Step) -> type[torch.autograd.Function]:
-    """Returns one autograd Function for the whole graph."""
-    opened = step.opened
-
-    class CompiledGraph(torch.autograd.Function):
-        forward = staticmethod(step.forward)
-
-        @staticmethod
-        def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            return (None, *opened(ctx, tangents).whole())
-
-    CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
-    return CompiledGraph
-
-
-def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Returns a function that picks these items, always as a tuple."""
-    if not indices:
-        return lambda values: ()
-    if len(indices) == 1:
-        (index,) = indices
-        return lambda values: (values[index],)
-    return operator.itemgetter(*indices)
-
-
-def _written_out(tangent: torch.Tensor) -> torch.Tensor:
-    """Resolves lazy conjugation and negation, so that the tensor's memory holds its values."""
-    if type(tangent) is not torch.Tensor:
-        tangent = torch_private.waited(tangent)
-    lazy = tangent.is_neg() or tangent.is_conj()
-    return tangent.resolve_neg().resolve_conj() if lazy else tangent
-
-
-def _fit(forward: torch.fx.Graph, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns a function that gives a tangent the layout of its output, for which the backward was
-    compiled.
-    """
-    (output,) = forward.find_nodes(op="output")
-    value = output.args[0][index].meta["val"]
-    order = memory_order(value)
-    if order == list(range(len(order))):
-        return lambda tangent: _written_out(tangent).contiguous()
-    inverse = sorted(order, key=order.__getitem__)
-
-    def permuted(tangent: torch.Tensor) -> torch.Tensor:
-        packed = _written_out(tangent).permute(order)
-        return tangent if packed.is_contiguous() else packed.contiguous().permute(inverse)
-
-    return permuted
+def _plan(split: Split, joint: Joint) -> NodePlan:
+    (output,) = split.forward.find_nodes(op="output")
+    origins = (joint.plan.origins[size.node.expr] for size in split.sizes)
+    return NodePlan(
+        outputs=split.outputs,
+        saved_inputs=split.saved_inputs,
+        saved_outputs=split.saved_outputs,
+        plain=tuple(i for i, node in enumerate(joint.tangents) if node is None),
+        tangents=split.tangents,
+        sizes=tuple((origin.index, origin.dim) for origin in origins),
+        orders={i: memory_order(output.args[0][i].meta["val"]) for i in split.tangents},
+        differentiable=joint.differentiable,
+    )

@@ -13,112 +13,20 @@ work.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.autograd_node import Backward, Run, Step, uncast
 from tracer_core.aot.ddp_buckets import Part, cut, wanted_parts
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError
 
 #: Attribute of a token's gradient: what one run of the backward passes from a subgraph to the next.
 RUN = "_tracer_run"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Backward:
-    """One backward graph of a captured graph, and its compiler.
-
-    tangents: the outputs (indices) that have a tangent. gradients: for each leaf the index of its
-    gradient among the outputs of the graph (``~i`` for the i-th tangent, None for no gradient).
-    run: runs the whole graph. compile(part, number): returns a runner for a subgraph.
-    """
-
-    graph: torch.fx.Graph
-    tangents: tuple[int, ...]
-    gradients: tuple[int | None, ...]
-    run: RunFunction
-    compile: Callable[[Part, int], RunFunction]
-
-
-class Run:
-    """One run of a backward. Mutable.
-
-    ready: the leaves' gradients, where they are known without `backward`. fitted: the tangents as
-    the graph takes them. values: the graph's inputs, then what subgraphs computed for later ones;
-    freed after the last reader. found: the graph's outputs. left: the subgraphs that have not run.
-    """
-
-    __slots__ = ("backward", "fitted", "found", "left", "ready", "values")
-
-    def __init__(
-        self,
-        backward: Backward | None,
-        fitted: Sequence[Any],
-        values: list[Any],
-        ready: Sequence[torch.Tensor | None] | None = None,
-    ) -> None:
-        self.backward, self.fitted, self.values, self.ready = backward, fitted, values, ready
-        self.found: dict[int, torch.Tensor] | Sequence[torch.Tensor] = {}
-        self.left: list[tuple[int, Part, RunFunction]] = []
-
-    def whole(self) -> list[torch.Tensor | None]:
-        """Runs the whole graph; returns the gradient of each leaf."""
-        if self.backward is not None:
-            self.found = self.backward.run(self.values)
-            return self.of(range(len(self.backward.gradients)))
-        assert self.ready is not None
-        return list(self.ready)
-
-    def until(self, number: int) -> None:
-        """Runs the subgraphs up to this one."""
-        while self.left and self.left[0][0] <= number:
-            _, part, runner = self.left.pop(0)
-            out = list(runner([self.values[at] for at in part.takes]))
-            self.values += out[len(part.gives) :]
-            for at in part.done:
-                self.values[at] = None
-            self.found |= dict(zip(part.gives, out, strict=False))  # type: ignore[operator]
-
-    def of(self, leaves: Iterable[int]) -> list[torch.Tensor | None]:
-        """Returns the gradients of these leaves, which were computed."""
-        if self.backward is None:
-            assert self.ready is not None
-            return [self.ready[leaf] for leaf in leaves]
-        found, fitted, gradients = self.found, self.fitted, self.backward.gradients
-        places = [gradients[leaf] for leaf in leaves]
-        return [None if g is None else found[g] if g >= 0 else fitted[~g] for g in places]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What the autograd node of a graph does.
-
-    forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): begins a run of the
-    backward for the tangents that are there. whole: the backward for all tangents. device: of the
-    graph.
-    """
-
-    forward: Callable[..., Any]
-    opened: Callable[[Any, Any], Run]
-    whole: Backward
-    device: torch.device
-
-
-def uncast(device: torch.device, run: RunFunction) -> RunFunction:
-    """Wraps `run` so that an ambient autocast does not cast again."""
-    kind = device.type
-
-    def without_autocast(inputs: list[Any]) -> Sequence[Any]:
-        if not torch.is_autocast_enabled(kind):
-            return run(inputs)
-        with torch_private.autocast_off():
-            return run(inputs)
-
-    return without_autocast
 
 
 class Replicas:
@@ -145,8 +53,8 @@ class Replicas:
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         whole = self.step.whole
-        wanted = wanted_parts(whole.graph, whole.gradients, leaves, replica)
-        parts = cut(whole.graph, wanted)
+        graph, _ = whole.in_parts()
+        parts = cut(graph, wanted_parts(graph, whole.gradients, leaves, replica))
         if len(parts) < 2:
             return self.whole
         parts = [replace(part, number=number) for number, part in enumerate(parts)]
@@ -170,19 +78,21 @@ class Subgraphs:
         """Returns (link of the chain, subgraph, runner) of each subgraph."""
         found = self._of.get(backward)
         if found is None:
-            (output,) = backward.graph.find_nodes(op="output")
+            graph, _ = backward.in_parts()
+            (output,) = graph.find_nodes(op="output")
             wanted = [len(self.members)] * len(output.args[0])
             for number, leaves in enumerate(self.members):
                 for g in (backward.gradients[leaf] for leaf in leaves):
                     if g is not None and g >= 0:
                         wanted[g] = min(wanted[g], number)
-            found = self._of[backward] = self._compiled(backward, cut(backward.graph, wanted))
+            found = self._of[backward] = self._compiled(backward, cut(graph, wanted))
         return list(found)
 
     def _compiled(
         self, backward: Backward, parts: Sequence[Part]
     ) -> list[tuple[int, Part, RunFunction]]:
-        compiled = (uncast(self.device, backward.compile(part, part.number)) for part in parts)
+        _, compile_part = backward.in_parts()
+        compiled = (uncast(self.device, compile_part(part, part.number)) for part in parts)
         return [(part.number, part, run) for part, run in zip(parts, compiled, strict=True)]
 
 

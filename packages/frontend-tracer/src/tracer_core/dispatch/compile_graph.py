@@ -22,9 +22,10 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.ambient_modes import inside, without_modes
+from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
 from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
-from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts
+from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
@@ -160,9 +161,16 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         lowered = autograd_runtime.lower_step(captured, _request(captured, config))
         _show(record, lowered)
     compiled = _compile_lowered(captured, config, lowered)
-    run = autograd_runtime.in_its_grad_mode(lowered.graph.graph.nodes, compiled.run)
-    run = autograd_runtime.with_used_up(captured, without_modes(_ambient_modes(captured), run))
-    return compiled.with_run(run, artifacts=None)  # steps are not stored
+    modes, used_up = _ambient_modes(captured), autograd_runtime.used_up(captured)
+    grad_mode = autograd_runtime.needs_grad_mode(lowered.graph.graph.nodes)
+    run = in_grad_mode(compiled.run) if grad_mode else compiled.run
+    artifacts = compiled.artifacts
+    if artifacts is not None:
+        artifacts = replace(
+            artifacts, modes=modes, grad_mode=grad_mode, used_up=used_up, is_step=True
+        )
+    run = with_used_up(used_up, without_modes(modes, run))
+    return compiled.with_run(run, artifacts=artifacts)
 
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -175,13 +183,20 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         graphs = autograd_runtime.lower_training(captured, _request(captured, config))
         _show(record, graphs.forward, graphs.backward)
     compiled = _compile_lowered(captured, config, graphs.forward)
-    run_forward = without_modes(_ambient_modes(captured, inside_autograd=True), compiled.run)
+    modes = _ambient_modes(captured, inside_autograd=True)
+    grad_mode = autograd_runtime.needs_grad_mode(graphs.joint.forward)
+    run_forward = without_modes(modes, compiled.run)
+    if grad_mode:
+        run_forward = in_grad_mode(run_forward)
+    made: dict[str, RunnerArtifacts | None] = {}
 
     def compile_backward(lowered: Lowered) -> RunFunction:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
-        return _compile_lowered(backward, config, lowered).run
+        found = _compile_lowered(backward, config, lowered)
+        made[lowered.spec.name] = found.artifacts
+        return found.run
 
-    run = autograd_runtime.training_runner(
+    node = autograd_runtime.training_node(
         captured,
         graphs,
         run_forward,
@@ -189,7 +204,22 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         compile_backward,
         at_once=config.when == "background",
     )
-    return compiled.with_run(run, channels_last=frozenset(), artifacts=None)
+    artifacts = compiled.artifacts
+    if artifacts is not None:
+        names = node.backwards.names
+        training = TrainingArtifacts(
+            node.plan,
+            node.again,
+            lambda: [(*names[one], made[one]) for one in list(names) if one in made],
+        )
+        artifacts = replace(
+            artifacts,
+            plan=graphs.joint.plan,
+            modes=modes,
+            grad_mode=grad_mode,
+            training=training,
+        )
+    return compiled.with_run(node.run, channels_last=frozenset(), artifacts=artifacts)
 
 
 def compile_torch_graph(

@@ -89,7 +89,8 @@ class Portable:
     roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
     reaches the constant without the state. interpreted: the functions from before the trace whose
     bytecode was followed. path_constants: the constants that sources in `paths` use as indices.
-    Both are `held`. settings: of torch, under which kernels were chosen. unguarded: why the entry
+    Both are `held`. exact: names of constants that must be these very objects, though others are
+    equal. settings: of torch, under which kernels were chosen. unguarded: why the entry
     hangs on what neither guards nor digests of code tell.
     """
 
@@ -97,6 +98,7 @@ class Portable:
     paths: dict[str, Source]
     interpreted: tuple[Any, ...]
     path_constants: tuple[Any, ...]
+    exact: frozenset[str]
     settings: dict[str, str]
     unguarded: tuple[str, ...] = ()
 

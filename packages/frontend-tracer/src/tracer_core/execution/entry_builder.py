@@ -307,7 +307,7 @@ class Generator:
         graph = recorder.graph
 
         def snapshot(runner: CompiledGraph) -> InputSnapshot:
-            lowered = runner.artifacts is not None and not runner.artifacts.modes
+            lowered = runner.artifacts is not None and runner.artifacts.runs_alone
             early: Collection[Any]
             if runner.mutated_on_error is None:
                 risks = may_raise_of(graph)
@@ -560,7 +560,7 @@ class Generator:
         followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
         return Portable(
             roots, paths, held(tuple(followed)), path_constants,
-            torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
+            frozenset(self.entry.constants.exact), torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
         )  # fmt: skip
 
 

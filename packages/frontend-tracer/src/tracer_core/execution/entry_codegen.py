@@ -78,6 +78,8 @@ class Constants:
     is_elsewhere: Callable[[Any], bool]
     namespace: dict[str, Any] = field(default_factory=dict)
     mortal: dict[str, Mortal] = field(default_factory=dict)
+    #: Names of objects that must be these very ones.
+    exact: set[str] = field(default_factory=set)
     _names: dict[Any, str] = field(default_factory=dict)
 
     def text(self, obj: Any) -> str:
@@ -100,7 +102,11 @@ class Constants:
 
     def identical(self, obj: Any) -> str:
         """Returns text that evaluates to this very object: the program may ask whether it is."""
-        return self._name(id(obj), obj) if _has_identity(obj) else self.text(obj)
+        if not _has_identity(obj):
+            return self.text(obj)
+        name = self._name(id(obj), obj)
+        self.exact.add(name)
+        return name
 
     def _name(self, handle: Any, obj: Any) -> str:
         name = self._names.get(handle)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
@@ -33,10 +34,16 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 _KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
 #: Namespaces of operators that no Python code of a program defines.
 _KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision"})
+#: The most bytes of a constant tensor.
+_MOST_BYTES = 1 << 12
 #: Of integers that JSON takes.
 _MOST_BITS = 1024
 #: In the text of entries that name lines of the program.
 _NAMES_LINES = "calling_code"
+
+
+class NotYet(NotPortable):
+    """An entry can be written down later."""
 
 
 def _is_start(key: Any) -> bool:
@@ -73,7 +80,7 @@ def entry_to_json(
         "break": None if record.break_ is None else dataclasses.astuple(record.break_),
         "shapes": record.shapes,
         "numbers": record.numbers,
-        "graph": _graph_to_json(record, config),
+        "graph": _graph_to_json(record, describe, config),
     }
 
 
@@ -107,20 +114,43 @@ def _unknown_code(gm: torch.fx.GraphModule) -> Iterator[str]:
             yield f"its graph holds {node.target}"
 
 
-def _graph_to_json(record: Captured, config: CompileConfig) -> Any:
+def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig) -> Any:
     if record.runner is None:
         return None
     if record.pending is not None:
         raise NotPortable("it could not be compiled")
     parts, fallback = record.runner.artifacts, record.runner.fallback
     if parts is None:
-        several = (
-            "it has several graphs (training, sizes that depend on data, or several backends),"
-            " which are not stored"
-        )
+        several = "it has several graphs (sizes that depend on data, or several backends)"
         raise NotPortable(several if fallback is None else fallback.reason)
-    if parts.plan.constants:
+    return {
+        **_runner_to_json(parts, config),
+        "plan": None if parts.plan.trivial else parts.plan.text(),
+        "constants": [_constant_to_json(one) for one in parts.plan.constants],
+        "modes": list(parts.modes),
+        "grad_mode": parts.grad_mode,
+        "used_up": list(parts.used_up),
+        "training": None if parts.training is None else _training_to_json(
+            parts.training, record, describe, config),
+    }  # fmt: skip
+
+
+def _constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
+    """Returns a small tensor that the program makes of numbers."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise NotPortable("its graph holds constant tensors that are not plain")
+    if tensor.nbytes > _MOST_BYTES or tensor.requires_grad or tensor.is_inference():
         raise NotPortable("its graph holds constant tensors")
+    data = bytes(tensor.flatten().view(torch.uint8).numpy()) if tensor.numel() else b""
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "data": base64.b64encode(data).decode(),
+    }
+
+
+def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, Any]:
     if isinstance(parts.runner.run, Frozen):
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"
@@ -129,12 +159,49 @@ def _graph_to_json(record: Captured, config: CompileConfig) -> Any:
         data: bytes = resolve(config.backend.serialize)(parts.runner)
     except BackendError as error:
         raise NotPortable(error.detail) from error
+    return {"backend": base64.b64encode(data).decode(), "spec": _spec_to_json(parts.spec)}
+
+
+def _training_to_json(
+    training: TrainingArtifacts, record: Captured, describe: Describer, config: CompileConfig
+) -> dict[str, Any]:
+    """Returns what the backward of a forward graph takes: the graphs compiled so far, and the
+    captured graph as Python, for gradients that none of them computes."""
+    node, again = training.node, training.again
+    if again.obstacle and len(node.tangents) > 1:
+        raise NotPortable(f"the gradient of some outputs alone needs its graph: {again.obstacle}")
+    backwards = []
+    for tangents, gradients, parts in training.backwards():
+        if parts is None:
+            raise NotPortable("a part of its backward runs without the backend")
+        backwards.append([tangents, gradients, _runner_to_json(parts, config)])
+    if not backwards:
+        raise NotYet("its backward was not run yet")
+    assert record.graph is not None
+    code = record.graph.graph.python_code("self")
+    used = _names_in(compiled(code.src))
+    fields = {one.name: getattr(again, one.name) for one in dataclasses.fields(again)}
     return {
-        "backend": base64.b64encode(data).decode(),
-        "spec": _spec_to_json(parts.spec),
-        "plan": None if parts.plan.trivial else parts.plan.text(),
-        "modes": list(parts.modes),
+        "node": {**dataclasses.asdict(node), "orders": list(node.orders.items())},
+        "again": {
+            **fields,
+            "forward": code.src,
+            "mutations": sorted(again.mutations),
+            "positions": list(again.positions.items()),
+            "settings": {name: describe.describe(one) for name, one in again.settings.items()},
+        },
+        "globals": {
+            name: describe.constant(name, value)
+            for name, value in code.globals.items()
+            if name in used
+        },
+        "backwards": backwards,
     }
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _to_json(value: Any) -> Any:

@@ -40,7 +40,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 2
+FORMAT = 3
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: The most entries, and bytes, of one document.
@@ -102,7 +102,9 @@ class Kept:
         if self.current is not None:
             return 0
         target = function.function
-        name = f"{target.__module__}:{target.__qualname__} {key!r}"
+        first = next(iter(state), None)
+        owner = f" of {_class_name(first)}" if isinstance(first, torch.nn.Module) else ""
+        name = f"{target.__module__}:{target.__qualname__}{owner} {key!r}"
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         self.current = self._documents[handle] = Document(parts, name)
         if self.current.key in _WRITER.written:  # forgotten by this process, which captures it anew
@@ -125,13 +127,15 @@ class Kept:
         """Drops what was not written yet."""
         self._documents, self.current, self.found = {}, None, ""
 
-    def write(self) -> None:
-        """Writes the documents with entries that were captured here."""
+    def write(self) -> bool:
+        """Writes the documents with entries that were captured here; returns whether some entries
+        can only be written later."""
         function = self._function()
         for document in list(self._documents.values()) if function is not None else ():
             assert function is not None
             if document.records:
                 _write(document, function)
+        return any(document.records for document in self._documents.values())
 
 
 def _parts_of(function: Function) -> dict[str, str] | None:
@@ -164,8 +168,7 @@ def _may_keep() -> bool:
 
 def _kind_of(value: Any) -> str:
     """Describes the kind of an argument: of a module, its parts and the sizes of its parameters."""
-    cls = type(value)
-    named = f"{cls.__module__}.{cls.__qualname__}"
+    named = _class_name(value)
     if not isinstance(value, torch.nn.Module):
         return named
     entries = vars(value)
@@ -177,6 +180,11 @@ def _kind_of(value: Any) -> str:
     for name, inner in (entries.get("_modules") or {}).items():
         lines.append(f"{name}: {_kind_of(inner)}")
     return "\n".join(lines)
+
+
+def _class_name(value: Any) -> str:
+    cls = type(value)
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 # -- reading
@@ -220,6 +228,14 @@ def _internal(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
+#: Parts of a key that are digests alone -> what a difference means.
+_DIGESTED = {
+    "code": "the code of the function has changed",
+    "kind of object": "the classes or sizes of an argument are others",
+    "installed packages": "other packages, or versions of them, are installed",
+}
+
+
 def _why_missing(document: Document) -> str:
     """Says what has changed since something was kept of a function with this name."""
     data = _STORE.read(_key_of_name(document))
@@ -227,7 +243,7 @@ def _why_missing(document: Document) -> str:
         return "nothing was kept of this function"
     last: Mapping[str, str] = json.loads(data)
     changed = [
-        f"{part} was {last.get(part)} and is {value}"
+        _DIGESTED.get(part) or f"{part} was {last.get(part)} and is {value}"
         for part, value in document.parts.items()
         if last.get(part) != value
     ]
@@ -244,7 +260,7 @@ def _key_of_name(document: Document) -> str:
 def _write(document: Document, function: Function) -> None:
     """Writes a document with the entries of this process first; a failure is logged, and the next
     process captures again."""
-    from tracer_core.execution.entry_writer import entry_to_json  # heavy: what captures imports
+    from tracer_core.execution.entry_writer import NotYet, entry_to_json  # heavy: the tracer
     from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
 
     wanted = {id(record) for record in document.records}
@@ -257,6 +273,8 @@ def _write(document: Document, function: Function) -> None:
             made.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+            if isinstance(error, NotYet):
+                document.records.append(record)
         except Exception as error:
             _internal(error, f"{document.name}: {record.name} is not kept")
     if not made:
@@ -287,7 +305,7 @@ class _Writer:
     """Writes what is new off the calls. Mutable."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
         self._changed: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._noted = 0.0
         self._thread: threading.Thread | None = None
@@ -311,17 +329,20 @@ class _Writer:
                 left = self._noted + QUIET - time.monotonic()
                 if left <= 0:
                     self._thread = None
-                    changed = self._taken()
                     break
             if self._ends.wait(left):
                 return
-        for kept in changed:
-            kept.write()
+        self.flush()
 
-    def _taken(self) -> list[Kept]:
-        changed = list(self._changed)
-        self._changed.clear()
-        return changed
+    def flush(self) -> None:
+        """Writes what is new, after what another thread is writing."""
+        with self._writing:
+            with self._lock:
+                changed = list(self._changed)
+                self._changed.clear()
+            left = [kept for kept in changed if kept.write()]
+            with self._lock:
+                self._changed.update(left)
 
     def finish(self) -> None:
         """Writes what is left; nothing is written by itself from then on."""
@@ -330,13 +351,6 @@ class _Writer:
         if thread is not None:
             thread.join()
         self.flush()
-
-    def flush(self) -> None:
-        """Writes what is new at once."""
-        with self._lock:
-            changed = self._taken()
-        for kept in changed:
-            kept.write()
 
 
 _WRITER = _Writer()

@@ -12,7 +12,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -25,6 +25,7 @@ from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.object_references import STEPS
 from tracer_core.execution.resume import Transition
+from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
@@ -43,10 +44,9 @@ def _import_path(obj: Any) -> str | None:
     module, name = _names_of(obj)
     for candidate in [module] if module else ["torch", *C_MODULES, "builtins", "math"]:
         found = _at(sys.modules.get(candidate), name)
-        for suffix in _SUFFIXES.get(type(found), ("", "__wrapped__")):
-            inner = found if not suffix else _part(found, suffix)
+        for suffix, inner in _with_inner(found):
             if inner is obj and obj is not None:
-                return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
+                return f"{candidate}:{name}{suffix}"
     for other, named in vars(types).items() if isinstance(obj, type) else ():
         if named is obj:
             return f"types:{other}"
@@ -57,12 +57,39 @@ def _import_path(obj: Any) -> str | None:
     return None
 
 
+def _class_of_module(cls: type) -> tuple[str, int] | None:
+    """Returns a module that is an instance of a class of its own (torch.backends), and the class's
+    place among that one's bases."""
+    for name, module in list(sys.modules.items()):
+        kind = type(module)
+        if kind is not types.ModuleType and issubclass(kind, types.ModuleType):
+            for place, base in enumerate(mro(kind)):
+                if base is cls:
+                    return name, place
+    return None
+
+
+def _with_inner(found: Any) -> Iterator[tuple[str, Any]]:
+    """Yields an object and what its attributes lead to, with these attributes."""
+    yield "", found
+    for part in _INNER.get(type(found), ()):
+        yield f".{part}", getattr(found, part)
+    suffix = ""
+    for _ in range(_MOST_WRAPPERS):
+        found, suffix = _part(found, "__wrapped__"), f"{suffix}.__wrapped__"
+        if found is None:
+            return
+        yield suffix, found
+
+
 #: What a class holds in place of a function -> the attributes that may be the object.
-_SUFFIXES: dict[type, tuple[str, ...]] = {
-    property: ("", "fget", "fset", "fdel"),
-    staticmethod: ("", "__func__"),
-    classmethod: ("", "__func__"),
+_INNER: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
 }
+#: How many functions may wrap one.
+_MOST_WRAPPERS = 8
 
 
 def _names_of(obj: Any) -> tuple[str | None, str]:
@@ -99,7 +126,7 @@ def _part(found: Any, part: str) -> Any:
     """Returns an entry of a module, class or function, or a field of a descriptor; else None."""
     if isinstance(found, type):
         return namespace(found).get(part)
-    if type(found) in _SUFFIXES:
+    if type(found) in _INNER:
         return getattr(found, part, None)
     if isinstance(found, (types.ModuleType, types.FunctionType, functools._lru_cache_wrapper)):
         return vars(found).get(part)
@@ -122,9 +149,20 @@ class Describer:
 
     def constant(self, name: str, obj: Any) -> Any:
         try:
-            return self.describe(obj)
+            return self._exact(obj) if name in self.record.portable.exact else self.describe(obj)
         except NotPortable as error:
             raise NotPortable(f"constant {name}: {error}") from None
+
+    def _exact(self, obj: Any) -> Any:
+        """Describes a number, text or tuple that must be this very object."""
+        source = self._by_object.get(id(obj))
+        if source is not None:
+            return {"path": [self._steps(source), None]}
+        for function in self.record.portable.functions:
+            for position, constant in enumerate(function.__code__.co_consts):
+                if constant is obj and self.known(function):
+                    return {"constant_of": [self.describe(function), position]}
+        raise NotPortable(f"{shown(obj)} is to be one object of several equal ones")
 
     def describe(self, obj: Any) -> Any:
         if obj is self.compiled:
@@ -138,6 +176,8 @@ class Describer:
             self._open.discard(id(obj))
 
     def _described(self, obj: Any) -> Any:
+        if type(obj) in (list, set) and id(obj) in self._by_object:  # the program's
+            return {"path": [self._steps(self._by_object[id(obj)]), None]}
         for kind, how in _DESCRIBE.items():
             if isinstance(obj, kind):
                 described = how(self, obj)
@@ -149,9 +189,15 @@ class Describer:
         source = self._by_object.get(id(obj))
         if source is not None:
             return {"path": [self._steps(source), _digest(obj)]}
+        of_module = _class_of_module(obj) if isinstance(obj, type) else None
+        if of_module is not None:
+            return {"class_of": [*of_module, _digest(obj)]}
         if type(obj) is functools.partial:  # the tracer's own: a question that guards ask again
             parts = [obj.func, list(obj.args), list(obj.keywords), list(obj.keywords.values())]
             return {"partial": [self.describe(part) for part in parts]}
+        if type(obj) is WithRest:
+            parts = [obj.cached, list(obj.rest), list(obj.kwargs), list(obj.kwargs.values())]
+            return {"with_rest": [self.describe(part) for part in parts]}
         raise NotPortable(f"{shown(obj)} has no import path")
 
     def _steps(self, source: Source) -> list[Any]:

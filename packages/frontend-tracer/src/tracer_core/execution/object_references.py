@@ -21,6 +21,8 @@ from tracer_core.errors import TracerError
 from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
+from tracer_core.guards.cached_calls import WithRest
+from tracer_core.guards.object_layout import mro
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.torch_private import settings
 
@@ -107,9 +109,9 @@ STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
 }
 
 
-def _partial(finder: Finder, parts: list[Any]) -> Any:
+def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
     function, args, names, values = map(finder.find, parts)
-    return functools.partial(function, *args, **dict(zip(names, values, strict=True)))
+    return kind(function, *args, **dict(zip(names, values, strict=True)))
 
 
 def _walk(finder: Finder, steps: list[Any]) -> Any:
@@ -123,7 +125,12 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "compiled": lambda f, value: f.same(f.compiled, value),
     "import": lambda f, value: f.same(_import(value[0]), value[1]),
     "path": lambda f, value: f.same(_walk(f, value[0]), value[1]),
-    "partial": _partial,
+    "class_of": lambda f, value: f.same(
+        mro(type(importlib.import_module(value[0])))[value[1]], value[2]
+    ),
+    "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
+    "partial": functools.partial(_call, functools.partial),
+    "with_rest": functools.partial(_call, WithRest),
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "weak": lambda f, value: OwnReference(f.find(value)),
     # one that was not used yet

@@ -10,18 +10,30 @@ the backend's own serialized graph. Nothing is unpickled. `entry_writer` writes 
 from __future__ import annotations
 
 import base64
+import functools
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.autograd_node import (
+    Backward,
+    NodePlan,
+    autograd_function,
+    in_grad_mode,
+    items,
+    node_step,
+    uncast,
+    with_used_up,
+)
 from tracer_core.aot.bound_outputs import bound
+from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.contract.backend import resolve
-from tracer_core.contract.runner import Runner
+from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
 from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
@@ -30,7 +42,7 @@ from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
-from tracer_core.torch_private import settings
+from tracer_core.torch_private import direct_apply, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,10 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
                 f"{finder.path}: {found.__qualname__} has changed since {name} was stored; store"
                 " it again"
             )
-    namespace = {**runtime_namespace(entry["text"]), "graph": _graph_from_json(entry, config)}
+    namespace = {
+        **runtime_namespace(entry["text"]),
+        "graph": _graph_from_json(entry, config, finder),
+    }
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
@@ -87,17 +102,113 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     )
 
 
-def _graph_from_json(entry: dict[str, Any], config: CompileConfig) -> Any:
+def _graph_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> Any:
     stored = entry["graph"]
     if stored is None:
         return None
+    run, device = _runner_from_json(stored, config)
+    if stored["training"] is not None:
+        run = without_modes(stored["modes"], run)
+        run = in_grad_mode(run) if stored["grad_mode"] else run
+        run = _node_from_json(stored["training"], run, entry["name"], device, config, finder)
+        return _with_outputs(stored, run)
+    run = _with_outputs(stored, run)
+    run = in_grad_mode(run) if stored["grad_mode"] else run
+    return with_used_up(stored["used_up"], without_modes(stored["modes"], run))
+
+
+def _with_outputs(stored: dict[str, Any], run: RunFunction) -> RunFunction:
+    if stored["plan"] is None:
+        return run
+    constants = tuple(map(_constant_from_json, stored["constants"]))
+    return bound(stored["plan"], "<tracer outputs, stored>", run, constants)
+
+
+def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
+    made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]))
+    data = bytearray(base64.b64decode(stored["data"]))
+    if data:
+        made.copy_(torch.frombuffer(data, dtype=made.dtype).view(made.shape))
+    return made
+
+
+def _runner_from_json(
+    stored: dict[str, Any], config: CompileConfig
+) -> tuple[RunFunction, torch.device]:
+    """Returns a backend's runner, and the device of its graph."""
     deserialize = resolve(config.backend.deserialize)
     spec = CompileSpec(options=config.options, **_from_json(stored["spec"]))
     runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
-    run = versions_counted(runner.run, spec, runner.mutated_on_error)
-    if stored["plan"] is not None:
-        run = bound(stored["plan"], "<tracer outputs, stored>", run, ())
-    return without_modes(stored["modes"], run)
+    return versions_counted(runner.run, spec, runner.mutated_on_error), spec.device
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredBackwards:
+    """The backwards that were compiled in the process that captured the graph. known: by the outputs
+    that have a tangent. tangents: those that may have one."""
+
+    known: dict[tuple[int, ...], Backward]
+    tangents: tuple[int, ...]
+
+    @property
+    def whole(self) -> Backward:
+        """The largest one: no other process cuts it into parts."""
+        return max(self.known.values(), key=lambda one: len(one.tangents))
+
+    def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
+        outputs = tuple([index for index in self.tangents if tangents[index] is not None])
+        return self.known.get(outputs)
+
+
+def _node_from_json(
+    stored: dict[str, Any],
+    run_forward: RunFunction,
+    name: str,
+    device: torch.device,
+    config: CompileConfig,
+    finder: Finder,
+) -> RunFunction:
+    """Returns a graph with a backward as one autograd node."""
+    plain, again, known = stored["node"], stored["again"], {}
+    plan = NodePlan(
+        **{
+            **plain,
+            **{field: tuple(plain[field]) for field in _INDICES},
+            "sizes": tuple(map(tuple, plain["sizes"])),
+            "orders": dict(plain["orders"]),
+        }
+    )
+    scope = {one: finder.find(described) for one, described in stored["globals"].items()}
+    forward = define("forward", again["forward"], scope, f"{name}, captured")
+    captured = CapturedAgain(
+        **{
+            **again,
+            "forward": functools.partial(forward, None),
+            "differentiable": tuple(again["differentiable"]),
+            "tangents": tuple(again["tangents"]),
+            "mutations": frozenset(again["mutations"]),
+            "settings": {one: finder.find(value) for one, value in again["settings"].items()},
+            "versioned": tuple(again["versioned"]),
+            "positions": dict(again["positions"]),
+        }
+    )
+    for tangents, gradients, parts in stored["backwards"]:
+        run, _ = _runner_from_json(parts, config)
+        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
+        known[found.tangents] = found
+    backwards = _StoredBackwards(known, plan.tangents)
+    step = node_step(plan, run_forward, backwards, captured, device)
+    apply = direct_apply(autograd_function(name, step))
+    leaves_of = items(plan.differentiable)
+
+    def run_node(args: list[Any]) -> Sequence[Any]:
+        return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
+
+    return run_node
+
+
+#: Fields of `NodePlan` that are tuples of indices.
+_INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")
 
 
 #: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's

@@ -185,15 +185,23 @@ _OF_KERNELS: dict[str, str] = {
 def of_kernels() -> dict[str, str]:
     """Returns, as text, the settings under which operators are chosen and kernels written, which no
     guard asks for again."""
-    found = {
-        name: repr(setting.get())
+    getters: dict[str, Any] = {
+        name: setting.get
         for name, setting in SETTINGS.items()
         if name not in ALWAYS_GUARDED and not setting.autocast
     }
     for name, path in _OF_KERNELS.items():
-        for value in names(path, in_every_build=False):
-            found[name] = repr(value() if callable(value) else value)
-    return found
+        for found in names(path, in_every_build=False):
+            getters[name] = found
+    return {name: _as_text(getter) for name, getter in getters.items()}
+
+
+def _as_text(getter: Any) -> str:
+    """Returns the value of a setting; torch has none for precisions that were set in two ways."""
+    try:
+        return repr(getter() if callable(getter) else getter)
+    except RuntimeError as error:
+        return str(error).partition(",")[0]
 
 
 def snapshot() -> dict[str, Any]:

@@ -21,6 +21,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue, contents
 from tracer_core.fx_capture.provenance import instances_have, is_constant
+from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
@@ -186,17 +187,6 @@ def _call_weakref(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[
     return tracer.provenance.read(value, tracer.provenance.sources.make(source, "called"))
 
 
-class _WithRest:
-    """A cached function whose first argument is given later."""
-
-    def __init__(self, cached: Any, *rest: Any, **kwargs: Any) -> None:
-        self.cached, self.rest, self.kwargs = cached, rest, kwargs
-        self.__qualname__ = getattr(cached, "__qualname__", "cached")
-
-    def __call__(self, first: Any) -> Any:
-        return self.cached(first, *self.rest, **self.kwargs)
-
-
 def _title(cached: Any) -> str:
     """Returns the name of a cached function; that of a partial has none."""
     return str(getattr(cached, "__qualname__", type(cached.__wrapped__).__name__))
@@ -227,7 +217,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
         and tracer.operators.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
+        return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, WithRest), first)
     if all(is_lasting(tracer, value) for value in odd):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))

@@ -1,0 +1,206 @@
+"""Training that one process captured: a later one has its forward, its backward and whole steps."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import tracer_core
+from tests.core.test_kept import captures, program, told  # noqa: F401  (a fixture)
+from tracer_core.execution import kept
+
+MODEL = """
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(6, 8, bias=False)
+            self.norm, self.last = torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = torch.relu(self.norm(self.first(x)))
+            return self.last(torch.nn.functional.dropout(x, 0.3, self.training)) * 2
+
+    def run(x):
+        return x
+"""
+
+
+def data(dtype=torch.float32):
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def pair(module):
+    torch.manual_seed(0)
+    net = module.Net()
+    return net, copy.deepcopy(net)
+
+
+def same_gradients(ours, theirs):
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    for one, other in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_forward_and_backward_are_found(program):  # noqa: F811
+    for expected in ("miss", "hit", "hit"):
+        net, theirs = pair(program.started(MODEL))
+        fast = tracer_core.compile(net)
+        for number in range(3):
+            x, y = data().requires_grad_(), data().requires_grad_()
+            for one, given in ((fast, x), (theirs, y)):
+                torch.manual_seed(number)
+                one(given).square().sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+        same_gradients(net, theirs)
+        assert told(fast).startswith(expected)
+        assert captures(fast) == (expected == "miss")
+
+
+def test_gradients_are_those_of_float64(program):  # noqa: F811
+    text = MODEL.replace("0.3, self.training", "0.0")
+    for _ in range(2):
+        net, _ = pair(program.started(text))
+        truth = copy.deepcopy(net).double()
+        fast = tracer_core.compile(net)
+        fast(data()).square().sum().backward()
+        truth(data(torch.float64)).square().sum().backward()
+        for one, other in zip(net.parameters(), truth.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-4, atol=1e-4)
+    assert told(fast).startswith("hit")
+
+
+def test_a_gradient_of_a_gradient(program):  # noqa: F811
+    text = """
+        def run(x, w):
+            return (x @ w).tanh() * w.sum()
+    """
+    for _ in range(2):
+        module = program.started(text)
+        found = []
+        for function in (program.fast, module.run):
+            x = data().requires_grad_()
+            w = torch.linspace(-1, 1, 6).requires_grad_()
+            function(x, w).sum().backward()
+            (first,) = torch.autograd.grad(function(x, w).sum(), [w], create_graph=True)
+            first.square().sum().backward()
+            found.append((x.grad, w.grad, first))
+        torch.testing.assert_close(*found)
+    assert captures(program.fast) == 0
+
+
+def test_gradients_of_some_outputs_alone(program):  # noqa: F811
+    text = """
+        def run(x, w):
+            return (x * w).sin(), (x + w).cos(), x.detach() * 2
+    """
+    wanted = ([0, 1], [0], [1], [1, 0])
+    for round_ in range(3):
+        module = program.started(text)
+        # what no graph of the first process computes, the captured graph does
+        for outputs in wanted[: 2 + round_]:
+            found = []
+            for function in (program.fast, module.run):
+                x, w = data().requires_grad_(), torch.linspace(-1, 1, 6).requires_grad_()
+                results = function(x, w)
+                sum(results[i].sum() for i in outputs).backward()
+                found.append((x.grad, w.grad, results))
+            torch.testing.assert_close(*found)
+        assert captures(program.fast) == (round_ == 0)
+
+
+STEP = """
+    import torch
+
+    def made(net, optimizer):
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+        return step
+
+    def run(x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+    ],
+    ids=["SGD", "AdamW"],
+)
+def test_whole_steps_are_found(program, make):  # noqa: F811
+    for expected in ("miss", "hit"):
+        module = program.started(MODEL.replace("def run(x):\n        return x\n", "") + STEP)
+        net, theirs = pair(module)
+        ours, other = make(net.parameters()), make(theirs.parameters())
+        fast, step = tracer_core.compile(module.made(net, ours)), module.made(theirs, other)
+        y = torch.ones(5, 3)
+        for number in range(5):
+            torch.manual_seed(number)
+            got = fast(data(), y)
+            torch.manual_seed(number)
+            torch.testing.assert_close(got, step(data(), y))
+        for one, two in zip(net.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, two)
+        for one, two in zip(ours.state.values(), other.state.values(), strict=True):
+            torch.testing.assert_close(one, two)
+        assert told(fast).startswith(expected)
+        if expected == "hit":
+            assert captures(fast) == 0
+
+
+def test_a_change_of_the_model_is_seen(program):  # noqa: F811
+    for text in (MODEL, MODEL.replace("* 2", "* 3"), MODEL):
+        net, theirs = pair(program.started(text))
+        fast = tracer_core.compile(net)
+        for one in (fast, theirs):
+            torch.manual_seed(4)
+            one(data()).square().sum().backward()
+        same_gradients(net, theirs)
+
+
+def test_a_function_of_autograd_is_captured_anew(program):  # noqa: F811
+    text = """
+        import torch
+
+        class F(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, g):
+                return g * 5
+
+        def run(x):
+            return F.apply(x) + 1
+    """
+    for factor in (5, 7):
+        program.started(text.replace("g * 5", f"g * {factor}"))
+        x = data().requires_grad_()
+        program.fast(x).sum().backward()
+        assert torch.equal(x.grad, torch.full_like(x, factor))
+
+
+def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):  # noqa: F811
+    text = "def run(x):\n    return x.sin() * 2"
+    program.started(text)
+    x = data().requires_grad_()
+    result = program.fast(x)
+    kept.flush()
+    result.sum().backward()
+    program.started(text)
+    y = data().requires_grad_()
+    program.fast(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert told(program.fast).startswith("hit") and captures(program.fast) == 0
