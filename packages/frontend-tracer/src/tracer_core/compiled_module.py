@@ -109,7 +109,7 @@ def share(
         if inspect.isfunction(call)  # a ScriptModule's forward is no function: it stays as it is
     }
     for name, replacement in replaced.items():
-        run = replacement.call
+        run: Run = replacement.call
         if name == "__call__" and "forward" in replaced and around is not None:
             run = around(run, replaced["forward"].call)
         namespace[name] = _method(calls[name], module, replacement, run, mark)
