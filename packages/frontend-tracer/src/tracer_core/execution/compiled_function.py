@@ -815,15 +815,18 @@ class CompiledFunction:
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
         if record.pending is not None:
-            self._compile_later(segment, record, record.pending)
+            self._compile_later(segment, record, record.pending, expects)
         else:
             self.kept.add(record)
         return record.attempt
 
     # -- in the background --
 
-    def _compile_later(self, segment: GuardedCache, record: Captured, pending: Pending) -> None:
-        """Has the graph of an entry compiled while it runs eagerly."""
+    def _compile_later(
+        self, segment: GuardedCache, record: Captured, pending: Pending, expects: bool
+    ) -> None:
+        """Has the graph of an entry compiled while it runs eagerly. expects: the trace expected
+        answers, without which it is captured again where the graph has no lowered form."""
         compilation = Compilation(_name(self.function), record.name)
         self.compilations.append(compilation)
         function, region = weakref.ref(self), weakref.ref(segment)
@@ -838,10 +841,15 @@ class CompiledFunction:
         def work() -> Callable[[], None]:
             alive()
             compiled = pending.compile()
+            fallback = compiled.fallback
 
             def put() -> None:
                 owner, place = alive()
                 with _LOCK:
+                    if expects and fallback is not None and fallback.kind in _WHOLE:
+                        place.seen.outcomes, place.seen.foresees = (), False  # as in `_entry`
+                        place.remove(record.attempt)
+                        raise Dropped
                     made = owner._put_compiled(place, record, pending, compiled)
                     owner.kept.add(made, document)
 
@@ -865,12 +873,6 @@ class CompiledFunction:
     ) -> Captured:
         """Puts the compiled form of an entry in its place, and returns it. Raises Dropped if the entry
         is gone."""
-        fallback = compiled.fallback
-        expects = segment.seen.outcomes or segment.seen.foresees
-        if expects and fallback is not None and fallback.kind in _WHOLE:
-            segment.seen.outcomes, segment.seen.foresees = (), False  # as in `_entry`
-            segment.remove(record.attempt)
-            raise Dropped
         made = pending.entry(record.text, compiled)
         if not segment.replace(record.attempt, made.attempt):
             raise Dropped
