@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.scan import scanned_by_tree
+from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 
 
@@ -115,12 +116,15 @@ def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     )
 
 
+_INT_PRODUCT = names("_int_mm")
+
+
 def out_dtype(op: Any, output_dtype: torch.dtype, *args: torch.Tensor) -> torch.Tensor:
     """torch._higher_order_ops.out_dtype: `op` of tensors in the dtype that they and `output_dtype`
     promote to."""
     integers = op is torch.ops.aten.mm.default and output_dtype is torch.int32
     if integers and all(one.dtype is torch.int8 and one.is_cuda for one in args):
-        return torch._int_mm(*args)
+        return _INT_PRODUCT[0](*args)
     promoted = output_dtype
     for one in args:
         promoted = torch.promote_types(promoted, one.dtype)
