@@ -30,6 +30,7 @@ class _Counted(dict[Any, effects.Effect]):
 @contextmanager
 def counting() -> Iterator[collections.Counter[str]]:
     """Counts row look-ups of traces inside the context: name as in `names` -> count."""
+    effects.add_rows_of_imported()  # else these would go with the table of this context
     rows = _Counted(effects.EFFECTS)
     with mock.patch.object(effects, "EFFECTS", rows):
         yield rows.counter
@@ -40,6 +41,8 @@ def row_name(function: Any) -> str:
     ``collections.deque``."""
     raw = function.__func__ if isinstance(function, staticmethod) else function
     qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
+    if "pybind11" in qualified:  # the same for all classes; the signature names them
+        qualified = (raw.__doc__ or "").partition(" ->")[0]
     module = getattr(raw, "__module__", None)
     if module is None:
         owner = getattr(raw, "__objclass__", None) or getattr(raw, "__self__", None)

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import is_grad_enabled
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -283,7 +282,7 @@ class TimedRegion:
             return self._region.run(state)
         if (
             self._thread != threading.get_ident()
-            or (is_grad_enabled() is not self._grad and not self._weighs)
+            or (torch.is_grad_enabled() is not self._grad and not self._weighs)
             or (torch.is_inference_mode_enabled() and not self._weighs)
         ):
             self._last = None
@@ -305,7 +304,7 @@ class TimedRegion:
             return False
         _current, self._used = weakref.ref(self), clock()
         self._clock = _call_clock()
-        self._thread, self._grad = threading.get_ident(), is_grad_enabled()
+        self._thread, self._grad = threading.get_ident(), torch.is_grad_enabled()
         return True
 
     def _measured(self, state: Any) -> Any:
@@ -438,7 +437,7 @@ def _has_history(result: Any) -> bool:
     if isinstance(result, (tuple, list)):
         return any(map(_has_history, result))
     # of an object of the program nobody knows what it holds
-    return is_grad_enabled() and not isinstance(result, _PLAIN)
+    return torch.is_grad_enabled() and not isinstance(result, _PLAIN)
 
 
 _PLAIN = (type(None), bool, int, float, str)
@@ -473,7 +472,7 @@ class EagerRegion:
     def run(self, state: Any) -> Any:
         """Returns the result of the eager call; in the other grad mode that of the cache, or
         MISS. What it costs is lost in each call, so it does as little as it can."""
-        if is_grad_enabled() is not self._grad and self._grad is not None:
+        if torch.is_grad_enabled() is not self._grad and self._grad is not None:
             return self._region.run(state)
         left = self._left = self._left - 1
         if left <= 0:
