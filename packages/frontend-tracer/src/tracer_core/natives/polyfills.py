@@ -124,7 +124,8 @@ def out_dtype(op: Any, output_dtype: torch.dtype, *args: torch.Tensor) -> torch.
     promote to."""
     integers = op is torch.ops.aten.mm.default and output_dtype is torch.int32
     if integers and all(one.dtype is torch.int8 and one.is_cuda for one in args):
-        return _INT_PRODUCT[0](*args)
+        product: torch.Tensor = _INT_PRODUCT[0](*args)
+        return product
     promoted = output_dtype
     for one in args:
         promoted = torch.promote_types(promoted, one.dtype)
