@@ -30,13 +30,14 @@ PROGRAMS = {
     "weights in 16 bits": (
         lambda x, w, s: x.bfloat16() @ (w.t().to(torch.bfloat16) * s.t().bfloat16()), X, F8, SCALE,
     ),
+    "padded": (lambda w: torch.nn.functional.pad(w.to(torch.float32), [1, 2]) + 1, F8),
     "of five exponent bits": (lambda w: w[2:5].to(torch.float16) + 1, E5),
     "results": (lambda x: (x * 300).to(torch.float8_e4m3fn).t(), X),
     "there and back": (lambda x: (x * 3).to(torch.float8_e5m2).float()[:, 3] * 2, X),
 }  # fmt: skip
 #: Programs whose conversions are part of Triton kernels -> the operators that are not.
 READ_BY_KERNELS = {
-    "weights, turned and converted": 0, "weights with scales": 1, "of five exponent bits": 0,
+    "weights, turned and converted": 0, "padded": 0, "weights with scales": 1, "of five exponent bits": 0,
 }  # fmt: skip
 
 

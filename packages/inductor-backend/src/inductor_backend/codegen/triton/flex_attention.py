@@ -1,4 +1,4 @@
-"""Writes flex_attention as one Triton kernel: attention over the listed blocks of scores, with the
+"""Writes flex_attention as Triton kernels: attention over the listed blocks of scores, with the
 program's functions of scores inside.
 
 A program computes one block of rows of one head. It walks the partly masked blocks (score_mod, then

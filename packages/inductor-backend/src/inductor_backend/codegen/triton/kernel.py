@@ -23,7 +23,7 @@ from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.nodes import Program, Store
-from inductor_backend.ir.ops import COMPUTE_DTYPE, compute_dtype
+from inductor_backend.ir.ops import COMPUTE_DTYPE, READ_DTYPES, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
@@ -128,9 +128,10 @@ class TritonKernelWriter(Addressing):
             condition, other = (names[arg] for arg in value.args)
             address = self.spread(address, (), axes) if axes else address
             mask = self.mask(axes, condition)
+            zero = "0.0" if dtype in READ_DTYPES else "0"  # no cast makes an 8-bit float of 0
             return (
                 f"tl.where({condition}, tl.load({self.pointer(buffer)} + ({address}), {mask},"
-                f" other=0){widen}, {other})"
+                f" other={zero}){widen}, {other})"
             )
         checks = [f"{self.size(size)} > 0" for size in self.may_be_empty(value.attr[1])]
         mask = self.mask(axes, " & ".join(f"({check})" for check in checks))
