@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -222,6 +223,35 @@ def test_a_setting_that_changes_meanwhile_has_the_graph_captured_again(gate):
     assert fast(x).dtype == torch.float32
     passed(gate, fast)
     assert fast(x).dtype == torch.float32 and gate.runs
+
+
+def test_a_setting_that_is_set_during_the_compilation_stays(monkeypatch):
+    """Lowering restores the settings that a graph changes, but not the program's."""
+    from tracer_core import torch_private
+
+    begun, go_on = threading.Event(), threading.Event()
+    restored = torch_private.settings_restored
+
+    @contextlib.contextmanager
+    def slow():
+        with restored():
+            yield
+            if threading.current_thread() is not threading.main_thread():
+                begun.set()
+                assert go_on.wait(60)
+
+    monkeypatch.setattr(torch_private, "settings_restored", slow)
+    fast = tracer_core.compile(lambda x: x * 2 + 1, backend="inductor", when="background")
+    with torch.no_grad():
+        fast(torch.ones(3))
+        assert begun.wait(60)
+        try:
+            torch.set_default_dtype(torch.float64)
+            go_on.set()
+            assert tracer_core.progress(fast, wait=60).is_done
+            assert torch.get_default_dtype() is torch.float64
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def test_inputs_die_when_the_program_drops_them(gate):

@@ -21,7 +21,7 @@ class Ambient:
         self._settings = {
             name: value
             for name, value in settings.snapshot().items()
-            if name == "grad" or settings.SETTINGS[name].autocast  # what each thread has for itself
+            if settings.is_of_thread(name)
         }
 
     @contextlib.contextmanager
@@ -29,6 +29,7 @@ class Ambient:
         """Applies the modes inside the block; restores the thread's own afterwards."""
         now = {name: settings.SETTINGS[name].get() for name in self._settings}
         with contextlib.ExitStack() as stack:
+            stack.enter_context(settings.as_guest())
             stack.enter_context(torch.inference_mode(self._inference))
             for device in self._devices:
                 stack.enter_context(torch.device(device))

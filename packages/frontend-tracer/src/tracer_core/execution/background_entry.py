@@ -152,14 +152,20 @@ class Made:
 
 def may_wait(captured: CapturedGraph, config: CompileConfig) -> bool:
     """Returns whether a graph can be compiled while it runs eagerly: not where other ranks take part,
-    nor where its parts are compiled as calls reach them (unbacked sizes, `backend="auto"`)."""
+    where it sets what all threads share (lowering runs it on fakes), nor where its parts are compiled
+    as calls reach them (unbacked sizes, `backend="auto"`)."""
     return (
         config.when == "background"
         and not isinstance(config.options, Plan)
         and config.backend.compile is not EAGER.compile
         and not communicates(captured.gm.graph)
+        and not settings.sets_shared(_called(captured.gm.graph))
         and not has_marks(captured.gm)
     )
+
+
+def _called(graph: torch.fx.Graph) -> list[Any]:
+    return [node.target for node in graph.nodes if callable(node.target)]
 
 
 def run_eagerly(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:

@@ -18,8 +18,9 @@ DEVICE_PROPERTIES: tuple[type, ...] = names("_C._CudaDeviceProperties", in_every
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
-    """Context that restores every setting on exit and drops autocast's casts cached inside."""
-    before = settings.snapshot()
+    """Context that restores every setting on exit (in another thread than the program's its own) and
+    drops autocast's casts cached inside."""
+    before = settings.own(settings.snapshot())
     try:
         yield
     finally:

@@ -7,10 +7,11 @@ this module, or a `Getter`.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,6 +218,39 @@ def restore(values: dict[str, Any]) -> None:
         SETTINGS[name].set(values[name])
     if any(SETTINGS[name].autocast for name in changed):
         torch.clear_autocast_cache()
+
+
+#: Whether this thread works beside the program's, to which the settings of all threads belong.
+_is_guest: contextvars.ContextVar[bool] = contextvars.ContextVar("is_guest", default=False)
+
+
+@contextlib.contextmanager
+def as_guest() -> Iterator[None]:
+    """Context of a thread that must not restore settings which all threads share: the program may
+    set them meanwhile."""
+    token = _is_guest.set(True)
+    try:
+        yield
+    finally:
+        _is_guest.reset(token)
+
+
+def is_of_thread(name: str) -> bool:
+    """Returns whether each thread has a setting for itself."""
+    return name == "grad" or name.startswith("autocast")
+
+
+def own(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of some settings that this thread may restore."""
+    if not _is_guest.get():
+        return values
+    return {name: value for name, value in values.items() if is_of_thread(name)}
+
+
+def sets_shared(targets: Iterable[Any]) -> bool:
+    """Returns whether functions that a graph calls set what all threads share."""
+    found = (SETTERS.get(one, ()) for one in targets)
+    return not all(is_of_thread(name) for names in found for name in names)
 
 
 def put(name: str, value: Any) -> None:
