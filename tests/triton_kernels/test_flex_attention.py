@@ -145,6 +145,30 @@ def test_programs_share_the_keys_of_few_rows(monkeypatch, rows, mask_mod, dtype)
     assert written == ["flex_attention", "flex_attention_combine"]
 
 
+@pytest.mark.parametrize("divisor", [41, 55])
+def test_quotients_of_positions_are_exact_in_16_bits(divisor):
+    """41 * (1 / 41) is less than 1 in float32."""
+    bias = torch.randn(200)
+
+    def grouped(b, h, q, kv):
+        return torch.floor(q / divisor) == torch.floor(kv / divisor)
+
+    def bucket(score, b, h, q, kv):
+        return score / 7 + bias[torch.floor(kv / divisor).long()]
+
+    given = [torch.randn(1, 1, 200, 16, dtype=torch.bfloat16) for _ in range(3)]
+    mask = create_block_mask(grouped, None, None, 200, 200, device="cpu")
+
+    def attend(q, k, v):
+        return flex_attention(q, k, v, score_mod=bucket, block_mask=mask)
+
+    with interpreted():
+        found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*given)
+    shape = (1, 1, 200, 200)
+    wanted, _ = dense(*given, bucket, grouped(*positions(shape)).expand(shape))
+    torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+
+
 def test_a_captured_part_of_a_tensor():
     """The program reads it from its own first element on."""
     bias = torch.randn(3, HEADS, 64, 64)

@@ -34,6 +34,8 @@ from tracer_core.plugin_api import flex_attention
 POSITIONS = ("b", "h", "q", "kv")
 #: Inputs that differ from key to key, where the innermost loop is over keys.
 INNER = frozenset({"score", "kv", "grad"})
+#: Inputs whose values are rounded sums of products.
+SCORES = frozenset({"score", "grad"})
 #: Larger positions may need 64 bits.
 LONGEST = 2**30
 #: Integers up to this one, and a block of positions more, fit into 32 bits.
@@ -124,7 +126,7 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any,
 class Started:
     """A program of which a part is written. narrow: positions are 32-bit integers. kinds, registers:
     dtype and text of what is in registers. names: of values. inner: buffers that change within a
-    row."""
+    row. scores: those that are computed from scores or their gradients."""
 
     program: Program
     narrow: bool
@@ -132,6 +134,7 @@ class Started:
     registers: dict[str, str]
     names: dict[Value, str]
     inner: set[str]
+    scores: set[str]
 
 
 class FunctionWriter(ValueWriter):
@@ -161,6 +164,7 @@ class FunctionWriter(ValueWriter):
         self.out, self.operands, self.numbers = out, operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.innermost, self.narrow, self.inner = inner, False, set(inner)
+        self.scores: set[str] = set()
         self.asserts = False
 
     def begin(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> Started:
@@ -180,7 +184,7 @@ class FunctionWriter(ValueWriter):
         }
         made = _Function(gm, self.sizes, layouts).run()
         kinds = {name: dtypes.get(name, dtype) for name in texts}
-        started = Started(made, narrow, kinds, registers, {}, set(self.innermost))
+        started = Started(made, narrow, kinds, registers, {}, set(self.innermost), set(SCORES))
         self._walk(started, 0)
         return started
 
@@ -204,7 +208,7 @@ class FunctionWriter(ValueWriter):
         placeholders = gm.graph.find_nodes(op="placeholder")
         kinds = {node.name: node.meta["val"].dtype for node in placeholders}
         made = _Function(gm, self.sizes, dict.fromkeys(kinds, Layout((), ()))).run()
-        at = Started(made, False, kinds, dict(texts), {}, set())
+        at = Started(made, False, kinds, dict(texts), {}, set(), set())
         self._walk(at, 0)
         return [
             at.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
@@ -214,11 +218,14 @@ class FunctionWriter(ValueWriter):
     def _walk(self, at: Started, level: int) -> None:
         """Writes the statements of a program up to a level."""
         self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
+        self.scores = at.scores
         self.body.registers, self.registers = at.kinds, at.registers
         for node in at.program.nodes:
             if not isinstance(node, LoopNode) or node.sizes:
                 raise unsupported("codegen", f"{node.origin.op} in a function of scores")
             for store in node.stores:
+                if self.reads_scores(store.value):
+                    at.scores.update(store.buffers)
                 self.emit(topological([store.value]), level, at.names)
                 (name,) = store.buffers
                 if self.level(store.value) > level:
@@ -244,6 +251,10 @@ class FunctionWriter(ValueWriter):
     def level(self, value: Value) -> int:
         loads = (one.buffer for one in topological([value]) if one.name == "load")
         return int(not self.inner.isdisjoint(loads))
+
+    def reads_scores(self, value: Value) -> bool:
+        """Returns whether a value is computed from scores or their gradients."""
+        return any(one.name == "load" and one.buffer in self.scores for one in topological([value]))
 
     def size(self, expr: Expr) -> str:
         return self.size_of(expr)

@@ -1,7 +1,8 @@
 """Writes the functions of flex_attention (score_mod, mask_mod) into a Triton kernel.
 
-Where queries have 16 bits, division and tanh are shorter approximations whose error (some 1e-7) is
-far below that of the scores; correctly rounded ones take longer than the products of a block.
+Where queries have 16 bits, division and tanh of scores are shorter approximations whose error (some
+1e-7) is far below that of the scores; correctly rounded ones take longer than the products of a block.
+What is computed from positions is exact: it may become an index or a mask.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ class TritonFunctionWriter(FunctionWriter):
         self.approximate = approximate
 
     def value_text(self, value: Value, names: dict[Value, str]) -> str:
-        if self.approximate and value.dtype == torch.float32 and value.name in _APPROXIMATE:
+        if (
+            self.approximate
+            and value.dtype == torch.float32
+            and value.name in _APPROXIMATE
+            and self.reads_scores(value)
+        ):
             return _APPROXIMATE[value.name](value, *(names[one] for one in value.args))
         return super().value_text(value, names)
 
