@@ -3,7 +3,6 @@ in the program: one node, whose questions the graph checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,17 +10,7 @@ import torch
 
 import tracer_core
 from tests.tracer.test_expected_branches import captures, inner, noting
-
-
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    torch.manual_seed(0)
-    monkeypatch.setenv("TRACER_STRICT", "0")
-    monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
-    yield
-
-
-BACKENDS = [pytest.param(noting, id="noting"), pytest.param(lambda: "inductor", id="inductor")]
+from tests.tracer.test_foreseen_branches import BACKENDS, not_strict  # noqa: F401  (a fixture)
 
 
 class Scaled(torch.autograd.Function):

@@ -508,7 +508,7 @@ _PROMOTED = names("ops.aten.mm.default ops.aten.mul.Tensor ops.aten.div.Tensor")
 
 def _out_dtype(tracer: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
     """Interprets the polyfill of out_dtype; breaks the graph for arguments that torch may refuse."""
-    op, output_dtype, *tensors = (*args, None, None)[: max(len(args), 2)]
+    op, output_dtype, *tensors = args if len(args) > 1 else (None, None)
     if (
         kwargs
         or not any(op is one for one in _PROMOTED)

@@ -103,10 +103,14 @@ class _Forward(ScoresWriter):
         for name, text in (("part_total", "total"), ("part_most", "most")):
             self.line(f"tl.store({self.start(name, at)} + in_rows, {text}{mask})")
 
-    def write_combination(self) -> TritonKernel:
-        """Returns the kernel that combines the parts of one row in each program."""
+
+class _Combination(_Forward):
+    """Writes the kernel that combines the parts of one row in each program."""
+
+    label = "flex_attention_combine"
+
+    def write(self) -> TritonKernel:
         line, splits = self.line, self.splits
-        self.label = "flex_attention_combine"
         with self.out.indented():
             line("pid = tl.program_id(0)")
             line(f"row = pid % {self.size(self.rows)}")
@@ -161,8 +165,5 @@ def forward_kernels(call: Call, sizes: SizeVars) -> tuple[list[TritonKernel], Ma
         tensors={**call.tensors, **{name: Strided(name, one) for name, one in parts.items()}},
         dtypes={**call.dtypes, **dict.fromkeys(parts, torch.float32)},
     )
-    kernels = [
-        _Forward(call, sizes, tiles, splits).write(),
-        _Forward(call, sizes, tiles, splits).write_combination(),
-    ]
-    return kernels, parts
+    writers = (_Forward, _Combination)
+    return [one(call, sizes, tiles, splits).write() for one in writers], parts
