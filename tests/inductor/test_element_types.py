@@ -24,6 +24,14 @@ PROGRAMS = {
     "complex, parts": (lambda z: ((z * 2)[1:, ::2] + 1, (z * 2)[0].unsqueeze(1)), Z),
     "complex, expanded": (lambda z: (z * 2)[:, :1].expand(4, 5).clone(), Z),
     "complex argument, turned": (lambda z: z.t() * z.permute(1, 0), Z),
+    "complex, a row of a made one": (lambda x: torch.complex(x, x)[0], X),
+    "complex, parts of a made one": (
+        lambda x: (
+            torch.complex(x, x)[1:, ::2], torch.complex(x, x)[1:, ::2], torch.complex(x, x).t(),
+        ), X,
+    ),
+    "complex, of twice the bytes": (lambda x: torch.polar(x, x)[1, ..., None], X.double()),
+    "frequencies": (lambda x: (torch.fft.rfft(x)[:, 1:4], torch.fft.rfft(x)[0]), X),
     "weights, turned and converted": (lambda w: w.t().to(torch.float32), F8),
     "weights, turned and copied": (lambda w: w.t().contiguous(), F8),
     "weights with scales": (lambda x, w, s: x @ (w.to(torch.float32) * s).t(), X, F8, SCALE),
@@ -113,3 +121,16 @@ def test_integer_products_of_few_rows(rows, dynamic):
             assert torch.equal(compiled(a, weights, scale), function(a, weights, scale))
     (text,) = (r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_module")
     assert ("0 operator calls" in text) == (rows == 1 or (rows == 3 and dynamic is None)), text
+
+
+def test_sizes_that_change():
+    def frequencies(x):
+        made = torch.fft.rfft(x)
+        return made[:, 1:4], made[1], made.t()
+
+    compiled = tracer_core.compile(frequencies, backend="inductor", fullgraph=True, dynamic=True)
+    for rows in (2, 5, 9):
+        x = torch.randn(rows, 16)
+        for found, wanted in zip(compiled(x), frequencies(x), strict=True):
+            assert found.stride() == wanted.stride()
+            torch.testing.assert_close(found, wanted)

@@ -22,6 +22,7 @@ from inductor_backend.kernels import (
     packed_ops,
     rng,
     small_gemm,
+    strided_copy,
     winograd,
 )
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
@@ -351,6 +352,13 @@ WAIT = Choice(
     "it keeps the operands alive",
     symbolic=True,
 )
+COPY = Choice(
+    strided_copy.copy,
+    f"{strided_copy.__name__}:copy",
+    "python",
+    "a dtype that loops do not hold",
+    symbolic=True,
+)
 _PACKED_POSTS = frozenset(packed.POSTS)
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
@@ -366,4 +374,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.attention: _attention,
     rng.bernoulli: _drawn,
     collectives.wait: lambda target, args, hint: WAIT,
+    strided_copy.copy: lambda target, args, hint: COPY,
 }

@@ -26,10 +26,11 @@ from inductor_backend.ir.nodes import (
     Strided,
     same_strides,
 )
-from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.ops import MEMORY_DTYPES, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Number, Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.kernels import strided_copy
 from inductor_backend.lowering.cat_chains import Chain
 from tracer_core.plugin_api import operators
 
@@ -298,8 +299,10 @@ class Lowering:
         strides: Sequence[Expr] | None = None,
         label: str = "copy",
         exactly: bool = False,
+        again: bool = False,
     ) -> Ref:
-        """Copies the view's elements into a buffer of its own. Cached: each copy is made once."""
+        """Copies the view's elements into a buffer of its own. Cached: each copy is made once.
+        again: makes another one."""
         key = (
             ref.buffer.name,
             ref.sizes,
@@ -307,9 +310,29 @@ class Lowering:
             tuple(strides) if strides is not None else None,
             exactly,
         )
-        if key not in self.copies:
-            self.copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
-        return self.copies[key]
+        if key in self.copies and not again:
+            return self.copies[key]
+        if ref.dtype in MEMORY_DTYPES:
+            made = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
+        else:
+            made = self._strided_copy(ref, strides, label, exactly)
+        self.copies[key] = made
+        return made
+
+    def _strided_copy(
+        self, ref: Ref, strides: Sequence[Expr] | None, label: str, exactly: bool
+    ) -> Ref:
+        """Copies a view of a dtype that loops do not hold."""
+        layout = ref.strided()
+        if layout is None:
+            raise unsupported(
+                "lower", f"a copy of {ref.dtype} from where no strides lead", self.node
+            )
+        wanted = strides if exactly else self.dense(ref.sizes, strides)
+        made = self.buffer(ref.sizes, ref.dtype, wanted, BufferKind.EXTERN)
+        given = [Strided(ref.buffer.name, layout), list(made.layout.strides)]
+        self.add_call(strided_copy.copy, given, [made], label=label)
+        return Ref.of(made)
 
     def strided(
         self, ref: Ref, strides: Sequence[Expr] | None = None, exactly: bool = False

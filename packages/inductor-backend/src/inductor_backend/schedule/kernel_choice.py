@@ -15,8 +15,9 @@ from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.kernels import collectives, packed_ops, unaligned_gemm
+from inductor_backend.kernels import collectives, packed_ops, strided_copy, unaligned_gemm
 from inductor_backend.kernels.selection import (
+    COPY,
     PRODUCTS,
     WAIT,
     Choice,
@@ -64,6 +65,7 @@ CUDA_KERNELS = {
         symbolic=True,
     ),
     collectives.wait: WAIT,
+    strided_copy.copy: COPY,
 }
 
 #: CPU operators whose kernels are generated with the graph's own.
