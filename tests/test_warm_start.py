@@ -13,7 +13,7 @@ import torch
 
 import tracer_core
 from tracer_core.execution import artifact
-from tracer_core.execution.object_references import StoredError
+from tracer_core.errors import StoredError
 
 MODELS = {
     "resnet18": """

@@ -1,0 +1,217 @@
+"""The inputs of a package: takes the arguments of a call apart, and refuses those that the package
+was not made for.
+
+The rules stand in the manifest: the parameters, the structure of each, and of each tensor its
+dtype, device, sizes (a number, or the name of a symbol with its range) and strides.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.errors import InputMismatchError
+from tracer_core.packages.containers import (
+    Mismatch,
+    Node,
+    constant,
+    leaves,
+    shown,
+    value_of,
+    words_of,
+)
+from tracer_core.torch_private import storage_id
+
+#: What texts of conditions and strides may call.
+_FUNCTIONS = {"math": math, "max": max, "min": min, "abs": abs, "float": float, "int": int}
+
+
+def signature_of(parameters: list[dict[str, Any]]) -> inspect.Signature:
+    """Returns the signature that a manifest describes."""
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                one["name"],
+                inspect._ParameterKind[one["kind"]],
+                default=_default(one) if one["optional"] else inspect.Parameter.empty,
+            )
+            for one in parameters
+        ]
+    )
+
+
+class _OfTheProgram:
+    """Shown as the default of a parameter whose value only the program has."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _default(parameter: dict[str, Any]) -> Any:
+    node = parameter["default"]
+    return _OfTheProgram() if node is None else value_of(node)
+
+
+def _text(text: str, argument: str, name: str) -> Callable[[Any], Any]:
+    made: Callable[[Any], Any] = eval(  # noqa: S307  (a package is code, and is verified as such)
+        compile(f"lambda {argument}: {text}", f"<package {name}>", "eval"), dict(_FUNCTIONS)
+    )
+    return made
+
+
+class InputReader:
+    """Reads the tensors of calls, in the order of the manifest's inputs."""
+
+    def __init__(self, name: str, manifest: dict[str, Any]) -> None:
+        self._name = name
+        self._parameters: list[dict[str, Any]] = manifest["parameters"]
+        self.signature = signature_of(self._parameters)
+        self._rows: list[dict[str, Any]] = manifest["inputs"]
+        self._rules = [
+            None if row["unused"] else (
+                getattr(torch, row["dtype"]), torch.device(row["device"]),
+                tuple(None if isinstance(size, str) else size for size in row["sizes"]),
+            )
+            for row in self._rows
+        ]  # fmt: skip
+        self._conditions = [
+            (_text(one["check"], "t", name), one["says"]) for one in manifest["conditions"]
+        ]
+        self._strides = _text(manifest["strides"], "t", name)
+        self._written = [i for i, row in enumerate(self._rows) if row["written"]]
+        self._shared: list[list[int]] = manifest["same"]
+        self._apart: bool = manifest["distinct"]
+
+    def read(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Returns the tensors of a call, and the same laid out as the graph takes them."""
+        given = self.signature.bind(*args, **kwargs).arguments
+        tensors: list[Any] = [None] * len(self._rows)
+        try:
+            for one in self._parameters:
+                self._take(one, given, tensors)
+        except Mismatch as error:
+            raise self._mismatch(error.where, error.expected, error.found) from None
+        for tensor, rule, row in zip(tensors, self._rules, self._rows, strict=True):
+            if rule is not None:
+                self._check(tensor, rule, row)
+        for holds, says in self._conditions:
+            if not holds(tensors):
+                sizes = ", ".join(f"{row['name']} of {tuple(tensor.shape)}" for row, tensor in
+                                  zip(self._rows, tensors, strict=True))  # fmt: skip
+                raise self._mismatch("its inputs", says, sizes)
+        self._check_identity(tensors)
+        return tensors, self._laid_out(tensors)
+
+    def _mismatch(self, where: str, expected: str, found: str) -> InputMismatchError:
+        return InputMismatchError(self._name, where, expected, found)
+
+    def _take(self, one: dict[str, Any], given: dict[str, Any], tensors: list[Any]) -> None:
+        """Puts the tensors of one argument in their places."""
+        name, node = one["name"], one["structure"]
+        if name not in given:
+            if node is None or one["kind"] in ("VAR_POSITIONAL", "VAR_KEYWORD") and not node["items"]:
+                return
+            if one["optional"] and node == one["default"]:
+                return
+            raise Mismatch(name, _needed(node), "nothing")
+        value = given[name]
+        if node is None:
+            if one["default"] is not None and constant(value) == one["default"]:
+                return
+            raise Mismatch(name, "calls without it", words_of(value))
+        if one["kind"] == "VAR_KEYWORD":
+            names = [key["value"] for key, _ in node["items"]]
+            if set(names) == set(value):
+                value = {key: value[key] for key in names}
+        for leaf, tensor, where in leaves(node, value, name):
+            if not isinstance(tensor, torch.Tensor):
+                raise Mismatch(where, "a tensor", words_of(tensor))
+            tensors[leaf["index"]] = tensor
+
+    def _check(self, tensor: torch.Tensor, rule: Any, row: dict[str, Any]) -> None:
+        dtype, device, sizes = rule
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise self._mismatch(row["name"], "a plain tensor", f"a {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise self._mismatch(row["name"], "a strided tensor", f"one of {tensor.layout}")
+        right = tensor.dtype is dtype and tensor.device == device and tensor.dim() == len(sizes)
+        if right:
+            pairs = zip(sizes, tensor.shape, strict=True)
+            right = all(size is None or size == now for size, now in pairs)
+        if not right:
+            raise self._mismatch(row["name"], described(row), words_of(tensor))
+        for i, (size, bounds) in enumerate(zip(row["sizes"], row["ranges"], strict=True)):
+            if bounds is not None:
+                lower, upper = bounds
+                now = tensor.shape[i]
+                if now < lower or (upper is not None and now > upper):
+                    wanted = f"{size} from {lower}" + ("" if upper is None else f" to {upper}")
+                    raise self._mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
+
+    def _check_identity(self, tensors: list[Any]) -> None:
+        """Refuses tensors that share memory with one that the graph writes to, and other pairs of
+        one object than those that the package was made for."""
+        names = [row["name"] for row in self._rows]
+        for first, *others in self._shared:
+            for other in others:
+                if tensors[other] is not tensors[first]:
+                    where = f"{names[first]} and {names[other]}"
+                    raise self._mismatch(where, "one tensor for both", "two")
+        if not (self._written or self._apart):
+            return
+        same = {frozenset((a, b)) for group in self._shared for a in group for b in group}
+        for i, j in itertools.combinations(range(len(tensors)), 2):
+            if {i, j} in same:
+                continue
+            where = f"{names[i]} and {names[j]}"
+            if self._apart and tensors[i] is tensors[j]:
+                raise self._mismatch(where, "two tensors", "one for both")
+            written = i in self._written or j in self._written
+            if written and storage_id(tensors[i]) == storage_id(tensors[j]):
+                raise self._mismatch(where, "tensors in memory of their own", "some that share it")
+
+    def _laid_out(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the tensors with the strides that the graph was compiled for: where only the
+        strides of sizes of 1 differ as a view, else as a copy, which a tensor that is written to or
+        of which a view is returned cannot be."""
+        made = list(tensors)
+        for i, strides in enumerate(self._strides(tensors)):
+            tensor, row = tensors[i], self._rows[i]
+            if strides is None or tensor.stride() == strides:
+                continue
+            sizes = tensor.shape
+            if tensor.numel() == 0 or all(
+                size == 1 or old == new
+                for size, old, new in zip(sizes, tensor.stride(), strides, strict=True)
+            ):
+                made[i] = tensor.detach().as_strided(sizes, strides)
+            elif row["kept"]:
+                found = f"strides {tensor.stride()}"
+                raise self._mismatch(row["name"], f"strides {strides}", found)
+            else:
+                empty = torch.empty_strided(
+                    sizes, strides, dtype=tensor.dtype, device=tensor.device
+                )
+                made[i] = empty.copy_(tensor.detach())
+        return made
+
+
+def _needed(node: Node) -> str:
+    return "a tensor" if node["kind"] == "tensor" else shown(node)
+
+
+def described(row: dict[str, Any]) -> str:
+    """Returns the tensor that a row asks for in words."""
+    sizes = ", ".join(
+        str(size) if bounds is None else f"{size} from {bounds[0]} to {bounds[1] or 'any'}"
+        for size, bounds in zip(row["sizes"], row["ranges"], strict=True)
+    )
+    comma = "," if len(row["sizes"]) == 1 else ""
+    return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
