@@ -27,12 +27,12 @@ from tracer_core.storage.private_file import replace_file
 
 Data = bytes | bytearray | memoryview
 
-#: Names of the members: what is said of the package, and its proof; the compiled graph, the text
-#: that makes its outputs, the captured graph for readers; tensors.
+#: Names of members: what is said of the package, its proof, and tensors. Of each graph there are
+#: also ``runner_0.bin`` (compiled), ``outputs_0.py`` (the text that makes its outputs) and
+#: ``graph_0.txt`` (for readers).
 MANIFEST, SEAL = "manifest.json", "seal.json"
-RUNNER, PLAN, GRAPH = "runner.bin", "outputs.py", "graph.txt"
 WEIGHTS, CONSTANTS = "weights.safetensors", "constants.safetensors"
-_NAME = re.compile(r"[a-z][a-z_]*\.[a-z]+")
+_NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
 #: Bytes that members are aligned to.
 _ALIGNED = 64
 #: The most bytes of the manifest, and of what is between the members.
@@ -234,8 +234,9 @@ class Archive:
                 f"{self._path} was signed with another key than the one that load_package was given"
             )
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names of the members that the manifest lists."""
+        return iter(self.manifest["members"])
 
     def read(self, name: str) -> bytes:
         """Returns a member whose hash is right."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,11 +37,12 @@ from tracer_core.fx_capture.dynamic_shapes import (
 )
 from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunNatively
 from tracer_core.fx_capture.seen import Seen
+from tracer_core.fx_capture.side_effects import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
-from tracer_core.packages.containers import CannotDescribe, Node, constant, describe
+from tracer_core.packages.containers import CannotDescribe, Node, builder, constant, describe
 from tracer_core.packages.tensors import can_hold
 from tracer_core.trace.tracer import Tracer
 
@@ -59,9 +61,9 @@ class Leaf:
     tensor: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is captured. Mutable until it is. function(*args, **kwargs) is traced; root: the
+    """The call that is captured. function(*args, **kwargs) is traced; root: the
     module that it is a method of, if any. parameters: rows of the manifest. leaves: of the
     arguments. same: groups of leaves that are one tensor."""
 
@@ -77,27 +79,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What was captured. inputs: what each input of the graph is: ("input", index of a leaf) or
-    ("state", name). states: the tensors of the program that the graph reads. written: the
-    names of those that it writes to. outputs: the structure of the result. rows: of the manifest, one
-    a leaf. strides: text of a function from the leaves to their strides. asserted: the output that
-    must be true. runner: None where the program runs no operator."""
-
-    call: Call
-    runner: CompiledGraph | None
-    gm: torch.fx.GraphModule | None
-    inputs: tuple[tuple[str, Any], ...]
-    states: dict[str, State]
-    outputs: Node
-    rows: list[dict[str, Any]]
-    conditions: list[dict[str, str]]
-    strides: str
-    distinct: bool
-    asserted: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """A tensor of the program. weight: its state_dict has it under this name."""
 
@@ -106,6 +87,24 @@ class State:
     names: tuple[str, ...]
     weight: bool
     written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What was captured. inputs: what each input of the graph is: ("input", index of a leaf) or
+    ("state", name). states: the tensors of the program that the graph reads. written: the
+    names of those that it writes to. outputs: the structure of the result. rules: of the
+    manifest, what is checked of the inputs. asserted: the output that
+    must be true. runner: None where the program runs no operator."""
+
+    call: Call
+    runner: CompiledGraph | None
+    gm: torch.fx.GraphModule | None
+    inputs: tuple[tuple[str, Any], ...]
+    states: dict[str, State]
+    outputs: Node
+    rules: dict[str, Any]
+    asserted: int | None
 
 
 def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -178,9 +177,30 @@ def _parameter(
     }
 
 
-def captured(call: Call, config: CompileConfig) -> Program:
-    """Captures and compiles a call for inference. Raises PackageError, MarkedSizeError,
-    BackendError, or what the program itself raises."""
+def with_leaves(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
+    """Returns the call with other tensors in place of its leaves."""
+    index = {id(leaf.tensor): i for i, leaf in reversed(list(enumerate(call.leaves)))}
+
+    def leaf(value: Any, where: str) -> Node | None:
+        known = isinstance(value, torch.Tensor) and id(value) in index
+        return {"kind": "tensor", "index": index[id(value)]} if known else None
+
+    def replaced(value: Any) -> Any:
+        try:
+            node = describe(value, leaf, "an argument")
+        except CannotDescribe:  # the object that a method is called on
+            return value
+        return builder(node, lambda one: lambda given: given[one["index"]])(tensors)
+
+    leaves = [Leaf(leaf.name, one) for leaf, one in zip(call.leaves, tensors, strict=True)]
+    args = tuple(map(replaced, call.args))
+    kwargs = {name: replaced(value) for name, value in call.kwargs.items()}
+    return replace(call, args=args, kwargs=kwargs, leaves=leaves)
+
+
+def captured(call: Call, config: CompileConfig, name: str) -> Program:
+    """Captures and compiles a call for inference, as a graph of this name. Raises PackageError,
+    MarkedSizeError, BackendError, or what the program itself raises."""
     for leaf in call.leaves:
         _demand_plain(leaf)
 
@@ -199,7 +219,7 @@ def captured(call: Call, config: CompileConfig) -> Program:
     writer = functools.partial(ProgramWriter, call)
     try:
         with torch.no_grad(), tracing(), torch_private.unshielded():
-            return capture_as(writer, start, state, config, Seen(), "package", {}, Answers())
+            return capture_as(writer, start, state, config, Seen(), name, {}, Answers())
     except UserError as error:
         if error.__cause__ is None:
             raise PackageError(f"{call.name} cannot be captured: {error}") from error
@@ -272,17 +292,14 @@ class ProgramWriter(Generator):
         """Yields what the program does beside computing its result and writing to tensors."""
         tracer = self.tracer
         for change in tracer.effects.changes.values():
-            source = tracer.provenance.source_of(change.obj)
-            keys = change.written or change.removed
-            if not keys and isinstance(change.before, dict):
-                after: Any = change.after or {}
-                keys = {k: None for k in after if after[k] is not change.before.get(k, change)}
-            about = "" if source is None else f" {source.name}"
-            inside = f" ({', '.join(map(repr, list(keys)[:3]))})" if keys else ""
-            yield (
-                f"changes{about}{inside}, a {type(change.obj).__name__} that existed before (write"
-                " to a buffer in place instead)"
-            )
+            keys = _differences(change)
+            if keys:
+                source = tracer.provenance.source_of(change.obj)
+                about = type(change.obj).__name__ if source is None else source.name
+                yield (
+                    f"changes {about} ({', '.join(keys[:3])}), which existed before (a buffer that is"
+                    " written in place is taken along)"
+                )
         for late in tracer.side_effects.late:
             yield f"calls {getattr(late.function, '__qualname__', late.function)}"
         if any(not handle.removed for handle in tracer.side_effects.hooks):
@@ -351,19 +368,17 @@ class ProgramWriter(Generator):
             isinstance(step, InputItself) or (isinstance(step, ViewOf) and step.of_input)
             for step in parts.plan.steps
         )
-        rows, conditions, strides = self._rules(written, plain)
+        rules = self._rules(written, plain)
         return Program(
-            self.call, runner, gm, inputs, states, self.structure, rows, conditions, strides,
-            self._distinct(), self.asserted,
-        )  # fmt: skip
+            self.call, runner, gm, inputs, states, self.structure, rules, self.asserted
+        )
 
     def _demand_whole(self, runner: CompiledGraph) -> None:
         fallback: Fallback | None = runner.fallback
         if fallback is not None:
-            operators = f" ({', '.join(fallback.operators)})" if fallback.operators else ""
             raise PackageError(
                 f"{self.call.name}: {self.config.backend.name} does not compile the whole graph:"
-                f" {fallback.reason}{operators}"
+                f" {fallback.reason}"
             )
         parts = runner.artifacts
         if parts is None:
@@ -487,9 +502,7 @@ class ProgramWriter(Generator):
 
     # -- rules --
 
-    def _rules(
-        self, written: set[int], plain: bool
-    ) -> tuple[list[dict[str, Any]], list[dict[str, str]], str]:
+    def _rules(self, written: set[int], plain: bool) -> dict[str, Any]:
         """Returns what the package checks of its inputs. plain: no output is a view of one."""
         tracer, leaves = self.tracer, self.call.leaves
         env, text = tracer.fakes.shape_env, torch_private.python_text
@@ -536,7 +549,12 @@ class ProgramWriter(Generator):
                 "kept": id(leaf.tensor) in written or not plain,
             })  # fmt: skip
             strides.append("None" if unused else strides_text(like, text, where))
-        return rows, conditions, f"({', '.join(strides)},)" if strides else "()"
+        return {
+            "inputs": rows,
+            "conditions": conditions,
+            "strides": f"({', '.join(strides)},)" if strides else "()",
+            "distinct": self._distinct(),
+        }
 
 
 def _size(size: Any, env: Any) -> tuple[int | str, list[int | None] | None]:
@@ -550,6 +568,19 @@ def _size(size: Any, env: Any) -> tuple[int | str, list[int | None] | None]:
         return str(expr), [0, None]
     lower, upper = torch_private.symbol_range(size)
     return str(expr), [lower, upper]
+
+
+def _differences(change: Change) -> list[str]:
+    """Returns what a change leaves different: keys of a dictionary, else what it is."""
+    before, after = change.before, change.after
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = dict.fromkeys([*before, *after])
+        return [repr(key) for key in keys if before.get(key, MISSING) is not after.get(key, MISSING)]
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        same = len(before) == len(after) and all(map(operator.is_, before, after))
+    else:
+        same = before is after
+    return [] if same else [change.kind.__name__]
 
 
 def _chain(source: Source | None) -> Iterator[Source]:

@@ -64,53 +64,28 @@ def _text(text: str, argument: str, name: str) -> Callable[[Any], Any]:
     return made
 
 
-class InputReader:
+class ArgumentReader:
     """Reads the tensors of calls, in the order of the manifest's inputs."""
 
     def __init__(self, name: str, manifest: dict[str, Any]) -> None:
         self._name = name
         self._parameters: list[dict[str, Any]] = manifest["parameters"]
+        self._n_tensors = len(manifest["graphs"][0]["inputs"])
         self.signature = signature_of(self._parameters)
-        self._rows: list[dict[str, Any]] = manifest["inputs"]
-        self._rules = [
-            None if row["unused"] else (
-                getattr(torch, row["dtype"]), torch.device(row["device"]),
-                tuple(None if isinstance(size, str) else size for size in row["sizes"]),
-            )
-            for row in self._rows
-        ]  # fmt: skip
-        self._conditions = [
-            (_text(one["check"], "t", name), one["says"]) for one in manifest["conditions"]
-        ]
-        self._strides = _text(manifest["strides"], "t", name)
-        self._written = [i for i, row in enumerate(self._rows) if row["written"]]
-        self._shared: list[list[int]] = manifest["same"]
-        self._apart: bool = manifest["distinct"]
 
-    def read(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Returns the tensors of a call, and the same laid out as the graph takes them."""
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Returns the tensors of a call. Raises InputMismatchError where the other arguments are not
+        those that the package was made for."""
         given = self.signature.bind(*args, **kwargs).arguments
-        tensors: list[Any] = [None] * len(self._rows)
+        tensors: list[Any] = [None] * self._n_tensors
         try:
             for one in self._parameters:
                 self._take(one, given, tensors)
         except Mismatch as error:
-            raise self._mismatch(error.where, error.expected, error.found) from None
-        for tensor, rule, row in zip(tensors, self._rules, self._rows, strict=True):
-            if rule is not None:
-                self._check(tensor, rule, row)
-        for holds, says in self._conditions:
-            if not holds(tensors):
-                sizes = ", ".join(f"{row['name']} of {tuple(tensor.shape)}" for row, tensor in
-                                  zip(self._rows, tensors, strict=True))  # fmt: skip
-                raise self._mismatch("its inputs", says, sizes)
-        self._check_identity(tensors)
-        return tensors, self._laid_out(tensors)
-
-    def _mismatch(self, where: str, expected: str, found: str) -> InputMismatchError:
-        return InputMismatchError(self._name, where, expected, found)
+            raise InputMismatchError(
+                self._name, error.where, error.expected, error.found
+            ) from None
+        return tensors
 
     def _take(self, one: dict[str, Any], given: dict[str, Any], tensors: list[Any]) -> None:
         """Puts the tensors of one argument in their places."""
@@ -135,25 +110,65 @@ class InputReader:
                 raise Mismatch(where, "a tensor", words_of(tensor))
             tensors[leaf["index"]] = tensor
 
+class Rules:
+    """What one graph asks of the tensors of a call. same: groups of inputs that are one tensor."""
+
+    def __init__(self, name: str, rules: dict[str, Any], same: list[list[int]]) -> None:
+        self._name = name
+        self._rows: list[dict[str, Any]] = rules["inputs"]
+        self._rules = [
+            None if row["unused"] else (
+                getattr(torch, row["dtype"]), torch.device(row["device"]),
+                tuple(None if isinstance(size, str) else size for size in row["sizes"]),
+            )
+            for row in self._rows
+        ]  # fmt: skip
+        self._conditions = [
+            (_text(one["check"], "t", name), one["says"]) for one in rules["conditions"]
+        ]
+        self._strides = _text(rules["strides"], "t", name)
+        self._written = [i for i, row in enumerate(self._rows) if row["written"]]
+        self._shared = same
+        self._apart: bool = rules["distinct"]
+
+    def mismatch(self, tensors: list[torch.Tensor]) -> InputMismatchError | None:
+        """Returns why the graph does not take these tensors; None if it does."""
+        try:
+            self._check_all(tensors)
+        except Mismatch as error:
+            return InputMismatchError(self._name, error.where, error.expected, error.found)
+        return None
+
+    def _check_all(self, tensors: list[torch.Tensor]) -> None:
+        for tensor, rule, row in zip(tensors, self._rules, self._rows, strict=True):
+            if rule is not None:
+                self._check(tensor, rule, row)
+        for holds, says in self._conditions:
+            if not holds(tensors):
+                pairs = zip(self._rows, tensors, strict=True)
+                sizes = ", ".join(f"{row['name']} of {tuple(one.shape)}" for row, one in pairs)
+                raise Mismatch("its inputs", says, sizes)
+        self._check_identity(tensors)
+
     def _check(self, tensor: torch.Tensor, rule: Any, row: dict[str, Any]) -> None:
         dtype, device, sizes = rule
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise self._mismatch(row["name"], "a plain tensor", f"a {type(tensor).__name__}")
+            raise Mismatch(row["name"], "a plain tensor", f"a {type(tensor).__name__}")
         if tensor.layout is not torch.strided:
-            raise self._mismatch(row["name"], "a strided tensor", f"one of {tensor.layout}")
+            raise Mismatch(row["name"], "a strided tensor", f"one of {tensor.layout}")
         right = tensor.dtype is dtype and tensor.device == device and tensor.dim() == len(sizes)
         if right:
             pairs = zip(sizes, tensor.shape, strict=True)
             right = all(size is None or size == now for size, now in pairs)
         if not right:
-            raise self._mismatch(row["name"], described(row), words_of(tensor))
+            raise Mismatch(row["name"], described(row), words_of(tensor))
         for i, (size, bounds) in enumerate(zip(row["sizes"], row["ranges"], strict=True)):
             if bounds is not None:
                 lower, upper = bounds
                 now = tensor.shape[i]
                 if now < lower or (upper is not None and now > upper):
                     wanted = f"{size} from {lower}" + ("" if upper is None else f" to {upper}")
-                    raise self._mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
+                    raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
 
     def _check_identity(self, tensors: list[Any]) -> None:
         """Refuses tensors that share memory with one that the graph writes to, and other pairs of
@@ -163,7 +178,7 @@ class InputReader:
             for other in others:
                 if tensors[other] is not tensors[first]:
                     where = f"{names[first]} and {names[other]}"
-                    raise self._mismatch(where, "one tensor for both", "two")
+                    raise Mismatch(where, "one tensor for both", "two")
         if not (self._written or self._apart):
             return
         same = {frozenset((a, b)) for group in self._shared for a in group for b in group}
@@ -172,12 +187,12 @@ class InputReader:
                 continue
             where = f"{names[i]} and {names[j]}"
             if self._apart and tensors[i] is tensors[j]:
-                raise self._mismatch(where, "two tensors", "one for both")
+                raise Mismatch(where, "two tensors", "one for both")
             written = i in self._written or j in self._written
             if written and storage_id(tensors[i]) == storage_id(tensors[j]):
-                raise self._mismatch(where, "tensors in memory of their own", "some that share it")
+                raise Mismatch(where, "tensors in memory of their own", "some that share it")
 
-    def _laid_out(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def laid_out(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the tensors with the strides that the graph was compiled for: where only the
         strides of sizes of 1 differ as a view, else as a copy, which a tensor that is written to or
         of which a view is returned cannot be."""
@@ -193,8 +208,9 @@ class InputReader:
             ):
                 made[i] = tensor.detach().as_strided(sizes, strides)
             elif row["kept"]:
-                found = f"strides {tensor.stride()}"
-                raise self._mismatch(row["name"], f"strides {strides}", found)
+                raise InputMismatchError(
+                    self._name, row["name"], f"strides {strides}", f"strides {tensor.stride()}"
+                )
             else:
                 empty = torch.empty_strided(
                     sizes, strides, dtype=tensor.dtype, device=tensor.device
@@ -215,3 +231,9 @@ def described(row: dict[str, Any]) -> str:
     )
     comma = "," if len(row["sizes"]) == 1 else ""
     return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
+
+
+def takes(name: str, rules: dict[str, Any], call: Any) -> bool:
+    """Returns whether a graph with these rules takes the tensors of a call (`build.Call`)."""
+    tensors = [leaf.tensor for leaf in call.leaves]
+    return Rules(name, rules, call.same).mismatch(tensors) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,48 +12,49 @@ import torch
 from tracer_core.aot.ambient_modes import without_modes
 from tracer_core.contract.backend import Backend
 from tracer_core.dispatch.validation import build_options
-from tracer_core.errors import BackendError, OptionError, StoredError
+from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
 from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
-from tracer_core.packages.archive import CONSTANTS, GRAPH, PLAN, RUNNER, WEIGHTS, Archive
+from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
 from tracer_core.packages.containers import Node, builder
-from tracer_core.packages.inputs import InputReader
+from tracer_core.packages.inputs import ArgumentReader, Rules
 from tracer_core.packages.requirements import FORMAT, refuse_others
 from tracer_core.packages.tensors import dtype_of, placed, read_tensors
 from tracer_core.storage.private_file import open_private
 
 
-class Package:
-    """A compiled program, which is called as the program is. manifest: what it was made from and
-    for."""
+#: How the names of members end that hold tensors.
+_TENSORS = ".safetensors"
+
+
+class Graph:
+    """One of the graphs of a package. run: its runner."""
 
     def __init__(
         self,
         manifest: dict[str, Any],
+        number: int,
         run: Callable[[list[Any]], Any],
         states: dict[str, torch.Tensor],
     ) -> None:
-        self.manifest: dict[str, Any] = manifest
-        self._reader = InputReader(manifest["name"], manifest)
-        self.__signature__ = self._reader.signature
+        self._name, described = manifest["name"], manifest["graphs"][number]
+        self.rules = Rules(self._name, described, manifest["same"])
         self._run, self._states = run, states
-        self._result = builder(manifest["outputs"], self._leaf)
+        self._result = builder(described["outputs"], self._leaf)
         self._inputs = [
             (at if kind == "input" else None, None if kind == "input" else states[at])
-            for kind, at in manifest["graph_inputs"]
+            for kind, at in described["graph_inputs"]
         ]
-        self._asserted: int | None = manifest["asserted"]
+        self._asserted: int | None = described["asserted"]
 
-    def __repr__(self) -> str:
-        return f"<package {self.manifest['name']}{self._reader.signature}>"
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        given, tensors = self._reader.read(args, kwargs)
+    def __call__(self, given: list[torch.Tensor]) -> Any:
+        tensors = self.rules.laid_out(given)
         inputs = [state if at is None else tensors[at] for at, state in self._inputs]
         with torch.no_grad():
             outputs = self._run(inputs)
         if self._asserted is not None and not outputs[self._asserted]:
-            name = self.manifest["name"]
-            raise AssertionError(f"{name}: what the program asserts of its inputs does not hold")
+            raise AssertionError(
+                f"{self._name}: what the program asserts of its inputs does not hold"
+            )
         return self._result((given, outputs))
 
     def _leaf(self, node: Node) -> Callable[[Any], Any]:
@@ -63,6 +64,37 @@ class Package:
             return lambda both: state
         which, index = ("input", "output").index(node["kind"]), node["index"]
         return lambda both: both[which][index]
+
+
+class Package:
+    """A compiled program, which is called as the program is. manifest: what it was made from and
+    for."""
+
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        runs: Sequence[Callable[[list[Any]], Any]],
+        states: dict[str, torch.Tensor],
+    ) -> None:
+        self.manifest: dict[str, Any] = manifest
+        self._reader = ArgumentReader(manifest["name"], manifest)
+        self.__signature__ = self._reader.signature
+        self._states = states
+        self._graphs = [Graph(manifest, i, run, states) for i, run in enumerate(runs)]
+
+    def __repr__(self) -> str:
+        return f"<package {self.manifest['name']}{self._reader.signature}>"
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        given = self._reader.read(args, kwargs)
+        refused: InputMismatchError | None = None
+        for graph in self._graphs:
+            mismatch = graph.rules.mismatch(given)
+            if mismatch is None:
+                return graph(given)
+            refused = refused or mismatch
+        assert refused is not None
+        raise refused
 
     def weights(self) -> list[str]:
         """Returns the names of the weights that the graph reads, as in the state_dict of the program;
@@ -131,7 +163,7 @@ def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | N
     manifest = archive.manifest
     backend = refuse_others(path, manifest["needs"])
     # all of it is read and verified before any of it is used
-    members = {name: archive.read(name) for name in (RUNNER, PLAN, GRAPH) if name in archive}
+    members = {name: archive.read(name) for name in archive if not name.endswith(_TENSORS)}
     constants = [row for row in manifest["states"] if not row["weight"]]
     rows = [row for row in manifest["states"] if row["weight"]]
     states = read_tensors(archive, CONSTANTS, constants, path) if constants else {}
@@ -149,26 +181,33 @@ def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | N
             if row["name"] in given:
                 own = given[row["name"]].detach().clone()
                 states[row["name"]] = placed(own, row)
-    run = _runner(path, manifest, members, backend)
-    return Package(manifest, run, states)
+    runs = [_runner(path, manifest, one, members, backend) for one in manifest["graphs"]]
+    return Package(manifest, runs, states)
 
 
 def _runner(
-    path: Any, manifest: dict[str, Any], members: dict[str, bytes], backend: Backend
+    path: Any,
+    manifest: dict[str, Any],
+    graph: dict[str, Any],
+    members: dict[str, bytes],
+    backend: Backend,
 ) -> Callable[[list[Any]], Any]:
-    stored = manifest["runner"]
+    """Returns the runner of a graph."""
+    stored = graph["runner"]
     if stored is None:
         return lambda inputs: ()
+    names = stored["members"]
     try:
         options = build_options(backend, manifest["needs"]["backend"]["options"])
-        run = stored_runner(members[RUNNER], spec_from_json(stored["spec"], options), backend)
+        spec = spec_from_json(stored["spec"], options)
+        run = stored_runner(members[names["runner"]], spec, backend)
     except (BackendError, OptionError) as error:
         detail = error.detail if isinstance(error, BackendError) else str(error)
         raise StoredError(f"{path}: {detail}") from error
-    plan = members[PLAN].decode() if PLAN in members else None
+    plan = members[names["outputs"]].decode() if "outputs" in names else None
     run = with_outputs({"plan": plan, "constants": stored["plan_constants"]}, run)
     run = without_modes(stored["modes"], run)
-    return _without_autocast(run, spec_from_json(stored["spec"], None).device.type)
+    return _without_autocast(run, spec.device.type)
 
 
 def _without_autocast(run: Callable[[list[Any]], Any], device: str) -> Callable[[list[Any]], Any]:
