@@ -330,7 +330,7 @@ def package(
     path: str | os.PathLike[str],
     *,
     kwargs: Mapping[str, Any] | None = None,
-    dynamic: bool | None | Mapping[str, Mapping[int, Any]] = None,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
     weights: bool = True,
     backend: BackendLike = "inductor",
     mode: str | None = None,
@@ -401,7 +401,7 @@ def package_library(
     """
     _demand_compilable(fn)
     _demand_capture("package_library")
-    from tracer_core.packages.save import (
+    from tracer_core.packages.library import (
         package_library as implementation,  # heavy: the tracer
     )
 

@@ -125,4 +125,3 @@ def _versions(function: CompiledFunction) -> dict[str, str]:
         "options": repr(function.config.options),
         "function": f"{function.function.__module__}:{function.function.__qualname__}",
     }
-

@@ -63,11 +63,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is captured. function(*args, **kwargs) is traced; root: the
-    module that it is a method of, if any. parameters: rows of the manifest. leaves: of the
+    """The call that is captured. function(*args, **kwargs) is traced; n_own: how
+    many of `args` are the program's own object; root: the module that it is a method of, if any. parameters: rows of the manifest. leaves: of the
     arguments. same: groups of leaves that are one tensor."""
 
     function: Callable[..., Any]
+    n_own: int
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     labels: list[str]
@@ -132,7 +133,9 @@ def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     same = [group for group in groups.values() if len(group) > 1]
     labels = ["self"] * len(first) + _labels(found, len(args)) + list(kwargs)
     name = type(fn).__qualname__ if root is fn else _name(fn)
-    return Call(function, (*first, *args), kwargs, labels, name, root, parameters, leaves, same)
+    return Call(
+        function, len(first), (*first, *args), kwargs, labels, name, root, parameters, leaves, same
+    )
 
 
 def _name(fn: Any) -> str:
@@ -149,9 +152,7 @@ def _labels(signature: inspect.Signature, n_args: int) -> list[str]:
     return [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]
 
 
-def _parameter(
-    one: inspect.Parameter, given: dict[str, Any], leaves: list[Leaf]
-) -> dict[str, Any]:
+def _parameter(one: inspect.Parameter, given: dict[str, Any], leaves: list[Leaf]) -> dict[str, Any]:
     """Returns the row of a parameter; adds the tensors of its argument to the leaves."""
 
     def leaf(value: Any, where: str) -> Node | None:
@@ -161,6 +162,9 @@ def _parameter(
         return {"kind": "tensor", "index": len(leaves) - 1}
 
     structure = None
+    empty: dict[Any, Any] = {one.VAR_POSITIONAL: (), one.VAR_KEYWORD: {}}
+    if one.kind in empty:
+        given = {one.name: empty[one.kind], **given}
     if one.name in given:
         try:
             structure = describe(given[one.name], leaf, one.name)
@@ -275,6 +279,8 @@ class ProgramWriter(Generator):
     def write(self, value: Any, broken: Break | None) -> None:
         if broken is not None:
             where = broken.location or self.tracer.where()
+            if broken.kind == "raises":
+                raise PackageError(f"{self.call.name} raises at {where}: {broken.reason}")
             raise PackageError(
                 f"{self.call.name} is not one graph: it breaks at {where}: {broken.reason}"
                 f" [{broken.kind}]\n  What would remove it: {BREAKS[broken.kind].hint}"
@@ -316,12 +322,17 @@ class ProgramWriter(Generator):
             yield "leaves a context of torch open"
 
     def _output_leaf(self, value: Any, where: str) -> Node | None:
-        tracer = self.tracer
+        tracer, source = self.tracer, None
+        if type(value) is LazyValue:  # which the program has not looked at
+            value, source = value.value, value.source
+            if not isinstance(value, torch.Tensor):
+                self._demand_fresh(value, source, where)
+                return describe(value, self._output_leaf, where)
         if isinstance(value, torch.Tensor):
             index = self.leaf_index.get(id(value))
             if index is not None:
                 return {"kind": "input", "index": index}
-            source = tracer.provenance.source_of(value)
+            source = tracer.provenance.source_of(value) or source
             if source is not None:
                 return {"kind": "state", "name": self._state(value, source)}
             return {"kind": "output", "index": self._number_of(value)}
@@ -332,7 +343,15 @@ class ProgramWriter(Generator):
             if not isinstance(node, torch.fx.Node):
                 return constant(node)
             return {"kind": "output", "index": self.outputs.setdefault(node, len(self.outputs))}
+        self._demand_fresh(value, tracer.provenance.source_of(value), where)
         return None
+
+    def _demand_fresh(self, value: Any, source: Source | None, where: str) -> None:
+        """Raises CannotDescribe for a container that existed before the call: a copy would be
+        another object."""
+        if source is not None and constant(value) is None and not isinstance(value, tuple):
+            kind = type(value).__name__
+            raise CannotDescribe(f"{where} is {source.name}, a {kind} that existed before the call")
 
     def _number_of(self, tensor: torch.Tensor) -> int:
         recorder = self.tracer.recorder
@@ -369,9 +388,7 @@ class ProgramWriter(Generator):
             for step in parts.plan.steps
         )
         rules = self._rules(written, plain)
-        return Program(
-            self.call, runner, gm, inputs, states, self.structure, rules, self.asserted
-        )
+        return Program(self.call, runner, gm, inputs, states, self.structure, rules, self.asserted)
 
     def _demand_whole(self, runner: CompiledGraph) -> None:
         fallback: Fallback | None = runner.fallback
@@ -463,7 +480,7 @@ class ProgramWriter(Generator):
                 names = self._names[id(root)] = _state_names(root)
             if id(tensor) in names:
                 return [f"{prefix}{name}" for name in names[id(tensor)]], True
-        return [source.name], False
+        return [source.name.removeprefix("self.")], False
 
     def _demand_apart(self, given: list[GraphInput], written: set[int]) -> None:
         """Raises PackageError where a tensor that the graph writes to shares memory with another
@@ -479,10 +496,16 @@ class ProgramWriter(Generator):
                 raise PackageError(
                     f"{self.call.name} writes to {names[0]} or {names[1]}, which share memory"
                 )
-        for leaf in self.call.leaves:
-            source = self.tracer.provenance.source_of(leaf.tensor)
-            if source is not None and (source.root.kind != "state" or source.root.key[1] == "self"):
-                raise PackageError(f"{leaf.name} is also {source.name}, a tensor of the program")
+        for guard in self.tracer.provenance.guards:
+            if guard.kind is GuardKind.SAME:
+                ours = [one for one in (guard.source, guard.expected) if not self._is_argument(one)]
+                if len(ours) == 1:
+                    raise PackageError(f"an argument is also {ours[0].name}, a part of the program")
+
+    def _is_argument(self, source: Source) -> bool:
+        """Returns whether a source begins at an argument of the call."""
+        root = source.root
+        return root.kind == "state" and root.key[0] >= self.call.n_own
 
     def _where(self, tensor: torch.Tensor) -> str:
         source = self.tracer.provenance.source_of(tensor)
@@ -575,7 +598,9 @@ def _differences(change: Change) -> list[str]:
     before, after = change.before, change.after
     if isinstance(before, dict) and isinstance(after, dict):
         keys = dict.fromkeys([*before, *after])
-        return [repr(key) for key in keys if before.get(key, MISSING) is not after.get(key, MISSING)]
+        return [
+            repr(key) for key in keys if before.get(key, MISSING) is not after.get(key, MISSING)
+        ]
     if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
         same = len(before) == len(after) and all(map(operator.is_, before, after))
     else:

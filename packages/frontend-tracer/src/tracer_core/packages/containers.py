@@ -66,9 +66,7 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "device": torch.device,
     "Size": torch.Size,
-    **dict.fromkeys(
-        [kind.__name__ for kind in _NAMED_BY_TORCH], lambda text: getattr(torch, text)
-    ),
+    **dict.fromkeys([kind.__name__ for kind in _NAMED_BY_TORCH], lambda text: getattr(torch, text)),
 }
 
 
@@ -229,7 +227,10 @@ def leaves(node: Node, value: Any, where: str) -> Iterator[tuple[Node, Any, str]
             yield from leaves(one, part, f"{where}[{key!r}]")
     elif kind == "fields":
         cls = type(value)
-        if not isinstance(value, Fields) and f"{cls.__module__}:{cls.__qualname__}" != node["class"]:
+        if (
+            not isinstance(value, Fields)
+            and f"{cls.__module__}:{cls.__qualname__}" != node["class"]
+        ):
             raise Mismatch(where, shown(node), words_of(value))
         given = _fields(value)[1] if not isinstance(value, Fields) else list(value.items())
         names = [name for name, _ in node["fields"]]

@@ -45,6 +45,10 @@ def signature_of(parameters: list[dict[str, Any]]) -> inspect.Signature:
     )
 
 
+#: Kind of a parameter -> its value in calls without such arguments.
+_EMPTY: dict[str, Any] = {"VAR_POSITIONAL": (), "VAR_KEYWORD": {}}
+
+
 class _OfTheProgram:
     """Shown as the default of a parameter whose value only the program has."""
 
@@ -58,7 +62,7 @@ def _default(parameter: dict[str, Any]) -> Any:
 
 
 def _text(text: str, argument: str, name: str) -> Callable[[Any], Any]:
-    made: Callable[[Any], Any] = eval(  # noqa: S307  (a package is code, and is verified as such)
+    made: Callable[[Any], Any] = eval(
         compile(f"lambda {argument}: {text}", f"<package {name}>", "eval"), dict(_FUNCTIONS)
     )
     return made
@@ -82,21 +86,17 @@ class ArgumentReader:
             for one in self._parameters:
                 self._take(one, given, tensors)
         except Mismatch as error:
-            raise InputMismatchError(
-                self._name, error.where, error.expected, error.found
-            ) from None
+            raise InputMismatchError(self._name, error.where, error.expected, error.found) from None
         return tensors
 
     def _take(self, one: dict[str, Any], given: dict[str, Any], tensors: list[Any]) -> None:
         """Puts the tensors of one argument in their places."""
         name, node = one["name"], one["structure"]
-        if name not in given:
-            if node is None or one["kind"] in ("VAR_POSITIONAL", "VAR_KEYWORD") and not node["items"]:
-                return
-            if one["optional"] and node == one["default"]:
+        if name not in given and one["kind"] not in _EMPTY:
+            if node is None or (one["optional"] and node == one["default"]):
                 return
             raise Mismatch(name, _needed(node), "nothing")
-        value = given[name]
+        value = given.get(name, _EMPTY.get(one["kind"]))
         if node is None:
             if one["default"] is not None and constant(value) == one["default"]:
                 return
@@ -109,6 +109,7 @@ class ArgumentReader:
             if not isinstance(tensor, torch.Tensor):
                 raise Mismatch(where, "a tensor", words_of(tensor))
             tensors[leaf["index"]] = tensor
+
 
 class Rules:
     """What one graph asks of the tensors of a call. same: groups of inputs that are one tensor."""

@@ -21,7 +21,6 @@ from tracer_core.packages.requirements import FORMAT, refuse_others
 from tracer_core.packages.tensors import dtype_of, placed, read_tensors
 from tracer_core.storage.private_file import open_private
 
-
 #: How the names of members end that hold tensors.
 _TENSORS = ".safetensors"
 

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -227,16 +226,3 @@ def _marked(call: Call, dynamic: Mapping[str, Mapping[int, Any]]) -> Any:
                 delattr(tensor, DYNAMIC_DIMS)
             else:
                 setattr(tensor, DYNAMIC_DIMS, marks)
-
-
-def package_library(
-    fn: Any,
-    args: Sequence[Any],
-    directory: str | os.PathLike[str],
-    *,
-    kwargs: Mapping[str, Any],
-    backend: Any,
-    options: Any,
-) -> None:
-    """See `tracer_core.package_library`."""
-    raise NotImplementedError(Path(directory))
