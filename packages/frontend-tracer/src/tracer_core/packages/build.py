@@ -63,9 +63,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is captured. function(*args, **kwargs) is traced; n_own: how
-    many of `args` are the program's own object; root: the module that it is a method of, if any. parameters: rows of the manifest. leaves: of the
-    arguments. same: groups of leaves that are one tensor."""
+    """The call that is captured: function(*args, **kwargs) is traced. n_own: how many of `args` are
+    the program's own object. labels: names of the arguments. root: the module that the function is a
+    method of, if any. parameters: rows of the manifest. leaves: of the arguments. same: groups of
+    leaves that are one tensor."""
 
     function: Callable[..., Any]
     n_own: int
