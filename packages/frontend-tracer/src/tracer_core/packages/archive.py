@@ -240,14 +240,14 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """Returns a member whose hash is right."""
-        data = bytearray(self._size(name))
+        data = bytearray(self.size(name))
         self.read_into(name, [memoryview(data)])
         return bytes(data)
 
     def read_into(self, name: str, parts: Sequence[memoryview]) -> None:
         """Reads a member into memory, part after part. Raises StoredError if its hash is wrong, after
         which the memory holds what nobody vouches for."""
-        if sum(part.nbytes for part in parts) != self._size(name):
+        if sum(part.nbytes for part in parts) != self.size(name):
             raise self._damaged(f"{name} has another size than its manifest says")
         offset, _ = self._places[name]
         digest = hashlib.sha256()
@@ -260,7 +260,8 @@ class Archive:
         if digest.hexdigest() != self.manifest["members"][name].get("sha256"):
             raise self._damaged(f"the hash of {name} is wrong")
 
-    def _size(self, name: str) -> int:
+    def size(self, name: str) -> int:
+        """Returns the bytes of a member."""
         if name not in self._places:
             raise self._damaged(f"it has no member {name}")
         return self._places[name][1].size

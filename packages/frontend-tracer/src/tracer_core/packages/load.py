@@ -156,6 +156,8 @@ def load_package(
             return _loaded(path, archive, weights)
         except OSError as error:
             raise StoredError(f"{path} cannot be read: {error}") from error
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise StoredError(f"{path}: its manifest is of no package: {error!r}") from error
 
 
 def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | None) -> Package:

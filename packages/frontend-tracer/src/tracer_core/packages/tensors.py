@@ -6,6 +6,7 @@ Any tool that reads safetensors reads the member once it is unzipped. Tied tenso
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,9 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """Returns the tensors of a member whose hash is right. rows: name, dtype, sizes, strides and
     device of each, in the order in which they are stored."""
+    wanted = sum(math.prod(row["sizes"]) * dtype_of(row).itemsize for row in rows)
+    if wanted > archive.size(member):  # before memory is asked for
+        raise StoredError(f"{path}: {member} has fewer bytes than its manifest says")
     dense = {row["name"]: torch.empty(row["sizes"], dtype=dtype_of(row)) for row in rows}
     expected = tensors_member(dense)
     size, head = bytearray(expected[0]), bytearray(expected[1])
