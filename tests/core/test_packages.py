@@ -526,9 +526,9 @@ def small(tmp_path):
 
 
 def test_every_changed_byte_is_found(small, monkeypatch):
-    """One byte of a hundred, and each of the first and the last thousand."""
+    """One byte of sixty, and each of the first and the last three hundred."""
     whole = small.read_bytes()
-    positions = {*range(0, len(whole), 97), *range(1000), *range(len(whole) - 1000, len(whole))}
+    positions = {*range(0, len(whole), 61), *range(300), *range(len(whole) - 300, len(whole))}
     monkeypatch.setattr("tracer_core.packages.load.refuse_others", _not_reached)
     for position in sorted(positions):
         damaged = bytearray(whole)

@@ -20,6 +20,7 @@ from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
+from tracer_core.contract.runner import NOTHING
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
@@ -156,7 +157,10 @@ def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, 
 
 
 def serialized(parts: RunnerArtifacts, config: CompileConfig) -> bytes:
-    """Returns the backend's own form of a runner. Raises NotPortable."""
+    """Returns the backend's own form of a runner, b"" where nothing is computed. Raises
+    NotPortable."""
+    if parts.runner is NOTHING:
+        return b""
     if isinstance(parts.runner.run, Frozen):
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"

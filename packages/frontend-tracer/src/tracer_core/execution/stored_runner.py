@@ -14,12 +14,15 @@ import torch
 from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.contract.runner import RunFunction, Runner
+from tracer_core.contract.runner import NOTHING, RunFunction, Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
 
 
 def stored_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFunction:
-    """Returns the runner of what `Backend.serialize` returned. Raises what the backend raises."""
+    """Returns the runner of what `entry_writer.serialized` returned. Raises what the backend
+    raises."""
+    if not data:
+        return NOTHING.run
     runner = Runner.of(resolve(backend.deserialize)(data, spec), "deserialize()")
     return versions_counted(runner.run, spec, runner.mutated_on_error)
 

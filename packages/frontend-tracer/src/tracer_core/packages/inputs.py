@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -76,11 +76,17 @@ class ArgumentReader:
         self._parameters: list[dict[str, Any]] = manifest["parameters"]
         self._n_tensors = len(manifest["graphs"][0]["inputs"])
         self.signature = signature_of(self._parameters)
+        kinds = [one["kind"] for one in self._parameters]
+        usual = all(kind.startswith("POSITIONAL") for kind in kinds)
+        self._positional = [one["name"] for one in self._parameters] if usual else [""] * 256
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the tensors of a call. Raises InputMismatchError where the other arguments are not
         those that the package was made for."""
-        given = self.signature.bind(*args, **kwargs).arguments
+        if not kwargs and len(args) == len(self._positional):  # the usual call, without bind's cost
+            given = dict(zip(self._positional, args, strict=True))
+        else:
+            given = self.signature.bind(*args, **kwargs).arguments
         tensors: list[Any] = [None] * self._n_tensors
         try:
             for one in self._parameters:
@@ -120,7 +126,7 @@ class Rules:
         self._rules = [
             None if row["unused"] else (
                 getattr(torch, row["dtype"]), torch.device(row["device"]),
-                tuple(None if isinstance(size, str) else size for size in row["sizes"]),
+                [_bounds(*both) for both in zip(row["sizes"], row["ranges"], strict=True)],
             )
             for row in self._rows
         ]  # fmt: skip
@@ -142,8 +148,9 @@ class Rules:
 
     def _check_all(self, tensors: list[torch.Tensor]) -> None:
         for tensor, rule, row in zip(tensors, self._rules, self._rows, strict=True):
-            if rule is not None:
-                self._check(tensor, rule, row)
+            if rule is None or _fits(tensor, *rule):
+                continue
+            self._refuse(tensor, rule, row)
         for holds, says in self._conditions:
             if not holds(tensors):
                 pairs = zip(self._rows, tensors, strict=True)
@@ -151,25 +158,22 @@ class Rules:
                 raise Mismatch("its inputs", says, sizes)
         self._check_identity(tensors)
 
-    def _check(self, tensor: torch.Tensor, rule: Any, row: dict[str, Any]) -> None:
-        dtype, device, sizes = rule
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    def _refuse(self, tensor: torch.Tensor, rule: Any, row: dict[str, Any]) -> None:
+        """Raises Mismatch naming what a tensor differs in."""
+        dtype, device, bounds = rule
+        if type(tensor) not in _PLAIN:
             raise Mismatch(row["name"], "a plain tensor", f"a {type(tensor).__name__}")
         if tensor.layout is not torch.strided:
             raise Mismatch(row["name"], "a strided tensor", f"one of {tensor.layout}")
-        right = tensor.dtype is dtype and tensor.device == device and tensor.dim() == len(sizes)
-        if right:
-            pairs = zip(sizes, tensor.shape, strict=True)
-            right = all(size is None or size == now for size, now in pairs)
-        if not right:
-            raise Mismatch(row["name"], described(row), words_of(tensor))
-        for i, (size, bounds) in enumerate(zip(row["sizes"], row["ranges"], strict=True)):
-            if bounds is not None:
-                lower, upper = bounds
-                now = tensor.shape[i]
-                if now < lower or (upper is not None and now > upper):
-                    wanted = f"{size} from {lower}" + ("" if upper is None else f" to {upper}")
+        other = tensor.dtype is not dtype or tensor.device != device
+        if not other and tensor.dim() == len(bounds):
+            ranged = [one is not None for one in row["ranges"]]
+            for i, (now, (low, high)) in enumerate(zip(tensor.shape, bounds, strict=True)):
+                if ranged[i] and not low <= now <= high:
+                    upper = "" if row["ranges"][i][1] is None else f" to {high}"
+                    wanted = f"{row['sizes'][i]} from {low}{upper}"
                     raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
+        raise Mismatch(row["name"], described(row), words_of(tensor))
 
     def _check_identity(self, tensors: list[Any]) -> None:
         """Refuses tensors that share memory with one that the graph writes to, and other pairs of
@@ -218,6 +222,33 @@ class Rules:
                 )
                 made[i] = empty.copy_(tensor.detach())
         return made
+
+
+def _bounds(size: int | str, bounds: Sequence[int | None] | None) -> tuple[int, int]:
+    """Returns the least and the largest value of a size."""
+    if bounds is None:
+        return int(size), int(size)
+    lower, upper = bounds
+    return lower or 0, 2**62 if upper is None else upper
+
+
+def _fits(
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    device: torch.device,
+    bounds: Sequence[tuple[int, int]],
+) -> bool:
+    """Returns whether a tensor is one that a row describes."""
+    shape = tensor.shape
+    if tensor.dtype is not dtype or len(shape) != len(bounds) or tensor.device != device:
+        return False
+    for now, (low, high) in zip(shape, bounds, strict=True):
+        if not low <= now <= high:
+            return False
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _needed(node: Node) -> str:

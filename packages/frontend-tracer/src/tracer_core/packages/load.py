@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from tracer_core.packages.inputs import ArgumentReader, Rules
 from tracer_core.packages.requirements import FORMAT, refuse_others
 from tracer_core.packages.tensors import dtype_of, placed, read_tensors
 from tracer_core.storage.private_file import open_private
+from tracer_core.storage.processor import processor
 
 #: How the names of members end that hold tensors.
 _TENSORS = ".safetensors"
@@ -48,7 +48,10 @@ class Graph:
     def __call__(self, given: list[torch.Tensor]) -> Any:
         tensors = self.rules.laid_out(given)
         inputs = [state if at is None else tensors[at] for at, state in self._inputs]
-        with torch.no_grad():
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                outputs = self._run(inputs)
+        else:
             outputs = self._run(inputs)
         if self._asserted is not None and not outputs[self._asserted]:
             raise AssertionError(
@@ -204,7 +207,10 @@ def _runner(
         run = stored_runner(members[names["runner"]], spec, backend)
     except (BackendError, OptionError) as error:
         detail = error.detail if isinstance(error, BackendError) else str(error)
-        raise StoredError(f"{path}: {detail}") from error
+        made_on = manifest["needs"]["processor"]["name"]
+        raise StoredError(
+            f"{path}: {detail} (it was made on {made_on}, and this is {processor()})"
+        ) from error
     plan = members[names["outputs"]].decode() if "outputs" in names else None
     run = with_outputs({"plan": plan, "constants": stored["plan_constants"]}, run)
     run = without_modes(stored["modes"], run)
@@ -215,8 +221,9 @@ def _without_autocast(run: Callable[[list[Any]], Any], device: str) -> Callable[
     """Returns a runner that autocast of the caller does not reach: the graph has its own casts."""
 
     def run_without(inputs: list[Any]) -> Any:
-        on = torch.is_autocast_enabled(device)
-        with torch.autocast(device, enabled=False) if on else contextlib.nullcontext():
+        if not torch.is_autocast_enabled(device):
+            return run(inputs)
+        with torch.autocast(device, enabled=False):
             return run(inputs)
 
     return run_without
