@@ -198,6 +198,53 @@ def test_inputs_that_lie_otherwise_are_copied_into_place(tmp_path):
         torch.testing.assert_close(loaded(x), x.cumsum(0) * 2)
 
 
+def test_tensors_whose_memory_does_not_hold_their_values_are_refused(tmp_path):
+    path = tmp_path / "twice.tracer"
+    tracer_core.package(lambda x: x * 2, (torch.ones(3),), path)
+    loaded = tracer_core.load_package(path)
+    negated = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    assert negated.is_neg()
+    with pytest.raises(InputMismatchError, match="x: .*negated"):
+        loaded(negated)
+    with pytest.raises(PackageError, match="x is no plain tensor"):
+        tracer_core.package(lambda x: x * 2, (negated,), path)
+    with pytest.raises(InputMismatchError, match=r"outside of torch\.func"):
+        torch.vmap(loaded)(torch.ones(2, 3))
+    with pytest.raises(InputMismatchError, match="plain tensor, not for a Sub"):
+        loaded(torch.ones(3).as_subclass(type("Sub", (torch.Tensor,), {})))
+    for x in (torch.ones(3), nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True)):
+        torch.testing.assert_close(loaded(x), torch.full((3,), 2.0))
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_an_assertion_of_the_program(tmp_path):
+    def logarithm(x):
+        assert (x > 0).all(), "positive"
+        return x.log()
+
+    path = tmp_path / "log.tracer"
+    tracer_core.package(logarithm, (torch.ones(3),), path)
+    loaded = tracer_core.load_package(path)
+    torch.testing.assert_close(loaded(torch.full((3,), 2.0)), torch.full((3,), 2.0).log())
+    with pytest.raises(AssertionError, match="what the program asserts"):
+        loaded(torch.zeros(3))
+
+
+def test_sizes_that_mark_dynamic_marks(tmp_path):
+    x = torch.randn(4, 3)
+    tracer_core.mark_dynamic(x, 0, min=2, max=9)
+    tracer_core.package(lambda x: (x.sum(0), x.shape[0] * 2), (x,), tmp_path / "a.tracer")
+    loaded = tracer_core.load_package(tmp_path / "a.tracer")
+    for n_rows in (2, 9):
+        x = torch.randn(n_rows, 3)
+        got = loaded(x)
+        torch.testing.assert_close(got[0], x.sum(0))
+        assert got[1] == 2 * n_rows
+    with pytest.raises(InputMismatchError, match=r"x.shape\[0\]: .*from 2 to 9, not for 10"):
+        loaded(torch.randn(10, 3))
+
+
 def test_random_operators_draw_from_torchs_generator(tmp_path):
     def noisy(x):
         return nn.functional.dropout(x, 0.5) + torch.rand_like(x)

@@ -43,6 +43,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.packages.containers import CannotDescribe, Node, builder, constant, describe
+from tracer_core.packages.inputs import is_plain
 from tracer_core.packages.tensors import can_hold
 from tracer_core.trace.tracer import Tracer
 
@@ -237,7 +238,7 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
 
 def _demand_plain(leaf: Leaf) -> None:
     tensor = leaf.tensor
-    if not can_hold(tensor):
+    if not can_hold(tensor) or not is_plain(tensor):
         raise PackageError(f"{leaf.name} is no plain tensor: {type(tensor).__name__}, "
                            f"{tensor.layout}, {tensor.dtype}")  # fmt: skip
     largest = 0
@@ -420,6 +421,11 @@ class ProgramWriter(Generator):
             self._demand_checked(guard.kind, guard.source)
         for source in self.tracer.recorder.read_early:
             raise PackageError(f"{self.call.name} depends on the values of {source.name}")
+        for condition in self._offset_conditions():
+            raise PackageError(
+                f"{self.call.name} takes a view of {condition.sources[0].name} by as_strided, which"
+                " counts from the beginning of its memory"
+            )
         for number in self.tracer.recorder.sizes.numbers.values():
             raise PackageError(
                 f"{self.call.name} depends on the number {number.source.name}, which changes from"

@@ -7,6 +7,7 @@ dtype, device, sizes (a number, or the name of a symbol with its range) and stri
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
@@ -26,6 +27,7 @@ from tracer_core.packages.containers import (
     words_of,
 )
 from tracer_core.torch_private import storage_id
+from tracer_core.torch_private.needed import key_set
 
 #: What texts of conditions and strides may call.
 _FUNCTIONS = {"math": math, "max": max, "min": min, "abs": abs, "float": float, "int": int}
@@ -123,13 +125,7 @@ class Rules:
     def __init__(self, name: str, rules: dict[str, Any], same: list[list[int]]) -> None:
         self._name = name
         self._rows: list[dict[str, Any]] = rules["inputs"]
-        self._rules = [
-            None if row["unused"] else (
-                getattr(torch, row["dtype"]), torch.device(row["device"]),
-                [_bounds(*both) for both in zip(row["sizes"], row["ranges"], strict=True)],
-            )
-            for row in self._rows
-        ]  # fmt: skip
+        self._rules = [None if row["unused"] else _rule(row) for row in self._rows]
         self._conditions = [
             (_text(one["check"], "t", name), one["says"]) for one in rules["conditions"]
         ]
@@ -160,11 +156,16 @@ class Rules:
 
     def _refuse(self, tensor: torch.Tensor, rule: Any, row: dict[str, Any]) -> None:
         """Raises Mismatch naming what a tensor differs in."""
-        dtype, device, bounds = rule
+        dtype, device, bounds, keys = rule
         if type(tensor) not in _PLAIN:
             raise Mismatch(row["name"], "a plain tensor", f"a {type(tensor).__name__}")
-        if tensor.layout is not torch.strided:
-            raise Mismatch(row["name"], "a strided tensor", f"one of {tensor.layout}")
+        if tensor.device == device and key_set(tensor).raw_repr() not in keys:
+            raise Mismatch(
+                row["name"],
+                "a strided tensor outside of torch.func, and not one that is conjugated or negated"
+                " when it is read",
+                f"one of {tensor.layout}",
+            )
         other = tensor.dtype is not dtype or tensor.device != device
         if not other and tensor.dim() == len(bounds):
             ranged = [one is not None for one in row["ranges"]]
@@ -224,6 +225,13 @@ class Rules:
         return made
 
 
+def _rule(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns what `_fits` compares."""
+    device = torch.device(row["device"])
+    bounds = [_bounds(*both) for both in zip(row["sizes"], row["ranges"], strict=True)]
+    return getattr(torch, row["dtype"]), device, bounds, _plain_keys(device)
+
+
 def _bounds(size: int | str, bounds: Sequence[int | None] | None) -> tuple[int, int]:
     """Returns the least and the largest value of a size."""
     if bounds is None:
@@ -237,6 +245,7 @@ def _fits(
     dtype: torch.dtype,
     device: torch.device,
     bounds: Sequence[tuple[int, int]],
+    keys: frozenset[int],
 ) -> bool:
     """Returns whether a tensor is one that a row describes."""
     shape = tensor.shape
@@ -245,7 +254,21 @@ def _fits(
     for now, (low, high) in zip(shape, bounds, strict=True):
         if not low <= now <= high:
             return False
-    return type(tensor) in _PLAIN and tensor.layout is torch.strided
+    return type(tensor) in _PLAIN and key_set(tensor).raw_repr() in keys
+
+
+@functools.cache
+def _plain_keys(device: torch.device) -> frozenset[int]:
+    """Returns the dispatch keys of tensors whose memory holds their values."""
+    with torch.inference_mode():
+        inference = key_set(torch.empty(0, device=device)).raw_repr()
+    with torch.inference_mode(False):
+        return frozenset({inference, key_set(torch.empty(0, device=device)).raw_repr()})
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Returns whether the memory of a tensor holds its values."""
+    return key_set(tensor).raw_repr() in _plain_keys(tensor.device)
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
