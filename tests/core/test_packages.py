@@ -572,11 +572,10 @@ def small(tmp_path):
     return path
 
 
-def test_every_changed_byte_is_found(small, monkeypatch):
+def test_every_changed_byte_is_found(small):
     """One byte of sixty, and each of the first and the last three hundred."""
     whole = small.read_bytes()
     positions = {*range(0, len(whole), 61), *range(300), *range(len(whole) - 300, len(whole))}
-    monkeypatch.setattr("tracer_core.packages.load.refuse_others", _not_reached)
     for position in sorted(positions):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8
@@ -585,10 +584,6 @@ def test_every_changed_byte_is_found(small, monkeypatch):
             _read_all(small)
     small.write_bytes(whole)
     _read_all(small)
-
-
-def _not_reached(*args):
-    raise AssertionError("nothing of a damaged file is used")
 
 
 def _read_all(path):

@@ -28,7 +28,7 @@ from tracer_core.errors import MarkedSizeError, PackageError
 from tracer_core.execution.capture import capture_as
 from tracer_core.execution.capture_result import Abandoned, Answers, UserError
 from tracer_core.execution.compiled_function import tracing
-from tracer_core.execution.entry_builder import Generator
+from tracer_core.execution.entry_builder import TraceWriter
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,
@@ -114,7 +114,9 @@ def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Returns the call of a function, method or module with these arguments."""
     fn = markers.uncompiled(fn)
     root: torch.nn.Module | None = None
-    function, first, signature = fn, (), fn
+    function: Any = fn
+    signature: Any = fn
+    first: tuple[Any, ...] = ()
     if isinstance(fn, torch.nn.Module):
         function, first, signature, root = type(fn).__call__, (fn,), fn.forward, fn
     elif inspect.ismethod(fn):
@@ -253,7 +255,7 @@ def _demand_plain(leaf: Leaf) -> None:
         largest += (size - 1) * stride
 
 
-class ProgramWriter(Generator):
+class ProgramWriter(TraceWriter):
     """Makes a `Program` of a finished trace. Mutable, used once."""
 
     def __init__(

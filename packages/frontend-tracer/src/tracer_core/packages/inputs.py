@@ -104,7 +104,7 @@ class ArgumentReader:
             if node is None or (one["optional"] and node == one["default"]):
                 return
             raise Mismatch(name, _needed(node), "nothing")
-        value = given.get(name, _EMPTY.get(one["kind"]))
+        value: Any = given.get(name, _EMPTY.get(one["kind"]))
         if node is None:
             if one["default"] is not None and constant(value) == one["default"]:
                 return
