@@ -2,9 +2,9 @@
 
 In: models and makers of packages. Out: for each the seconds to make the package (cold), its bytes
 (with weights), and medians over fresh processes of the seconds to import, to load, and until the
-first result (also as processor time, on a busy machine), with the milliseconds of a settled call and
-the error against eager. What always holds:
-the loading processes have empty caches and build no model.
+first result (both also as processor time: machines are busy), with the milliseconds of a settled
+call and the error against eager. What always holds: the loading processes have empty caches and
+build no model.
 """
 
 from __future__ import annotations
