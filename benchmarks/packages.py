@@ -108,7 +108,7 @@ def load(maker: str, path: str, inputs: str) -> dict[str, float]:
     errors = [float((one - other).norm() / other.norm()) for one, other in pairs]
     return {
         "import": imported - BEGIN,
-        "load": ready - imported,
+        "loading": ready - imported,
         "first": first - read,
         "processor": processor_load + processor,
         "call": statistics.median(seconds),
@@ -126,7 +126,7 @@ def _tensors(result: Any) -> list[Any]:
 def _line(row: dict[str, Any]) -> Sequence[str]:
     return [
         f"{row['make']:.1f}", f"{row['bytes'] / 1e6:.1f}", f"{row['import']:.2f}",
-        f"{row['load']:.3f}", f"{row['first']:.3f}", f"{row['load'] + row['first']:.3f}", f"{row['processor']:.3f}",
+        f"{row["loading"]:.3f}", f"{row['first']:.3f}", f"{row["loading"] + row['first']:.3f}", f"{row['processor']:.3f}",
         f"{row['call'] * 1e3:.2f}", f"{row['error']:.1e}",
     ]  # fmt: skip
 
