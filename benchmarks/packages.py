@@ -126,7 +126,7 @@ def _tensors(result: Any) -> list[Any]:
 def _line(row: dict[str, Any]) -> Sequence[str]:
     return [
         f"{row['make']:.1f}", f"{row['bytes'] / 1e6:.1f}", f"{row['import']:.2f}",
-        f"{row["loading"]:.3f}", f"{row['first']:.3f}", f"{row["loading"] + row['first']:.3f}", f"{row['processor']:.3f}",
+        f"{row['loading']:.3f}", f"{row['first']:.3f}", f"{row['loading'] + row['first']:.3f}", f"{row['processor']:.3f}",
         f"{row['call'] * 1e3:.2f}", f"{row['error']:.1e}",
     ]  # fmt: skip
 
