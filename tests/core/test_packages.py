@@ -39,6 +39,13 @@ class Scores:
     note: str | None = None
 
 
+@dataclasses.dataclass
+class Request:
+    rows: torch.Tensor
+    others: list
+    factor: int = 2
+
+
 class Mixer(nn.Module):
     """A few layers with tied weights, and an input of each kind."""
 
@@ -243,6 +250,26 @@ def test_sizes_that_mark_dynamic_marks(tmp_path):
         assert got[1] == 2 * n_rows
     with pytest.raises(InputMismatchError, match=r"x.shape\[0\]: .*from 2 to 9, not for 10"):
         loaded(torch.randn(10, 3))
+
+
+def test_sizes_inside_of_a_dataclass(tmp_path):
+    def scaled(request):
+        return request.rows * request.factor + request.others[0]
+
+    path = tmp_path / "scaled.tracer"
+    example = Request(torch.ones(4, 3), [torch.ones(3)])
+    tracer_core.package(scaled, (example,), path, dynamic={"request.rows": {0: (1, 8)}})
+    loaded = tracer_core.load_package(path)
+    for n_rows in (1, 8):
+        request = Request(torch.randn(n_rows, 3), [torch.randn(3)])
+        torch.testing.assert_close(loaded(request), scaled(request))
+    with pytest.raises(InputMismatchError, match="request.factor: .*constant 2, not for 3"):
+        loaded(Request(torch.ones(2, 3), [torch.ones(3)], 3))
+    with pytest.raises(PackageError, match=r"request.rows.shape\[0\] is to be dynamic, but is 1"):
+        tracer_core.package(
+            scaled, (Request(torch.ones(1, 3), [torch.ones(3)]),), path,
+            dynamic={"request.rows": {0: (1, 8)}},
+        )  # fmt: skip
 
 
 def test_random_operators_draw_from_torchs_generator(tmp_path):
@@ -495,6 +522,9 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
         tracer_core.package(model, (x,), path, options={"freeze": True})
     with pytest.raises(PackageError, match="no input 'y'; the tensors are input"):
         tracer_core.package(model, (x,), path, dynamic={"y": {0: None}})
+    for wrong in ([0], {0: 5}, {0: [1, 2]}, {7: None}, {0: (9, 2)}, {0: (8, 64)}):
+        with pytest.raises(OptionError):
+            tracer_core.package(model, (torch.ones(4, 2),), path, dynamic={"input": wrong})
     with pytest.raises(OptionError, match="key must be bytes"):
         tracer_core.package(model, (x,), path, key="text")
     with pytest.raises(MarkedSizeError, match="multiple"):

@@ -223,7 +223,8 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
         named = dict(zip(call.kwargs, unread[n_args:], strict=True))
         return tracer.start(call.function, unread[:n_args], named)
 
-    state = (*call.args, *call.kwargs.values())
+    # with the leaves, whose marks are looked for: those inside of dataclasses too
+    state = (*call.args, *call.kwargs.values(), *(leaf.tensor for leaf in call.leaves))
     writer = functools.partial(ProgramWriter, call)
     try:
         with torch.no_grad(), tracing(), torch_private.unshielded():
@@ -563,6 +564,13 @@ class ProgramWriter(TraceWriter):
             unused = id(leaf.tensor) not in read and fake is None
             like = leaf.tensor if fake is None else fake
             sizes = [_size(size, env) for size in like.shape]
+            for dim in () if unused else markers.dynamic_dims(leaf.tensor):
+                if not isinstance(like.shape[dim], torch.SymInt):
+                    raise PackageError(
+                        f"{leaf.name}.shape[{dim}] is to be dynamic, but is {like.shape[dim]} in the"
+                        " captured graph (an example of size 0 or 1, dynamic=False, or a backend"
+                        " without symbolic sizes)"
+                    )
             for stride in like.stride():
                 symbols = stride.node.expr.free_symbols if isinstance(stride, torch.SymInt) else ()
                 if not set(symbols) <= where.keys():

@@ -14,7 +14,7 @@ import torch
 from tracer_core.contract.backend import wants_constants
 from tracer_core.debug.logs import logger
 from tracer_core.dispatch.validation import build_config
-from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.errors import MarkedSizeError, OptionError, PackageError
 from tracer_core.execution.entry_writer import constant_to_json, serialized, spec_to_json
 from tracer_core.execution.object_descriptions import NotPortable
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
@@ -216,13 +216,17 @@ def _marked(call: Call, dynamic: Mapping[str, Mapping[int, Any]]) -> Any:
                 raise PackageError(f"dynamic: no input {name!r}; the tensors are {names}")
             tensor = by_name[name]
             before.append((tensor, getattr(tensor, DYNAMIC_DIMS, None)))
+            if not isinstance(dims, Mapping):
+                raise OptionError(f"dynamic[{name!r}]={dims!r}; {{0: (1, 64)}}, or {{0: None}}")
             for dim, bounds in dims.items():
+                if bounds is not None and not (isinstance(bounds, tuple) and len(bounds) == 2):
+                    raise OptionError(f"dynamic[{name!r}][{dim}]={bounds!r}; (1, 64), or None")
                 low, high = bounds or (None, None)
                 mark_dynamic(tensor, dim, min=low, max=high)
         yield
     finally:
         for tensor, marks in reversed(before):
-            if marks is None:
-                delattr(tensor, DYNAMIC_DIMS)
-            else:
+            if marks is not None:
                 setattr(tensor, DYNAMIC_DIMS, marks)
+            elif hasattr(tensor, DYNAMIC_DIMS):
+                delattr(tensor, DYNAMIC_DIMS)
