@@ -334,6 +334,15 @@ def test_a_program_without_operators(tmp_path):
     assert got[1] == 3
 
 
+def test_a_program_that_only_takes_views(tmp_path):
+    path = tmp_path / "views.tracer"
+    tracer_core.package(lambda x, sizes: x.reshape(sizes), (torch.ones(6), [2, 3]), path)
+    x = torch.randn(6)
+    got = tracer_core.load_package(path)(x, [2, 3])
+    assert torch.equal(got, x.view(2, 3))
+    assert got.data_ptr() == x.data_ptr()
+
+
 def test_which_inputs_are_one_tensor_is_asked_where_the_program_asks(tmp_path):
     def compare(x, y):
         return x + y if x is y else x - y

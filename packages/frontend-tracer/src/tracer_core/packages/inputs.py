@@ -39,7 +39,7 @@ def signature_of(parameters: list[dict[str, Any]]) -> inspect.Signature:
         [
             inspect.Parameter(
                 one["name"],
-                inspect._ParameterKind[one["kind"]],
+                getattr(inspect.Parameter, one["kind"]),
                 default=_default(one) if one["optional"] else inspect.Parameter.empty,
             )
             for one in parameters
