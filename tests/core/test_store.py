@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.errors import OptionError
-from tracer_core.execution.object_references import StoredError
+from tracer_core.errors import OptionError, StoredError
 from tracer_core.storage import file_lock, store
 from tracer_core.storage.cache_location import CacheLocationError
 from tracer_core.storage.store import Store, packed, unpacked

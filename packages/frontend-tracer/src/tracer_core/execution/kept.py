@@ -29,11 +29,11 @@ import torch
 
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
-from tracer_core.errors import BackendError
+from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.environment import environment
-from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings
 from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig, env

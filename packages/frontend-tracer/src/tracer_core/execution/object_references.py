@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
-from tracer_core.errors import TracerError
+from tracer_core.errors import StoredError
 from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
@@ -25,10 +25,6 @@ from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import mro
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.torch_private import settings
-
-
-class StoredError(TracerError):
-    """A file of stored cache entries cannot be used. The text says why and what to do."""
 
 
 class OtherSettings(StoredError):

@@ -29,17 +29,15 @@ from tracer_core.aot.autograd_node import (
     uncast,
     with_used_up,
 )
-from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.aot.mutation_tracking import versions_counted
-from tracer_core.contract.backend import resolve
-from tracer_core.contract.runner import RunFunction, Runner
-from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
+from tracer_core.contract.runner import RunFunction
+from tracer_core.errors import StoredError
 from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings
+from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import direct_apply, settings
@@ -111,35 +109,18 @@ def _graph_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finde
         run = without_modes(stored["modes"], run)
         run = in_grad_mode(run) if stored["grad_mode"] else run
         run = _node_from_json(stored["training"], run, entry["name"], device, config, finder)
-        return _with_outputs(stored, run)
-    run = _with_outputs(stored, run)
+        return with_outputs(stored, run)
+    run = with_outputs(stored, run)
     run = in_grad_mode(run) if stored["grad_mode"] else run
     return with_used_up(stored["used_up"], without_modes(stored["modes"], run))
-
-
-def _with_outputs(stored: dict[str, Any], run: RunFunction) -> RunFunction:
-    if stored["plan"] is None:
-        return run
-    constants = tuple(map(_constant_from_json, stored["constants"]))
-    return bound(stored["plan"], "<tracer outputs, stored>", run, constants)
-
-
-def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
-    made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]))
-    data = bytearray(base64.b64decode(stored["data"]))
-    if data:
-        made.copy_(torch.frombuffer(data, dtype=made.dtype).view(made.shape))
-    return made
 
 
 def _runner_from_json(
     stored: dict[str, Any], config: CompileConfig
 ) -> tuple[RunFunction, torch.device]:
     """Returns a backend's runner, and the device of its graph."""
-    deserialize = resolve(config.backend.deserialize)
-    spec = CompileSpec(options=config.options, **_from_json(stored["spec"]))
-    runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
-    return versions_counted(runner.run, spec, runner.mutated_on_error), spec.device
+    spec = spec_from_json(stored["spec"], config.options)
+    return stored_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,24 +190,3 @@ def _node_from_json(
 
 #: Fields of `NodePlan` that are tuples of indices.
 _INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")
-
-
-#: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
-#: value, where it is not None.
-_FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "role": Role, "shape": tuple, "stride": tuple,
-    "dtype": lambda name: getattr(torch, name),
-    "device": torch.device, "phase": Phase, "mutations": tuple, "constants": tuple,
-    "inputs": lambda rows: tuple(InputSpec(**_from_json(row)) for row in rows),
-    "outputs": lambda rows: tuple(OutputSpec(**_from_json(row)) for row in rows),
-    "sizes": lambda rows: tuple(SizeSpec(**row) for row in rows),
-}  # fmt: skip
-
-
-def _from_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Restores the fields of a row. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
-    restored = dict(row)
-    for name, value in row.items():
-        if value is not None and name in _FROM_JSON:
-            restored[name] = _FROM_JSON[name](value)
-    return restored
