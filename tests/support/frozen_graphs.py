@@ -10,49 +10,42 @@ import torch
 
 import tracer_core
 from inductor_backend.plugin import BACKEND
-from tracer_core.contract.backend import resolve
 from tracer_core.plugin_api import CompileSpec, Runner
 
 FREEZE = {"freeze": True}
 
 
 class Recorded:
-    """The graphs that a backend is given, and the tensors that are bound to their constants; the
-    backend compiles them as ever.
+    """The graphs that a backend is given, and the tensors that are bound to their constants; they
+    run as ATen's operators.
     """
 
     def __init__(self) -> None:
         self.graphs: list[tuple[torch.fx.GraphModule, CompileSpec]] = []
         self.tensors: list[Sequence[torch.Tensor]] = []
-        self.backend = replace(BACKEND, compile=self._compile)
+        self.backend = replace(BACKEND, compile=self._compile, supports=None)
 
     def _compile(self, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         self.graphs.append((gm, spec))
-        runner = resolve(BACKEND.compile)(gm, spec)
-        bind = runner.bind_constants
-        if bind is None:
-            self.tensors.append(())
-            return runner
+
+        def run(inputs: list[Any]) -> Sequence[Any]:
+            return gm(*inputs)
 
         def bound(tensors: Sequence[torch.Tensor]) -> Any:
             self.tensors.append(tensors)
-            return bind(tensors)
+            return run
 
-        return replace(runner, bind_constants=bound)
+        return Runner(run, bind_constants=bound)
 
 
-def frozen_graph(
-    fn: Callable[..., Any], *args: Any
-) -> tuple[torch.fx.GraphModule, CompileSpec, list[torch.Tensor]]:
-    """The one graph of ``fn(*args)`` for inference, its weights as ``get_attr`` tensors; and what
-    the compiled call returned.
-    """
+def frozen_graph(fn: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, CompileSpec]:
+    """The one graph of ``fn(*args)`` for inference, its weights as ``get_attr`` tensors."""
     recorded = Recorded()
     fast = tracer_core.compile(fn, backend=recorded.backend, options=FREEZE, fullgraph=True)
     with torch.no_grad():
-        result = fast(*args)
-    ((gm, spec),), (tensors,) = recorded.graphs, recorded.tensors
-    return *with_weights(gm, spec, tensors), result
+        fast(*args)
+    ((gm, spec),) = recorded.graphs
+    return with_weights(gm, spec, recorded.tensors[0] if spec.constants else ())
 
 
 def with_weights(

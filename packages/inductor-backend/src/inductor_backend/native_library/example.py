@@ -13,33 +13,25 @@ def example_program(interface: Interface) -> str:
     """Returns the program's text."""
     name, big = interface.name, interface.name.upper()
 
-    def members(parameters: Sequence[Parameter]) -> str:
-        return (
-            "".join(f"        .{one.name} = {one.name},\n" for one in parameters) or "        0\n"
-        )
-
-    def buffers(parameters: Sequence[Parameter]) -> str:
+    def buffers(what: str, parameters: Sequence[Parameter]) -> str:
         return "".join(
-            f"    void *{one.name} = buffer({big}_{one.name.upper()}_BYTES);\n"
+            f"    {what}.{one.name} = buffer({big}_{one.name.upper()}_BYTES);\n"
             for one in parameters
         )
 
-    def moved(parameters: Sequence[Parameter], function: str) -> str:
+    def moved(function: str, what: str, parameters: Sequence[Parameter]) -> str:
         return "".join(
-            f"    ok = ok && {function}({one.name}, 1, {big}_{one.name.upper()}_BYTES, file) =="
-            f" {big}_{one.name.upper()}_BYTES;\n"
+            f"    ok = ok && {function}((void *){what}.{one.name}, 1,"
+            f" {big}_{one.name.upper()}_BYTES, file) == {big}_{one.name.upper()}_BYTES;\n"
             for one in parameters
         )
 
     return _TEXT.format(
         name=name,
         big=big,
-        inputs=members(interface.inputs),
-        outputs=members(interface.outputs),
-        input_buffers=buffers(interface.inputs),
-        output_buffers=buffers(interface.outputs),
-        read=moved(interface.inputs, "fread"),
-        write=moved(interface.outputs, "fwrite"),
+        buffers=buffers("inputs", interface.inputs) + buffers("outputs", interface.outputs),
+        read=moved("fread", "inputs", interface.inputs),
+        write=moved("fwrite", "outputs", interface.outputs),
     )
 
 
@@ -79,7 +71,9 @@ int main(int count, char **words) {{
         fprintf(stderr, "usage: %s INPUTS OUTPUTS [RUNS]\\n", words[0]);
         return 2;
     }}
-{input_buffers}{output_buffers}\
+    {name}_inputs inputs = {{0}};
+    {name}_outputs outputs = {{0}};
+{buffers}\
     int ok = 1;
     FILE *file = fopen(words[1], "rb");
     if (!file) return perror(words[1]), 1;
@@ -90,10 +84,6 @@ int main(int count, char **words) {{
     {name}_context *context;
     int code = {name}_open(&context);
     if (code != {big}_OK) return failed("{name}_open", code);
-    const {name}_inputs inputs = {{
-{inputs}    }};
-    const {name}_outputs outputs = {{
-{outputs}    }};
     code = {name}_run(context, &inputs, &outputs);
     if (code != {big}_OK) return failed("{name}_run", code);
     const double first = seconds();

@@ -60,16 +60,22 @@ ERRORS = (
 )
 
 
+#: Names that a C library's headers may define as macros.
+_MACROS = frozenset(
+    {"errno", "stdin", "stdout", "stderr", "linux", "unix", "null", "eof", "assert"}
+)
+
+
 def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str:
-    """Returns a C identifier like `text` that is not taken. prefix: what it begins with where it
-    would not begin with a letter."""
+    """Returns a C identifier like `text` that differs from those taken even in capitals. prefix: what
+    it begins with where it would not begin with a letter."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
     if not name or not name[0].isalpha():
         name = f"{prefix}_{name}".rstrip("_")
-    if name in _RESERVED:
+    if name in _RESERVED or name.lower() in _MACROS:
         name += "_"
-    found, number = name, 1
-    while found in taken:
+    found, number, used = name, 1, {one.lower() for one in taken}
+    while found.lower() in used:
         number += 1
         found = f"{name}_{number}"
     return found
