@@ -22,6 +22,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "settled": ("settled:main", "settled calls of programs around which capture saves little"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
+    "native_library": (
+        "native_library:main",
+        "plain shared libraries: size, start and speed beside ONNX Runtime",
+    ),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
     "ecosystem": ("ecosystem:main", "programs of many libraries: equal, graphs, breaks, speed"),
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),

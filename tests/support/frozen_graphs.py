@@ -38,12 +38,14 @@ class Recorded:
         return Runner(run, bind_constants=bound)
 
 
-def frozen_graph(fn: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, CompileSpec]:
-    """The one graph of ``fn(*args)`` for inference, its weights as ``get_attr`` tensors."""
+def frozen_graph(
+    fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[torch.fx.GraphModule, CompileSpec]:
+    """The one graph of ``fn(*args, **kwargs)`` for inference, its weights as ``get_attr`` tensors."""
     recorded = Recorded()
     fast = tracer_core.compile(fn, backend=recorded.backend, options=FREEZE, fullgraph=True)
     with torch.no_grad():
-        fast(*args)
+        fast(*args, **kwargs)
     ((gm, spec),) = recorded.graphs
     return with_weights(gm, spec, recorded.tensors[0] if spec.constants else ())
 
