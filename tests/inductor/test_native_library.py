@@ -455,3 +455,35 @@ def test_names_in_c() -> None:
     assert identifier("2", prefix="input") == "input_2"
     assert identifier("X", {"x"}) == "X_2" and identifier("x", {"x", "X_2"}) == "x_3"
     assert set(C_TYPES.values()) >= {"float", "int64_t", "uint8_t"}
+
+
+def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """resnet18, or BERT-base with a mask, for a batch."""
+    kind, batch = name.split("-")
+    if kind == "resnet18":
+        models = pytest.importorskip("torchvision.models")
+        return models.resnet18().eval(), (torch.randn(int(batch), 3, 224, 224),)
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(attn_implementation="sdpa")
+    bert = transformers.BertModel(config).eval()
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, ids, mask):
+            found = self.bert(input_ids=ids, attention_mask=mask)
+            return found.last_hidden_state, found.pooler_output
+
+    ids = torch.randint(0, config.vocab_size, (int(batch), 128))
+    mask = (torch.arange(128) < torch.randint(1, 129, (int(batch), 1))).long()
+    return Encoder().eval(), (ids, mask)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["resnet18-1", "resnet18-8", "bert-1", "bert-8"])
+def test_real_models_need_nothing_else(name, tmp_path) -> None:
+    torch.manual_seed(0)
+    model, inputs = model_of(name)
+    like_eager(model, *inputs, folder=tmp_path / "model")
