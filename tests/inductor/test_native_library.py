@@ -395,6 +395,44 @@ def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
     like_eager(Products().eval(), x, y, z, folder=tmp_path / "products")
 
 
+class Windows(nn.Module):
+    """Transposed convolutions, and groups of few channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(
+            8, 6, (3, 2), (2, 3), (1, 0), (1, 2), groups=2, dilation=(2, 1)
+        )
+        self.line, self.crop = nn.ConvTranspose1d(6, 4, 4, 2, 1), nn.ConvTranspose2d(6, 5, 1, 2, 2)
+        self.groups, self.deep = nn.Conv2d(8, 12, 3, groups=4), nn.Conv2d(8, 8, (2, 9), groups=8)
+
+    def forward(self, x, filters):
+        up = self.up(x)
+        turned = F.conv_transpose2d(x, filters, stride=2, bias=None)
+        return up, self.line(up[:, :, 2]), self.crop(up), self.groups(x), self.deep(x), turned
+
+
+def test_convolutions_of_all_kinds(tmp_path) -> None:
+    torch.manual_seed(0)
+    x, filters = torch.randn(2, 8, 5, 11), torch.randn(8, 3, 2, 3)
+    like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows")
+
+
+def test_products_of_other_dtypes(tmp_path) -> None:
+    def products(x, y, bias):
+        wide, counts = x.double(), (y * 9).long()
+        low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
+        return (
+            torch.addmm(bias.double(), wide, y.double(), alpha=2), counts.t() @ counts, low,
+            torch.stack([wide, wide + 1]) @ torch.stack([y, y]).double(),
+        )  # fmt: skip
+
+    x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
+    made = library(products, x, y, bias, folder=tmp_path / "products")
+    for ours, eager in zip(made(x, y, bias), products(x, y, bias), strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
     """Why there is no library; nothing is left behind."""
     gm, spec = frozen_graph(fn, *inputs)
@@ -441,7 +479,9 @@ def test_own_kernels_share_no_names() -> None:
     """The linker keeps one of several inline functions of the same name, whatever they compute."""
     for path in native.FOLDER.glob("*.cpp"):
         text = path.read_text()
-        for struct in re.findall(r"^struct \w+ \{(?![^\n]*\};).*?^\};", text, re.MULTILINE | re.DOTALL):
+        for struct in re.findall(
+            r"^struct \w+ \{(?![^\n]*\};).*?^\};", text, re.MULTILINE | re.DOTALL
+        ):
             alone = f"namespace {{\n{struct}\n}}" in text
             assert alone or not re.search(r"\)( const)? \{", struct), (path.name, struct[:60])
         for line in re.findall(r"^template <.*>\n(.*)", text, re.MULTILINE):
