@@ -24,6 +24,7 @@ from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
 from tracer_core.contract.backend import resolve
 from tracer_core.plugin_api import BackendError, CompileSpec
+from tracer_core.torch_private.releases import is_before
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 #: As strict as a compiler gets, for what is generated.
@@ -431,6 +432,64 @@ def test_products_of_other_dtypes(tmp_path) -> None:
     made = library(products, x, y, bias, folder=tmp_path / "products")
     for ours, eager in zip(made(x, y, bias), products(x, y, bias), strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+class Steps(nn.Module):
+    """A scan with a cell, after a while_loop: both are loops in C++."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(6, 8)
+
+    def forward(self, rows, ids):
+        def step(h, row):
+            h = self.cell(row, h)
+            return h, h * 2
+
+        (count, start), first = (
+            while_loop(
+                lambda n, h: n < 5,
+                lambda n, h: (n + 1, h * 0.5 + n),
+                (ids.sum(), rows[0, :, :1] * 0),
+            ),
+            self.cell.weight_hh[ids],
+        )
+        last, every = scan(step, start.repeat(1, 8) + first, rows)
+        return last, every, count
+
+
+def scan(step, h, rows):
+    if tracer_core.is_compiling():
+        from torch._higher_order_ops import scan as torch_scan
+
+        return torch_scan(step, h, rows)
+    parts = []
+    for row in rows:
+        h, part = step(h, row)
+        parts.append(part)
+    return h, torch.stack(parts)
+
+
+def while_loop(more, step, state):
+    if tracer_core.is_compiling():
+        from torch._higher_order_ops import while_loop as torch_loop
+
+        return torch_loop(more, step, state)
+    while more(*state):
+        state = step(*state)
+    return state
+
+
+@pytest.mark.skipif(is_before("2.13"), reason="a scan breaks the graph before torch 2.13")
+def test_loops(tmp_path) -> None:
+    torch.manual_seed(0)
+    rows, ids = torch.randn(7, 3, 6), torch.tensor([1, 0, 2])
+    made = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
+    made.written(rows, torch.tensor([1, 0, 24]))
+    done = subprocess.run(
+        ["./example", "inputs", "outputs"], cwd=made.folder, capture_output=True, text=True
+    )
+    assert done.stderr == "steps_run: index out of range in self\n"
 
 
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:

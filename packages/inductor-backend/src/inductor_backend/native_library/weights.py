@@ -40,6 +40,7 @@ class Weights:
             for offset, flat in self._parts:
                 file.write(bytes(offset - file.tell()))
                 _write(file, flat)
+            file.write(bytes(self.size - file.tell()))  # vectors may be read whole
 
     def add(self, storage: str, tensor: torch.Tensor, extent: int) -> None:
         """Adds a tensor. extent: elements from its first to its last."""
