@@ -102,6 +102,12 @@ def _unit(text: str) -> Unit:
     return Unit((FOLDER / f"{file}.cpp").read_text(), flags, FOLDER, keep=True)
 
 
+def units_of(launchers: Iterable[str]) -> list[Unit]:
+    """Returns the translation units of these functions, each once."""
+    texts = dict.fromkeys(text for one in launchers for text in FAMILIES[FAMILY_OF[one]][0])
+    return [_unit(text) for text in texts]
+
+
 @functools.cache
 def library(family: str) -> Library:
     """Returns the compiled family (built once per machine, then found in the cache)."""

@@ -111,7 +111,7 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     try:
         tools = find_compiler()
     except CompilerMissingError:
-        stored = _in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
+        stored = in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
         if stored is None:
             raise
         return stored
@@ -120,10 +120,10 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    return _in_a_folder(lambda folder: _found_or_built(units, tools, key, name, folder))
+    return in_a_folder(lambda folder: _found_or_built(units, tools, key, name, folder))
 
 
-def _in_a_folder(make: Callable[[Folder], Made]) -> Made:
+def in_a_folder(make: Callable[[Folder], Made]) -> Made:
     """Returns make(the store's folder), or with a temporary one if files cannot be written or loaded
     there."""
     try:
@@ -144,7 +144,9 @@ def _found_or_built(
             except BackendError as error:  # a library that it needs is gone
                 damage = error.detail
         started = time.perf_counter()
-        image = _linked([*units, LAUNCHER], tools, folder, name)
+        with folder.scratch() as scratch:
+            more = tools.link_flags
+            image = link([*units, LAUNCHER], tools, folder, name, scratch, more).read_bytes()
         handle = folder.write(path.name, image, _opened)
         folder.write(_for_any_compiler(units), key.encode())
         seconds = time.perf_counter() - started
@@ -189,7 +191,7 @@ def load_binary(data: bytes, *, name: str) -> Library:
         reason = f"loaded from stored bytes ({folder.name})"
         return _known(Library(name, key, path, True, reason, 0.0, handle))
 
-    return _in_a_folder(written)
+    return in_a_folder(written)
 
 
 def forget_loaded() -> None:
@@ -198,22 +200,24 @@ def forget_loaded() -> None:
         _loaded.clear()
 
 
-def _linked(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str) -> bytes:
-    """Returns the shared library of these units."""
-    objects = compiled(units, tools, folder, name)
-    with folder.scratch() as scratch:
-        files = []
-        for number, data in enumerate(objects):
-            files.append(scratch / f"{number}.o")
-            files[-1].write_bytes(data)
-        target = scratch / "out.so"
-        run_compiler(
-            [*tools.command.linker, *map(str, files), "-o", str(target), *tools.link_flags],
-            tools,
-            name,
-            scratch,
-        )
-        return target.read_bytes()
+def link(
+    units: Sequence[Unit],
+    tools: Toolchain,
+    folder: Folder,
+    name: str,
+    scratch: Path,
+    more: Sequence[str],
+) -> Path:
+    """Makes a shared library of these units in the folder `scratch`, and returns its path. more:
+    arguments of the linker."""
+    files = []
+    for number, data in enumerate(compiled(units, tools, folder, name)):
+        files.append(scratch / f"{number}.o")
+        files[-1].write_bytes(data)
+    target = scratch / "out.so"
+    words = [*tools.command.linker, *map(str, files), "-o", str(target), *more]
+    run_compiler(words, tools, name, scratch)
+    return target
 
 
 # ---- loading
