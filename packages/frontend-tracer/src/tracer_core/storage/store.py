@@ -39,7 +39,7 @@ from tracer_core.storage.fleet import fleet
 from tracer_core.storage.secret import secret_of
 
 #: Must change with the layout of the footer or the calling convention of the images.
-FORMAT = b"tcso0002"
+FORMAT = b"tcso0003"
 _MACHINE, _DIGEST = 16, 32
 _FOOTER = len(FORMAT) + _MACHINE + _DIGEST
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
