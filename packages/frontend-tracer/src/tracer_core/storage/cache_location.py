@@ -164,6 +164,15 @@ def _leave_folder(folder: Path, error: OSError) -> None:
     _unusable[folder] = reason
 
 
+def put(made: str | Path, path: Path) -> None:
+    """Renames a file of a private folder, which replaces whatever is there, a folder too."""
+    try:
+        os.replace(made, path)
+    except IsADirectoryError:
+        shutil.rmtree(path)
+        os.replace(made, path)
+
+
 def demand_room(folder: Path) -> None:
     """Raises OSError if a few MiB cannot be written to the folder.
 

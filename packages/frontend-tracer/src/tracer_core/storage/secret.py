@@ -12,7 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from tracer_core.storage.cache_location import not_private
+from tracer_core.storage.cache_location import not_private, put
 
 NAME = "secret"
 _BYTES = 32
@@ -36,7 +36,7 @@ def secret_of(root: Path) -> bytes:
             os.link(made, path)
         known = _read(path)
         if known is None:  # damaged, or readable for others
-            os.replace(made, path)
+            put(made, path)
             known = _read(path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -34,6 +34,7 @@ from tracer_core.storage.cache_location import (
     cache_folder,
     in_private_folder,
     not_private,
+    put,
 )
 from tracer_core.storage.fleet import fleet
 from tracer_core.storage.secret import secret_of
@@ -160,7 +161,7 @@ class Folder:
                 file.write(data)
             os.chmod(made, 0o700)
             loaded = None if load is None else load(Path(made))
-            os.replace(made, self.path / key)
+            put(made, self.path / key)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(made)
@@ -212,6 +213,8 @@ class Folder:
             with os.fdopen(descriptor, "rb") as file:
                 found = os.fstat(descriptor)
                 problem = not_private(found) if stat.S_ISREG(found.st_mode) else "not a file"
+                if found.st_size > env().cache_limit:
+                    problem = problem or "larger than the whole store may be"
                 data = file.read() if problem is None else b""
                 if problem is None and time.time() - found.st_mtime > _USED:
                     os.utime(descriptor)

@@ -96,8 +96,8 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises CompilerMissingError, or BackendError with stage "c++ compile" (with the compiler's
-    first lines and the path of the kept source).
+    Raises CompilerMissingError, also where nothing can be written, or BackendError with stage
+    "c++ compile" (with the compiler's first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
@@ -117,11 +117,11 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
 
 def _in_a_folder(make: Callable[[Folder], Made]) -> Made:
     """Returns make(the store's folder), or with a temporary one if files cannot be written or loaded
-    there."""
+    there. Raises CompilerMissingError where there is no such folder."""
     try:
         return libraries().inside(make)
     except CacheLocationError as error:
-        raise BackendError("inductor", "load", str(error)) from error
+        raise CompilerMissingError("inductor", "load", str(error)) from error
 
 
 def _found_or_built(
