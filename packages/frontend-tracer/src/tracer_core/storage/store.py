@@ -34,6 +34,7 @@ from tracer_core.storage.cache_location import (
     cache_folder,
     in_private_folder,
     not_private,
+    opened,
     put,
 )
 from tracer_core.storage.fleet import fleet
@@ -209,13 +210,14 @@ class Folder:
         """Returns (None, the image), or (why the entry cannot be used, None)."""
         path = self.path / key
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
-                found = os.fstat(descriptor)
+            with opened(path) as (descriptor, found):
                 problem = not_private(found) if stat.S_ISREG(found.st_mode) else "not a file"
                 if found.st_size > env().cache_limit:
                     problem = problem or "larger than the whole store may be"
-                data = file.read() if problem is None else b""
+                data = b""
+                if problem is None:
+                    with open(descriptor, "rb", closefd=False) as file:
+                        data = file.read()
                 if problem is None and time.time() - found.st_mtime > _USED:
                     os.utime(descriptor)
         except FileNotFoundError:
