@@ -54,14 +54,19 @@ def capture_mode(
     which takes 80 MiB and longer than the whole trace of a model. This class avoids all of them;
     only torch's reference implementations that promote dtypes still import it.
     """
+    return _capture_mode_class()(before_operator, after_operator, shape_env, quick, slow)
+
+
+@functools.cache
+def _capture_mode_class() -> Any:
+    """Returns the class of `capture_mode`, one for all captures: torch keeps some classes of modes
+    for ever."""
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
 
     aten = torch.ops.aten
     convolutions = (aten.convolution.default, aten.convolution_backward.default)
-    symbolic_rules = () if shape_env is None else convolutions
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
-    light = is_tested()
 
     class CaptureMode(FakeTensorMode):
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
@@ -70,8 +75,12 @@ def capture_mode(
         #: masked: whether torch's dispatcher of DTensors remembers a placement of this mode's.
         records = natively = masked = False
 
-        def __init__(self) -> None:
-            if light:
+        def __init__(
+            self, before_operator: Any, after_operator: Any, shape_env: Any, quick: Any, slow: Any
+        ) -> None:
+            self.before_operator, self.after_operator = before_operator, after_operator
+            self.quick, self.slow, self.light = quick, slow, is_tested()
+            if self.light:
                 _set_up(self, shape_env)
             else:
                 super().__init__(shape_env=shape_env, static_shapes=shape_env is None)
@@ -106,24 +115,25 @@ def capture_mode(
                 return answer(args)  # a metadata query
             if self.by_class is not None and self.records:
                 return self.by_class(func, args, kwargs)
-            kwargs = kwargs or {}
+            kwargs, slow, shape_env = kwargs or {}, self.slow, self.shape_env
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
 
             def run() -> Any:
-                before_operator(func, args, kwargs)
-                found = _without_settings(self, func, args, kwargs, slow) if light else slow
+                self.before_operator(func, args, kwargs)
+                found = _without_settings(self, func, args, kwargs, slow) if self.light else slow
                 if found is slow:
                     with contextlib.nullcontext() if shape_env is None else shape_env.during(func):
                         found = dispatch(self, func, types, args, kwargs)
-                return after_operator(func, args, kwargs, found)
+                return self.after_operator(func, args, kwargs, found)
 
             result = slow
-            if light or (func in symbolic_rules and args[0]._has_symbolic_sizes_strides):
-                result = quick(self, func, args, kwargs, run)
+            symbolic = shape_env is not None and func in convolutions
+            if self.light or (symbolic and args[0]._has_symbolic_sizes_strides):
+                result = self.quick(self, func, args, kwargs, run)
             return run() if result is slow else result
 
-    return CaptureMode()
+    return CaptureMode
 
 
 def _set_up(mode: Any, shape_env: Any) -> None:
