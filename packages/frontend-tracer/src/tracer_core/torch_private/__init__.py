@@ -145,6 +145,7 @@ from tracer_core.torch_private.python_side import (
     unshielded,
 )
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
+from tracer_core.torch_private.script_objects import takes_objects as takes_objects
 from tracer_core.torch_private.shape_envs import (
     GuardLocations,
     guard_locations,

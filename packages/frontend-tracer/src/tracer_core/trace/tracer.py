@@ -27,6 +27,7 @@ from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives import policy
 from tracer_core.natives.tracing import Tracing
@@ -122,6 +123,7 @@ class Tracer(Machine, Tracing):
             floats=shapes.takes_data_floats,
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
+        self.recorder.identify = partial(self.provenance.guard, GuardKind.IS)
         if shapes.follows_data:
             self.recorder.follow_data()
         self.side_effects = SideEffects(self)
