@@ -136,6 +136,7 @@ from tracer_core.torch_private.memory_layout import (
     suggested_memory_format,
 )
 from tracer_core.torch_private.names import MissingName, not_found
+from tracer_core.torch_private.own_fakes import takes_objects as takes_objects
 from tracer_core.torch_private.python_side import (
     before_tagging,
     checkpoint_options,
@@ -145,7 +146,6 @@ from tracer_core.torch_private.python_side import (
     unshielded,
 )
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
-from tracer_core.torch_private.script_objects import takes_objects as takes_objects
 from tracer_core.torch_private.shape_envs import (
     GuardLocations,
     guard_locations,

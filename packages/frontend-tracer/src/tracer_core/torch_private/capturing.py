@@ -17,8 +17,8 @@ import torch
 from tracer_core.torch_private.dtensors import MASKING, dispatches_in_c, forget_shardings
 from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.own_fakes import fake_result, takes_objects, without_cache
 from tracer_core.torch_private.releases import is_tested
-from tracer_core.torch_private.script_objects import fake_linear, takes_objects, without_cache
 from tracer_core.torch_private.subclasses import any_wrapper
 
 #: Operators whose references, in torch 2.11, fail to drop a reduced dimension of size 1 given as a
@@ -114,14 +114,12 @@ def capture_mode(
             def run() -> Any:
                 before_operator(func, args, kwargs)
                 found = _without_settings(self, func, args, kwargs, slow) if light else slow
-                if takes_objects(func):
-                    with self:
-                        found = fake_linear(func, args)
-                    if found is None:
-                        with without_cache(self):
-                            found = dispatch(self, func, types, args, kwargs)
-                elif found is slow:
-                    with contextlib.nullcontext() if shape_env is None else shape_env.during(func):
+                if found is slow and (own := fake_result(self, func, args, kwargs)) is not None:
+                    found = own
+                if found is slow:
+                    nothing = contextlib.nullcontext()
+                    plain = without_cache(self) if takes_objects(func) else nothing
+                    with plain, nothing if shape_env is None else shape_env.during(func):
                         found = dispatch(self, func, types, args, kwargs)
                 return after_operator(func, args, kwargs, found)
 
