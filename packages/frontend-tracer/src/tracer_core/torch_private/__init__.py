@@ -148,6 +148,7 @@ from tracer_core.torch_private.python_side import (
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
 from tracer_core.torch_private.shape_envs import (
     GuardLocations,
+    fact_of,
     guard_locations,
     is_truth,
     new_shape_env,
