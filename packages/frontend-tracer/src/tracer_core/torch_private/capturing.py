@@ -26,6 +26,9 @@ from tracer_core.torch_private.subclasses import any_wrapper
 _DIMS_FROM_THE_FRONT = frozenset(names("ops.aten.linalg_vector_norm.default"))
 
 
+_META = torch.device("meta")
+
+
 def _dims_from_the_front(
     value: Any, order: Any = 2, dims: Any = None, *others: Any
 ) -> tuple[Any, ...]:
@@ -58,6 +61,7 @@ def capture_mode(
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
 
     aten = torch.ops.aten
+    zero = aten._efficientzerotensor.default
     convolutions = (aten.convolution.default, aten.convolution_backward.default)
     symbolic_rules = () if shape_env is None else convolutions
     dispatch = FakeTensorMode.__torch_dispatch__
@@ -70,6 +74,8 @@ def capture_mode(
         by_class: Callable[[Any, Any, Any], Any] | None = None
         #: masked: whether torch's dispatcher of DTensors remembers a placement of this mode's.
         records = natively = masked = False
+        #: Devices of the tensors without memory that are zero.
+        zero_devices: frozenset[torch.device] = frozenset()
 
         def __init__(self) -> None:
             if light:
@@ -110,6 +116,10 @@ def capture_mode(
             kwargs = kwargs or {}
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
+            if any(type(one) is torch.Tensor for one in args):
+                args = tuple([_fake_zero(self, one) for one in args])
+            if func is zero and kwargs.get("device") is not None:
+                self.zero_devices |= {kwargs["device"]} - {_META}
 
             def run() -> Any:
                 before_operator(func, args, kwargs)
@@ -129,6 +139,18 @@ def capture_mode(
             return run() if result is slow else result
 
     return CaptureMode()
+
+
+def _fake_zero(mode: Any, value: Any) -> Any:
+    """Returns the fake of a tensor without memory that is zero, which C++ made below the mode of
+    another one's meta tensor; any other value unchanged."""
+    if type(value) is not torch.Tensor or not value._is_zerotensor():
+        return value
+    if value.device != _META or len(mode.zero_devices) != 1:
+        return value
+    (device,) = mode.zero_devices
+    with mode:
+        return torch._efficientzerotensor(value.shape, dtype=value.dtype, device=device)
 
 
 def _set_up(mode: Any, shape_env: Any) -> None:
