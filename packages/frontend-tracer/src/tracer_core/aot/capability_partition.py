@@ -33,7 +33,7 @@ from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.contract.runner import Runner
+from tracer_core.contract.runner import NOTHING_LEFT, Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
@@ -59,8 +59,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     """A runner for ``lowered.graph``, and what of it is compiled apart or runs eagerly."""
     graph = lowered.graph.graph
     if not lowered.spec.outputs and not any(node.op.startswith("call_") for node in graph.nodes):
-        # inputs, views of them and numbers: nothing is left to compute
-        return Runner(lambda inputs: ()), None
+        return NOTHING_LEFT, None
     supports = supported_by(backend)
     given = resolve(backend.compile)
 

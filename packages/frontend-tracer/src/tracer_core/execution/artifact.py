@@ -26,7 +26,7 @@ from tracer_core.execution.object_references import Finder, StoredError
 from tracer_core.execution.stored_entry import entry_from_json
 from tracer_core.storage.cache_location import not_private
 
-FORMAT = 9
+FORMAT = 10
 
 
 @dataclass(frozen=True, slots=True)

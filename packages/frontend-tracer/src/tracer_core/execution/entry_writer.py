@@ -20,6 +20,7 @@ from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
+from tracer_core.contract.runner import NOTHING_LEFT
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
@@ -151,6 +152,9 @@ def _constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, Any]:
+    spec = _spec_to_json(parts.spec)
+    if parts.runner is NOTHING_LEFT:
+        return {"backend": None, "spec": spec}
     if isinstance(parts.runner.run, Frozen):
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"
@@ -159,7 +163,7 @@ def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, 
         data: bytes = resolve(config.backend.serialize)(parts.runner)
     except BackendError as error:
         raise NotPortable(error.detail) from error
-    return {"backend": base64.b64encode(data).decode(), "spec": _spec_to_json(parts.spec)}
+    return {"backend": base64.b64encode(data).decode(), "spec": spec}
 
 
 def _training_to_json(

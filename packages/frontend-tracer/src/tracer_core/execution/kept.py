@@ -40,7 +40,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 3
+FORMAT = 4
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: The most entries, and bytes, of one document.

@@ -33,7 +33,7 @@ from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.contract.backend import resolve
-from tracer_core.contract.runner import RunFunction, Runner
+from tracer_core.contract.runner import NOTHING_LEFT, RunFunction, Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
 from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
@@ -136,8 +136,10 @@ def _runner_from_json(
     stored: dict[str, Any], config: CompileConfig
 ) -> tuple[RunFunction, torch.device]:
     """Returns a backend's runner, and the device of its graph."""
-    deserialize = resolve(config.backend.deserialize)
     spec = CompileSpec(options=config.options, **_from_json(stored["spec"]))
+    if stored["backend"] is None:
+        return NOTHING_LEFT.run, spec.device
+    deserialize = resolve(config.backend.deserialize)
     runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
     return versions_counted(runner.run, spec, runner.mutated_on_error), spec.device
 
