@@ -23,6 +23,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
     "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),
+    "native_library": (
+        "native_library:main",
+        "plain shared libraries: size, start and speed beside ONNX Runtime",
+    ),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
     "ecosystem": ("ecosystem:main", "programs of many libraries: equal, graphs, breaks, speed"),
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),

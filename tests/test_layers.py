@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("autotune",),
         ("device_codegen",),
         ("pipeline",),
-        ("artifact",),
+        ("artifact", "native_library"),
     ),
 }  # fmt: skip
 

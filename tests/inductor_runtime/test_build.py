@@ -256,14 +256,14 @@ def test_a_child_forked_during_a_build_does_not_wait_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began, forked = threading.Event(), threading.Event()
-    real = build_cpp._linked
+    real = build_cpp.link
 
     def slow(*arguments):  # in the parent: holds the entry's lock until there is a child
         began.set()
         assert forked.wait(timeout=60)
         return real(*arguments)
 
-    monkeypatch.setattr(build_cpp, "_linked", slow)
+    monkeypatch.setattr(build_cpp, "link", slow)
     work = threading.Thread(target=lambda: build([ADD], name="add"))
     work.start()
     assert began.wait(timeout=60)
@@ -272,7 +272,7 @@ def test_a_child_forked_during_a_build_does_not_wait_for_itself(
         code = 1
         try:
             signal.alarm(60)
-            monkeypatch.setattr(build_cpp, "_linked", real)
+            monkeypatch.setattr(build_cpp, "link", real)
             code = int(bool(build([ADD], name="add").function("run_add", 4) is None))
         finally:
             os._exit(code)

@@ -62,7 +62,8 @@ class BackendError(TracerError):
 
 
 class CompilerMissingError(BackendError):
-    """A backend's compiler is not there, nor what it made before: the graph runs in eager mode."""
+    """A backend's compiler is not there, nor what it made before, or it can write nowhere: the graph
+    runs in eager mode."""
 
 
 class BackendNotFoundError(TracerError, KeyError):

@@ -17,6 +17,7 @@ from inductor_backend.ir.target import CPU, Target
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions
+from inductor_backend.passes.freeze import FrozenGraph
 from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.subgraph_cut import Cut
 from inductor_backend.runtime.module_runner import ModuleRunner
@@ -31,10 +32,11 @@ class Compilation:
     """The state of one graph's compilation: each stage fills its fields.
 
     gm: the graph as rewritten so far; given: before any rewrite. wraps: wrappers that rewrites put
-    around the runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes
-    of its constant part. cut: the graph without repeated subgraphs; cut_late: they are looked for
-    after packing; go_on_at: the stage after it. text: of the generated module; code: the part of it
-    that is executed. in_loop: the graph is the step of a loop over slices."""
+    around the runner, outermost first. editor: of a graph that is being frozen; frozen: that graph
+    without what is computed of constants alone. cut: the graph without repeated subgraphs;
+    cut_late: they are looked for after packing; go_on_at: the stage after it. text: of the
+    generated module; code: the part of it that is executed. in_loop: the graph is the step of a
+    loop over slices. alone: it is to run without Python and ATen."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
@@ -64,11 +66,12 @@ class Compilation:
     lowered: GraphLowering | None = None
     wraps: list[Callable[[Runner], Runner]] = field(default_factory=list)
     editor: Editor | None = None
-    prepared: list[torch.fx.Node] = field(default_factory=list)
+    frozen: FrozenGraph | None = None
     cut: Cut | None = None
     cut_late: bool = False
     go_on_at: str = ""
     in_loop: bool = False
+    alone: bool = False
     replication: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:

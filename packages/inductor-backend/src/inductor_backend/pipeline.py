@@ -41,6 +41,7 @@ from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilog
 from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.horizontal_matmul import merge_matmuls
 from inductor_backend.passes.lstm import pack_layers
+from inductor_backend.passes.own_operators import with_own_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
 from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.subgraph_cut import cut_out
@@ -54,7 +55,7 @@ from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.kernel_choice import choose_externs, step_choice_of
+from inductor_backend.schedule.kernel_choice import choose_externs, own_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
@@ -143,14 +144,14 @@ def _frozen(rewrite: Callable[[Editor], None]) -> Callable[[Compilation], None]:
 
 def _constant_subgraph(c: Compilation) -> None:
     assert c.editor is not None
-    frozen = without_constants(c.editor, c.spec)
+    c.frozen = frozen = without_constants(c.editor, c.spec)
     c.gm, c.spec = frozen.graph, frozen.spec
-    c.prepared = [node for node, _ in frozen.folded.steps]
     c.wraps.append(lambda runner: frozen_runner(runner, frozen))
 
 
 def _prebuild(c: Compilation) -> None:
-    kernel_prebuild.start_lowered([*c.gm.graph.nodes, *c.prepared])
+    prepared = [] if c.frozen is None else [node for node, _ in c.frozen.folded.steps]
+    kernel_prebuild.start_lowered([*c.gm.graph.nodes, *prepared])
 
 
 # from the graph to a runner
@@ -235,7 +236,7 @@ def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> C
     gm, sizes = scan().step_of(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
-    return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop)
+    return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop, alone=c.alone)
 
 
 def _code(c: Compilation, of: StepOf, name: str) -> str:
@@ -303,7 +304,8 @@ def _fuse(c: Compilation) -> None:
 
 
 def _externs(c: Compilation) -> None:
-    rule = step_choice_of if c.in_loop else codegen_of(c.target).choice
+    rule = codegen_of(c.target).choice
+    rule = own_choice_of if c.alone else step_choice_of if c.in_loop else rule
     c.choices = choose_externs(c.program, c.sizes, rule)
 
 
@@ -345,7 +347,8 @@ def _replicate(c: Compilation) -> None:
 
 def _whole(c: Compilation) -> Compilation:
     assert c.cut is not None
-    whole = replace(start(c.cut.whole, c.spec), given=c.given, wraps=c.wraps)
+    whole = start(c.cut.whole, c.spec)
+    whole = replace(whole, given=c.given, wraps=c.wraps, frozen=c.frozen, alone=c.alone)
     return run_stages(whole, "kernels", first=c.go_on_at)
 
 
@@ -442,7 +445,8 @@ class Stage:
     """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
     is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it
     for short dumps. suffix: of the file in the debug folder, "" for that of the device's kernels.
-    frozen: only for graphs whose parameters are constants."""
+    frozen: only for graphs whose parameters are constants. alone: only for those that are to run
+    without Python and ATen."""
 
     name: str
     run: Callable[[Compilation], None]
@@ -452,15 +456,21 @@ class Stage:
     brief: Callable[[Compilation], str] | None = None
     suffix: str = "txt"
     frozen: bool = False
+    alone: bool = False
 
     def is_for(self, c: Compilation) -> bool:
         """Returns whether the graph goes through this stage."""
         device = "cuda" if c.target.triton else "cpu"
-        return self.device in ("", device) and (not self.frozen or bool(c.spec.constants))
+        wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
+        return self.device in ("", device) and wanted
 
 
 def _pass(
-    name: str, run: Callable[[Compilation], None], device: str = "", frozen: bool = False
+    name: str,
+    run: Callable[[Compilation], None],
+    device: str = "",
+    frozen: bool = False,
+    alone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
     return Stage(
@@ -472,6 +482,7 @@ def _pass(
         None,
         "py",
         frozen,
+        alone,
     )
 
 
@@ -488,6 +499,7 @@ PIPELINE = (
     _pass("repeated_subgraphs", _cut_repeats),
     _pass("constant_folding", _rewritten(with_folded_constants), "cpu"),
     _pass("attention", _rewritten(with_own_attention), "cpu"),
+    _pass("own_operators", _rewritten(with_own_operators), "cpu", alone=True),
     _pass("freeze", _freeze, frozen=True),
     _pass("fold_batch_norm", _frozen(fold_batch_norm), "cpu", frozen=True),
     _pass("lstm", _frozen(pack_layers), "cpu", frozen=True),

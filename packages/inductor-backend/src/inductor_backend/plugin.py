@@ -47,6 +47,7 @@ BACKEND = Backend(
     report="inductor_backend.runtime.cuda.graphs:report",
     serialize="inductor_backend.artifact:serialize",
     deserialize="inductor_backend.artifact:deserialize",
+    write_library="inductor_backend.native_library.writer:write_library",
 )
 
 

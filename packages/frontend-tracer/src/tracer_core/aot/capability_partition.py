@@ -70,7 +70,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     refused = refusals(graph, supports) if supports is not None else {}
     places = {} if lowered.ir == "torch" else places_of(graph)
     if lowered.ir != "torch":
-        refused = elsewhere(graph, backend) | between(graph, places) | refused
+        refused = opaque(graph) | elsewhere(graph, backend) | between(graph, places) | refused
     if not refused and not places:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), None
     told = [summary(graph, refused)] if refused else []
@@ -162,6 +162,16 @@ def refusals(
                 " that says why not"
             )
     return found
+
+
+def opaque(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
+    """Operators that read objects of C++ (packed weights), which no backend is given."""
+    objects = [
+        node
+        for node in graph.find_nodes(op="placeholder")
+        if isinstance(node.meta["val"], torch.ScriptObject)
+    ]
+    return {user: "it reads an object of C++" for node in objects for user in node.users}
 
 
 def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, str]:

@@ -42,7 +42,7 @@ def _are_options(value: Any) -> bool:
 #: Fields of `Backend` that hold a function or its ``"module:attribute"`` reference.
 _LAZY = (
     "compile decompositions partition supports available check prepare reset wrap report serialize"
-    " deserialize"
+    " deserialize write_library"
 )
 _RULES: Mapping[str, _Rule] = {
     "ir": _one_of("torch", "aten", "core_aten"),
@@ -98,7 +98,9 @@ class Backend:
     runner its own way, as CUDA graphs do; graph: or the `Runner.graph_traits` of a stored runner.
     report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
     (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
-    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION` that the
+    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. write_library: ``(graph, spec, directory: Path) ->
+    None``: writes a graph for inference, whose weights are ``get_attr`` tensors, as a shared library
+    with a C header that needs no Python. api: the `API_VERSION` that the
     plug-in is written for, as a literal; with another one it is not loaded.
     """
 
@@ -127,6 +129,7 @@ class Backend:
     report: Lazy | None = None
     serialize: Lazy | None = None
     deserialize: Lazy | None = None
+    write_library: Lazy | None = None
     api: str = "1"
 
     def __post_init__(self) -> None:

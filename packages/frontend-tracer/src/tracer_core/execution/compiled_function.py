@@ -276,6 +276,16 @@ class CompiledFunction:
         segment.add_loaded(entry.attempt)
         segment.seen.add(entry.shapes, entry.numbers)
         self.loaded.append(entry)
+        if entry.backwards is not None:
+            function, region = weakref.ref(self), weakref.ref(segment)
+
+            def capture_again() -> None:
+                owner, place = function(), region()
+                if owner is not None and place is not None:
+                    place.remove(entry.attempt)
+                    owner.loaded = [one for one in owner.loaded if one is not entry]
+
+            entry.backwards.capture_again = capture_again
 
     # -- compiled or eager --
 

@@ -47,6 +47,7 @@ from tracer_core.torch_private import direct_apply, settings
 class LoadedEntry:
     """An entry that another process captured. json: as it was stored. key: of its code region, among
     the starts if `start`. attempt, break_, shapes, numbers, name, op_count: as `Captured` has them.
+    backwards: of its graph, None without any.
     """
 
     json: dict[str, Any]
@@ -58,6 +59,7 @@ class LoadedEntry:
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
+    backwards: StoredBackwards | None
 
 
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
@@ -77,10 +79,9 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
                 f"{finder.path}: {found.__qualname__} has changed since {name} was stored; store"
                 " it again"
             )
-    namespace = {
-        **runtime_namespace(entry["text"]),
-        "graph": _graph_from_json(entry, config, finder),
-    }
+    backwards = _backwards_from_json(entry, config)
+    graph = _graph_from_json(entry, config, finder, backwards)
+    namespace = {**runtime_namespace(entry["text"]), "graph": graph}
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
@@ -97,18 +98,22 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         break_=None if entry["break"] is None else BreakRecord(*entry["break"]),
         shapes={source: tuple(shape) for source, shape in entry["shapes"].items()},
         numbers=entry["numbers"],
+        backwards=backwards,
     )
 
 
-def _graph_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> Any:
+def _graph_from_json(
+    entry: dict[str, Any], config: CompileConfig, finder: Finder, backwards: StoredBackwards | None
+) -> Any:
     stored = entry["graph"]
     if stored is None:
         return None
     run, device = _runner_from_json(stored, config)
-    if stored["training"] is not None:
+    if backwards is not None:
         run = without_modes(stored["modes"], run)
         run = in_grad_mode(run) if stored["grad_mode"] else run
-        run = _node_from_json(stored["training"], run, entry["name"], device, config, finder)
+        name = entry["name"]
+        run = _node_from_json(stored["training"], run, name, device, backwards, finder)
         return with_outputs(stored, run)
     run = with_outputs(stored, run)
     run = in_grad_mode(run) if stored["grad_mode"] else run
@@ -123,13 +128,21 @@ def _runner_from_json(
     return stored_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredBackwards:
-    """The backwards that were compiled in the process that captured the graph. known: by the outputs
-    that have a tangent. tangents: those that may have one."""
+#: How many backwards that no graph computes run under eager autograd before the forward is captured
+#: again.
+MOST_UNKNOWN = 2
+
+
+@dataclass(slots=True)
+class StoredBackwards:
+    """The backwards that were compiled in the process that captured the graph. Mutable. known: by the
+    outputs that have a tangent. tangents: those that may have one. unknown: how many calls wanted
+    others. capture_again: is called once they are too many."""
 
     known: dict[tuple[int, ...], Backward]
     tangents: tuple[int, ...]
+    unknown: int = 0
+    capture_again: Callable[[], None] | None = None
 
     @property
     def whole(self) -> Backward:
@@ -138,7 +151,24 @@ class _StoredBackwards:
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         outputs = tuple([index for index in self.tangents if tangents[index] is not None])
-        return self.known.get(outputs)
+        found = self.known.get(outputs)
+        if found is None:
+            self.unknown += 1
+            if self.unknown == MOST_UNKNOWN and self.capture_again is not None:
+                self.capture_again()
+        return found
+
+
+def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> StoredBackwards | None:
+    stored = None if entry["graph"] is None else entry["graph"]["training"]
+    if stored is None:
+        return None
+    known = {}
+    for tangents, gradients, parts in stored["backwards"]:
+        run, device = _runner_from_json(parts, config)
+        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
+        known[found.tangents] = found
+    return StoredBackwards(known, tuple(stored["node"]["tangents"]))
 
 
 def _node_from_json(
@@ -146,11 +176,11 @@ def _node_from_json(
     run_forward: RunFunction,
     name: str,
     device: torch.device,
-    config: CompileConfig,
+    backwards: StoredBackwards,
     finder: Finder,
 ) -> RunFunction:
     """Returns a graph with a backward as one autograd node."""
-    plain, again, known = stored["node"], stored["again"], {}
+    plain, again = stored["node"], stored["again"]
     plan = NodePlan(
         **{
             **plain,
@@ -173,11 +203,6 @@ def _node_from_json(
             "positions": dict(again["positions"]),
         }
     )
-    for tangents, gradients, parts in stored["backwards"]:
-        run, _ = _runner_from_json(parts, config)
-        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
-        known[found.tangents] = found
-    backwards = _StoredBackwards(known, plan.tangents)
     step = node_step(plan, run_forward, backwards, captured, device)
     apply = direct_apply(autograd_function(name, step))
     leaves_of = items(plan.differentiable)

@@ -18,6 +18,9 @@ from inductor_backend.kernels.packed_ops import geometry
 from inductor_backend.kernels.selection import Operand, is_last_only
 from inductor_backend.kernels.small_gemm import POSTS, form
 
+#: The number of a matrix, in the text of a call whose form has this name.
+BATCH = "batch"
+
 #: A launcher's name and its arguments, as text or expressions.
 Launch = tuple[str, Sequence[str | Expr]]
 
@@ -77,6 +80,22 @@ def _blocked(call: OwnCall) -> Launch:
         *b.layout.strides,
     ]
     return "run_blocked", [*operands, *_after_operands(call)]
+
+
+def _batch(call: OwnCall) -> Launch:
+    """Returns the launch of one product of a batch, whose number is `BATCH`."""
+    a, b = call.node.args
+    (_, m, k), n = a.layout.sizes, b.layout.sizes[2]
+    addresses = [_of_batch(call, one) for one in (a, b, call.result)]
+    numbers: list[str | Expr] = [addresses[0], *a.layout.strides[1:]]
+    numbers += [addresses[1], *b.layout.strides[1:], addresses[2], call.result.layout.strides[1]]
+    return "run_blocked", [*numbers, m, n, k, 0, 0, 0, POSTS["none"]]
+
+
+def _of_batch(call: OwnCall, operand: Strided) -> str:
+    """Returns the address of a matrix of a batch."""
+    step = operand.layout.strides[0] * call.program.buffers[operand.buffer].dtype.itemsize
+    return f"{call.address(operand)} + {BATCH} * {size_expression(step)}"
 
 
 def _after_operands(call: OwnCall) -> list[str | Expr]:
@@ -187,6 +206,7 @@ def _attention(call: OwnCall) -> Launch:
 
 #: operator name, or the form of a choice -> its launch
 OWN_CALLS: dict[str, Callable[[OwnCall], Launch]] = {
+    "batch": _batch,
     "blocked": _blocked,
     "planes": _winograd,
     "points": _conv1x1,

@@ -81,6 +81,8 @@ FAMILY_OF = {
 }
 
 _restored: dict[str, Library] = {}
+#: Libraries that stay mapped, because generated modules hold addresses in them.
+_addressed: dict[str, Library] = {}
 _building: dict[str, threading.Lock] = {}
 
 
@@ -102,6 +104,12 @@ def _unit(text: str) -> Unit:
     return Unit((FOLDER / f"{file}.cpp").read_text(), flags, FOLDER, keep=True)
 
 
+def units_of(launchers: Iterable[str]) -> list[Unit]:
+    """Returns the translation units of these functions, each once."""
+    texts = dict.fromkeys(text for one in launchers for text in FAMILIES[FAMILY_OF[one]][0])
+    return [_unit(text) for text in texts]
+
+
 @functools.cache
 def library(family: str) -> Library:
     """Returns the compiled family (built once per machine, then found in the cache)."""
@@ -120,7 +128,9 @@ def function(launcher: str) -> Callable[..., None]:
 
 def address(launcher: str) -> int:
     """Returns the address of an exported function of native/*.cpp, which stays loaded."""
-    return library(FAMILY_OF[launcher]).address(launcher)
+    found = library(FAMILY_OF[launcher])
+    _addressed[found.key] = found
+    return found.address(launcher)
 
 
 def prepare(launchers: Iterable[str]) -> None:

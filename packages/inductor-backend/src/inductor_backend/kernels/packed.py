@@ -2,7 +2,7 @@
 
 Takes float32 CPU tensors. Packed weights are flat tensors that only these kernels read. A result is
 channels-last: ``after(before(x * w * scale + bias) + residual)``. `kernel_of` names the kernel for
-a convolution, or None.
+a convolution.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Geometry:
         return few and self.dilation[1] == 1
 
 
-def kernel_of(g: Geometry) -> str | None:
+def kernel_of(g: Geometry) -> str:
     """Returns the kernel for that convolution: dense, first (few channels), winograd, depthwise,
-    grouped or narrow (groups of a few channels); None where there is none."""
+    grouped or narrow (groups of a few channels)."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
             return "first"
@@ -62,13 +62,18 @@ def kernel_of(g: Geometry) -> str | None:
     kh, kw = g.window
     if inside == outside == 1:
         taken = kw in (3, 5, 7) and kh <= 16 and g.stride[1] in (1, 2) and g.dilation[1] == 1
-        return "depthwise" if taken and g.channels >= lanes() else None
+        return "depthwise" if taken and g.channels >= lanes() else "dense"
     if inside == outside and g.channels % lanes() == 0:
         if inside in GROUPED and (inside >= lanes() or lanes() == 16) and g.stride[1] in (1, 2):
             return "grouped"
         if inside in (2, 4, 8) and inside < lanes() and g.taps <= 49:
             return "narrow"
-    return "dense" if outside >= 8 else None
+    return "dense"
+
+
+def is_fast(g: Geometry) -> bool:
+    """Returns whether the kernel is faster than ATen's: the dense one is not for small groups."""
+    return kernel_of(g) != "dense" or g.groups == 1 or g.count // g.groups >= 8
 
 
 def for_result(g: Geometry, batch: int, height: int, width: int) -> Geometry:

@@ -180,6 +180,27 @@ def own_product(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) ->
     return None
 
 
+def own_kernel(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+    """Returns the hand-written kernel for a batch of products or a plain convolution, of whatever
+    sizes; None where the operands have none. For graphs that are to need no ATen."""
+    rule = _ANYWHERE.get(target)
+    return None if rule is None else rule(target, args, hint)
+
+
+def _own_batch(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+    a, b = args
+    fits = _all_float32(a, b) and 1 in a.strides[1:] and 1 in b.strides[1:]
+    return _own("blocked_bmm", "a product a matrix", "batch") if fits else None
+
+
+def _own_convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+    x, weight, bias, *_, transposed, _, groups = args
+    plain = len(x.sizes) == 4 and not transposed and groups == 1 and _all_float32(x, weight, bias)
+    if not plain or not (_is_image(x) and _is_image(weight)):
+        return None
+    return _own("convolution", "no other kernel of ours takes it")
+
+
 def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
     x, weight, bias = args[:3]
     transposed, _, groups = args[6:9]
@@ -360,6 +381,9 @@ COPY = Choice(
     symbolic=True,
 )
 _PACKED_POSTS = frozenset(packed.POSTS)
+
+#: operator -> rule for `own_kernel`.
+_ANYWHERE = {aten.bmm.default: _own_batch, aten.convolution.default: _own_convolution}
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
 RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] = {

@@ -111,6 +111,14 @@ def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
     return addmm(None, a, b, **more)  # type: ignore[arg-type]
 
 
+def blocked_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Computes ``torch.bmm(a, b)``, a product a matrix: see `blocked_addmm`."""
+    out = torch.empty((a.shape[0], a.shape[1], b.shape[2]))
+    for one, other, result in zip(a, b, out, strict=True):
+        blocked_mm(one, other, out=result)
+    return out
+
+
 def blocked_mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
     """Computes ``a @ b``: see `blocked_addmm`."""
     return blocked_addmm(None, a, b, **more)  # type: ignore[arg-type]

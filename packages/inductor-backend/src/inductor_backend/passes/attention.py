@@ -21,7 +21,7 @@ from tracer_core.plugin_api import CompileSpec, Phase
 
 Node = torch.fx.Node
 
-_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
+FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 #: Bounds of factors of the scores, so that folding them into one neither overflows nor underflows.
 _LEAST, _MOST = 1e-9, 1e9
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
@@ -30,7 +30,7 @@ _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.d
 def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy with our attention."""
     targets = {node.target for node in gm.graph.nodes}
-    if spec.phase is not Phase.INFERENCE or not targets & {_FLASH, aten._softmax.default}:
+    if spec.phase is not Phase.INFERENCE or not targets & {FLASH, aten._softmax.default}:
         return gm
     editor = Editor(copy_of(gm), ())
     found = False
@@ -51,7 +51,8 @@ def _sizes(value: torch.Tensor | None) -> tuple[str, ...] | None:
     return None if value is None else tuple(map(str, value.shape))
 
 
-def _pays(query: Any, key: Any, value: Any) -> bool:
+def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
+    """Returns whether our kernel takes these operands and, unless `always`, is the fastest."""
     values = [_value(one) for one in (query, key, value)]
     if any(one is None for one in values):
         return False
@@ -59,7 +60,7 @@ def _pays(query: Any, key: Any, value: Any) -> bool:
     if q[:2] != k[:2] or k[:3] != v[:3] or q[3] != k[3] or "0" in (*q, *v):
         return False
     _, keys, depth, width = (*map(hint, values[1].shape[1:]), hint(values[2].shape[3]))  # type: ignore[union-attr]
-    return attention.pays(keys, depth, width)
+    return always or attention.pays(keys, depth, width)
 
 
 def _erase_dead(editor: Editor, roots: list[Node]) -> None:
@@ -76,12 +77,14 @@ def _erase_dead(editor: Editor, roots: list[Node]) -> None:
 # scaled_dot_product_attention ---------------------------------------------------------------------
 
 
-def _flash(editor: Editor, node: Node) -> bool:
+def own_attention(editor: Editor, node: Node, always: bool = False) -> bool:
+    """Replaces scaled_dot_product_attention by ours, if that is possible and (unless `always`)
+    faster; returns whether it did."""
     names = ("query", "key", "value", "dropout_p", "is_causal")
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     query, key, value = (given.get(name) for name in names[:3])
     mask, causal = given.get("attn_mask"), given.get("is_causal", False)
-    if given.get("dropout_p", 0.0) != 0.0 or not _pays(query, key, value):
+    if given.get("dropout_p", 0.0) != 0.0 or not _pays(query, key, value, always):
         return False
     if any(user.args[1] != 0 for user in node.users) or not node.users:
         return False
@@ -317,4 +320,4 @@ def _operand(editor: Editor, node: Any, first: tuple[str, ...], last: str | None
     return node  # type: ignore[no-any-return]
 
 
-_RULES = {_FLASH: _flash, aten._softmax.default: _by_hand}
+_RULES = {FLASH: own_attention, aten._softmax.default: _by_hand}

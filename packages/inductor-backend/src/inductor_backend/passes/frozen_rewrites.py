@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
-from inductor_backend.kernels.packed import Geometry, for_result, kernel_of
+from inductor_backend.kernels.packed import Geometry, for_result, is_fast
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -150,10 +150,11 @@ def pack_weights(editor: Editor) -> None:
         rule = _PACKED.get(node.target)
         replacement = rule(editor, node) if rule is not None else None
         if replacement is not None:
-            _put(editor, node, replacement)
+            put(editor, node, replacement)
 
 
-def _put(editor: Editor, old: Node, new: Node) -> None:
+def put(editor: Editor, old: Node, new: Node) -> None:
+    """Puts a node in another's place."""
     new.meta["val"] = old.meta["val"]
     old.replace_all_uses_with(new)
     editor.graph.erase_node(old)
@@ -168,12 +169,12 @@ def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _convolution(editor: Editor, node: Node) -> Node | None:
-    return _packed_convolution(editor, node) if editor.is_constant(*node.args[1:3]) else None
+    return packed_convolution(editor, node) if editor.is_constant(*node.args[1:3]) else None
 
 
-def geometry_of(node: Node) -> Geometry | None:
-    """Returns the geometry of a convolution that our kernels support, in the fastest form for the
-    captured sizes."""
+def geometry_of(node: Node, always: bool = False) -> Geometry | None:
+    """Returns the geometry of a convolution that our kernels support and, unless `always`, compute
+    faster than ATen's, in the fastest form for the captured sizes."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
     if (
@@ -192,14 +193,16 @@ def geometry_of(node: Node) -> Geometry | None:
     channels: Any = inside * groups  # type: ignore[operator]
     size: Any = (window[0], window[1])
     g = Geometry(channels, count, size, pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type]
-    if kernel_of(g) is None:
+    if not (always or is_fast(g)):
         return None
     batch, _, height, width = (hint(size) for size in node.meta["val"].shape)
     return for_result(g, batch, height, width)
 
 
-def _packed_convolution(editor: Editor, node: Node) -> Node | None:
-    g = geometry_of(node)
+def packed_convolution(editor: Editor, node: Node, always: bool = False) -> Node | None:
+    """Returns the call of our kernel for a convolution, before it; None where it has none (see
+    `geometry_of`)."""
+    g = geometry_of(node, always)
     if g is None:
         return None
     x, weight, bias, *_ = node.args
@@ -218,9 +221,9 @@ def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
     in each call."""
     for node in list(editor.graph.nodes):
         if node in convolutions or "scale" in node.meta:
-            replacement = _packed_convolution(editor, node)
+            replacement = packed_convolution(editor, node)
             if replacement is not None:
-                _put(editor, node, replacement)
+                put(editor, node, replacement)
 
 
 def _mm(editor: Editor, node: Node) -> Node | None:

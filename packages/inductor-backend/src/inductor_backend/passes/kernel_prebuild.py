@@ -79,7 +79,7 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     elif name == "conv2d" and not grad:  # ours in inference only
         g = _geometry_of_call(node)
         sizes = (1, 1, *node.meta["val"].shape)[-4:]  # an image without a batch is one of its own
-        if g is not None and packed.kernel_of(g) is not None and pays(g, sizes):
+        if g is not None and packed.is_fast(g) and pays(g, sizes):
             yield from (packed.packer(g), packed.launcher(g))
 
 

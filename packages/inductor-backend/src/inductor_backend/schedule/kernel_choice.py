@@ -24,6 +24,7 @@ from inductor_backend.kernels.selection import (
     Operand,
     aten_choice,
     best,
+    own_kernel,
     own_product,
 )
 from tracer_core.plugin_api import flex_attention, operators
@@ -73,6 +74,9 @@ GENERATED = {
     op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
     for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
 }
+
+#: Kinds of choices that run without Python and ATen.
+NATIVE = frozenset({"own", "generated", "loop"})
 
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
 
@@ -130,6 +134,16 @@ def step_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choic
         return choice
     own = own_product(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     return own or choice
+
+
+def own_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+    """Returns the kernel for one operator call of a graph that runs without Python and ATen, if a
+    hand-written one takes it, whether or not it is the fastest."""
+    choice = step_choice_of(program, node, sizes)
+    if choice.kind in NATIVE or node.kwargs:
+        return choice
+    arguments = [_operand(program, value) for value in node.args]
+    return own_kernel(node.target, arguments, sizes.hint) or choice
 
 
 def cuda_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:

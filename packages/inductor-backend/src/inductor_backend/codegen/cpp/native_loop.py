@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inductor_backend.codegen.common.module import Run
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.module import PREAMBLE, CppModule
-from inductor_backend.codegen.own_calls import OWN_CALLS, OwnCall
+from inductor_backend.codegen.cpp.step_calls import StepCalls
 from inductor_backend.codegen.wrapper import Step
-from inductor_backend.ir.index_expr import Expr, contiguous_strides, simplify
+from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.native_loop import NativeLoop
-from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided, same_strides
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.nodes import BufferKind, Program, Strided, same_strides
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.kernels.selection import Choice
-from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
+from inductor_backend.schedule.memory_plan import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +36,9 @@ class LoopShape:
     reverse: bool
 
 
-class LoopWriter:
-    """Writes one loop. program, memory, choices, steps, module: of its scheduled step."""
+class LoopWriter(StepCalls):
+    """Writes one loop. program, memory, choices, steps, module: of its scheduled step; its places
+    are those in a step."""
 
     def __init__(
         self,
@@ -51,11 +50,9 @@ class LoopWriter:
         steps: Sequence[Step],
         module: CppModule,
     ) -> None:
-        self.name, self.shape, self.program, self.memory = name, shape, program, memory
-        self.choices, self.steps, self.module = choices, steps, module
+        super().__init__(program, memory, choices)
+        self.name, self.shape, self.steps, self.module = name, shape, steps, module
         self.launchers: list[str] = []
-        self.symbols: dict[str, None] = {}  # an ordered set of names
-        self.places: dict[str, str] = {}  # storage -> text of its address in a step
 
     def why_not(self) -> str | None:
         """Returns why the step does not run without Python, or None."""
@@ -69,17 +66,10 @@ class LoopWriter:
         if None in outputs or len(set(outputs)) < len(outputs):
             return "an output that is another's memory"
         known = {*self.program.inputs, *outputs, *self.memory.offsets}
-        touched = {name for step in self.steps for name in self._touched(step)}
+        touched = {name for step in self.steps for name in self.touched(step)}
         if not touched <= known:
             return f"memory of its own: {', '.join(sorted(touched - known))}"
         return None
-
-    def _touched(self, step: Step) -> list[str]:
-        if step.run is not None:
-            return [one for one in step.run.arguments if one != "arena"]
-        assert step.extern is not None
-        names = (*step.extern.reads(), *step.extern.writes)
-        return [self.program.buffers[name].storage for name in names]
 
     def _outputs(self) -> list[str | None]:
         """Returns the storage of each output that is a contiguous tensor of its own."""
@@ -119,7 +109,7 @@ class LoopWriter:
             elif k < first:
                 self.places[storage] = f"from_{k - shape.n_outer}"
             else:
-                self.places[storage] = f"a[{k}] + at * {self._bytes(storage)}"
+                self.places[storage] = f"a[{k}] + at * {self.bytes_of(storage)}"
         for k, name in enumerate(outputs):
             assert name is not None
             if k < shape.n_carried:
@@ -127,10 +117,10 @@ class LoopWriter:
             elif endless:
                 self.places[name] = "(int64_t)&more"
             else:
-                self.places[name] = f"a[{results + k}] + at * {self._bytes(name)}"
+                self.places[name] = f"a[{results + k}] + at * {self.bytes_of(name)}"
         self.places["arena"] = f"a[{arena}]"
-        calls = [self._call(step) for step in self.steps]
-        sizes = [self._bytes(name) for name in outputs[: shape.n_carried] if name]
+        calls = [self.call(step) for step in self.steps]
+        sizes = [self.bytes_of(name) for name in outputs[: shape.n_carried] if name]
         fails = any(step.run is not None and step.run.fails for step in self.steps)
         out = CodeWriter()
         runs = {step.run.name for step in self.steps if step.run is not None}
@@ -178,46 +168,7 @@ class LoopWriter:
             shape.length, fails, shape.n_carried,
         )  # fmt: skip
 
-    def _call(self, step: Step) -> str:
-        if step.run is not None:
-            return self._run(step.run)
-        assert step.extern is not None
-        return self._own(step.extern)
-
-    def _run(self, run: Run) -> str:
-        numbers = [self.places.get(one) or self._in_arena(one) for one in run.arguments]
-        self.symbols.update(dict.fromkeys(run.symbols))
-        return self._text(run.name, [*numbers, *run.symbols])
-
-    def _own(self, node: ExternNode) -> str:
-        (name,) = node.writes
-        result = Strided(name, self.program.buffers[name].layout)
-        launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
-            OwnCall(self.program, node, self._address, result)
-        )
+    def kernel(self, launcher: str) -> str:
         if launcher not in self.launchers:
             self.launchers.append(launcher)
-        texts = [one if isinstance(one, str) else self._size(one) for one in numbers]
-        return self._text(f"own_{self.launchers.index(launcher)}", texts)
-
-    @staticmethod
-    def _text(function: str, numbers: Sequence[str]) -> str:
-        given = ", ".join(numbers)
-        return f"{{ const int64_t b[] = {{{given}}}; {function}(b); }}"
-
-    def _address(self, operand: Strided) -> str:
-        buffer = self.program.buffers[operand.buffer]
-        skip = simplify(operand.layout.offset * buffer.dtype.itemsize)
-        place = self.places.get(buffer.storage) or self._in_arena(buffer.storage)
-        return place if skip == 0 else f"{place} + {self._size(skip)}"
-
-    def _in_arena(self, storage: str) -> str:
-        return f"{self.places['arena']} + {self._size(self.memory.offsets[storage])}"
-
-    def _bytes(self, name: str) -> str:
-        return self._size(nbytes(self.program.buffers[name]))
-
-    def _size(self, size: Expr) -> str:
-        if not isinstance(size, int):
-            self.symbols.update(dict.fromkeys(sorted(map(str, size.free_symbols))))
-        return f"int64_t({size_expression(size)})"
+        return f"own_{self.launchers.index(launcher)}"

@@ -94,6 +94,7 @@ static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, float* 
     }
 }
 
+namespace {
 struct Product {
     Side a, b;
     int64_t M, N, K;
@@ -128,6 +129,7 @@ struct Product {
         }
     }
 };
+}
 
 // sums of nothing
 static void store_zeros(const Product& p) {

@@ -2,12 +2,14 @@
 // the arguments.
 #include "gemm.h"
 
+namespace {
 struct Planes {  // the result as [batch, n, pixel]: rows are (batch, pixel)
     float* out;
     int64_t N, pixels;
     const float *bias, *residual;
     int64_t post;
 };
+}
 static void store_planes(const void* context, float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) {
     const Planes& p = *(const Planes*)context;
     finish_rows(tile, rows, columns, p.bias ? p.bias + n0 : nullptr, p.post);
@@ -27,6 +29,7 @@ static void store_planes(const void* context, float* tile, int64_t m0, int64_t r
 
 // ---- many pixels: channels of the result are rows, pixels (of all images) columns; nothing is unfolded in memory
 struct Run { int64_t at, length, batch, y, x; };  // columns [at, at + length) are pixels (y, x ...) of one output line
+namespace {
 struct Direct {
     const float* x;
     Window g;
@@ -109,6 +112,7 @@ struct Direct {
         }
     }
 };
+}
 static void store_direct(const void* context, float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) {
     ((const Direct*)context)->store(tile, m0, rows, n0, columns);
 }

@@ -50,6 +50,7 @@ static NOINLINE void finish_rows(const Epilogue& e, float* tile, float* out, int
 }
 
 // One group: C input channels at x (pixels ldx apart), N result channels at out (pixels ldo apart).
+namespace {
 struct Conv {
     const float* x;
     int64_t ldx;
@@ -147,6 +148,7 @@ struct Conv {
         if (!at_once) finish(tile, m0, rows, n0, columns);
     }
 };
+}
 
 // groups of the same shape, side by side in the channels
 static void convolve(Conv conv, int64_t groups) {

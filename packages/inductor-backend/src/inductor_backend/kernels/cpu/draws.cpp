@@ -6,12 +6,14 @@
 #define MIDDLE 397
 
 // torch.get_rng_state() of a CPU generator begins so
+namespace {
 struct State {
     uint64_t initial_seed;
     int32_t left, seeded;  // left: words before the next twist, and one
     uint64_t next;
     uint64_t words[WORDS];
 };
+}
 
 INLINE uint32_t twisted(uint32_t u, uint32_t v) {
     return (((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1) ^ (0u - (v & 1u) & 0x9908b0dfu);

@@ -10,6 +10,7 @@
 
 static thread_local Scratch bordered;
 
+namespace {
 struct First {
     const float *x, *w;
     float* out;
@@ -107,6 +108,7 @@ struct First {
         }
     }
 };
+}
 
 EXPORT void RUN(const int64_t* a) {
     const First one{(const float*)a[0], (const float*)a[1], (float*)a[4], a[19], Window(a + 5),

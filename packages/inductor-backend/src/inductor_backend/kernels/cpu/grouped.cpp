@@ -28,6 +28,7 @@ typedef VU WU;
 
 static thread_local Scratch together;
 
+namespace {
 struct Grouped {
     const float *x, *w;
     float* out;
@@ -101,6 +102,7 @@ struct Grouped {
         }
     }
 };
+}
 
 EXPORT void RUN(const int64_t* a) {
     const Grouped one{(const float*)a[0], (const float*)a[1], (float*)a[4], Window(a + 5),

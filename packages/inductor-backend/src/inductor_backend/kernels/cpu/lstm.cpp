@@ -16,6 +16,7 @@ INLINE void cell(const float* __restrict__ gates, const float* __restrict__ befo
     }
 }
 
+namespace {
 struct Lstm {
     const float *inputs, *w, *h0, *c0;
     float *out, *cells;  // [T][B][H] and [B][H]
@@ -41,6 +42,7 @@ struct Lstm {
         }
     }
 };
+}
 
 // inputs [T * B][4 * H], packed weights, h0, c0 [B][H], out [(T + 1)][B][H] (its last part: the cells), T, B, H, backwards
 EXPORT void run_lstm(const int64_t* a) {

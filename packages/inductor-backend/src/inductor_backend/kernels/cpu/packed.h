@@ -74,6 +74,7 @@ struct Act {  // clamp(v) or hardswish(v)
 };
 
 // The same for LANES channels from n on: what belongs to them is loaded once for all their pixels.
+namespace {
 struct LaneEpilogue {
     V scale, bias;
     Act first, second;
@@ -105,6 +106,7 @@ struct LaneEpilogue {
         return load(line);
     }
 };
+}
 
 // An epilogue in registers, for a block of rows of the result. out, residual: at the block's first row and column; scale,
 // bias: whole vectors, in memory of its own; last: columns of the block's last vector.

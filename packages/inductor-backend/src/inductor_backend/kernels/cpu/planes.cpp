@@ -11,6 +11,7 @@ static thread_local Scratch values, products;
 
 struct Segment { int64_t at, count, b, y, x; };  // tiles [at, at + count) of a block: pixels (2 y, 2 x ...) of image b
 
+namespace {
 struct Planes {
     const float* x;
     float* out;
@@ -120,6 +121,7 @@ struct Planes {
         }
     }
 };
+}
 
 // The transforms of the weights, [position][n][c]; sn, sc: strides of w; flipped: taps in reverse, for the gradient.
 static void weights_of(const float* w, int64_t N, int64_t C, int64_t sn, int64_t sc, bool flipped, float* u, int threads) {

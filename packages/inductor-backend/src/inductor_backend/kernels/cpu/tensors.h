@@ -38,6 +38,7 @@ INLINE void not_built() {
 enum Post { NONE, RELU, GELU_ERF, GELU_TANH, SILU, TANH, SIGMOID, HARDSWISH, RELU6 };
 HIDDEN void post_line(int64_t post, float* line, int64_t count);
 
+namespace {
 struct Scratch {  // one a thread, only ever grown
     float* data = nullptr;
     size_t size = 0;
@@ -51,6 +52,7 @@ struct Scratch {  // one a thread, only ever grown
         return data;
     }
 };
+}
 
 struct Window {
     int64_t B, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw, OH, OW;

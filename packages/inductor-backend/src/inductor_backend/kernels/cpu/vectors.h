@@ -2,6 +2,8 @@
 //
 // Every file here is a translation unit of its own, built when the first graph needs it (kernels/native.py says which
 // kernels it belongs to). This header and tensors.h include nothing heavy: a unit costs the compiler what its loops cost.
+// Units of all families may be linked into one library, so a name that is neither HIDDEN nor EXPORT is the unit's own: functions
+// are static, and structs with functions stand in a namespace without a name (the linker keeps one of equal names).
 #pragma once
 #include <cstdint>
 #include <cstring>

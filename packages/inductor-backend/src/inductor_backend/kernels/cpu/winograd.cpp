@@ -12,6 +12,7 @@
 
 static thread_local Scratch values, products;
 
+namespace {
 struct Winograd {
     const float *x, *w;
     float* out;
@@ -102,6 +103,7 @@ struct Winograd {
         }
     }
 };
+}
 
 EXPORT void run_winograd(const int64_t* a) {
     const Winograd one{(const float*)a[0], (const float*)a[1], (float*)a[4], a[19], Window(a + 5),

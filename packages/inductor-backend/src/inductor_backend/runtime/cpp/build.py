@@ -8,17 +8,17 @@ features.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from inductor_backend.runtime.cpp.launch import launcher, maker
+from inductor_backend.runtime.cpp.launch import Image, launcher, opened
 from inductor_backend.runtime.cpp.objects import LAUNCHER, Unit, compiled, key_of, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
 from inductor_backend.runtime.kernel_cache import libraries
@@ -33,10 +33,12 @@ from tracer_core.plugin_api import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Library:
     """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True
-    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time."""
+    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time. image: its
+    mapping into memory, which lasts until this object and each callable from `function` are gone; an
+    address from `address` keeps nothing."""
 
     name: str
     key: str
@@ -44,18 +46,15 @@ class Library:
     hit: bool
     reason: str
     seconds: float
-    handle: ctypes.CDLL = field(repr=False, compare=False)
+    image: Image = field(repr=False, compare=False)
 
     def address(self, function: str) -> int:
         """Returns the address of an exported function. Raises BackendError if the library lacks it."""
-        try:
-            return ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value or 0
-        except AttributeError:
-            raise BackendError(
-                "inductor",
-                "load",
-                f"library {self.name!r} ({self.path}) exports no function {function!r}",
-            ) from None
+        address = self.image.address(function)
+        if address is None:
+            detail = f"library {self.name!r} ({self.path}) exports no function {function!r}"
+            raise BackendError("inductor", "load", detail)
+        return address
 
     def function(self, name: str, nargs: int, fails: bool = True) -> Callable[..., None]:
         """Returns a callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors
@@ -64,16 +63,9 @@ class Library:
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel
         reports by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer
         division by zero. fails: whether a kernel of this function may report an error."""
-        error = self._error_flag() if fails else 0
-        return launcher(maker(self.handle), self.address(name), nargs, name, error, keep_alive=self)
-
-    def _error_flag(self) -> int:
-        """Returns the address of the prelude's ``tc_error``; 0 in a library built without the
-        prelude."""
-        try:
-            return ctypes.addressof(ctypes.c_int.in_dll(self.handle, "tc_error"))
-        except ValueError:
-            return 0
+        # a library built without the prelude has no error flag
+        error = (self.image.address("tc_error") or 0) if fails else 0
+        return launcher(self.image, self.address(name), nargs, name, error, keep_alive=self)
 
     def read_binary(self) -> bytes:
         """Returns the library as bytes, for `load_binary` in another process on the same kind of
@@ -88,8 +80,8 @@ class Library:
 
 Made = TypeVar("Made")
 
-#: Never unloaded: a collection may free what was compiled after the library that holds its code.
-_loaded: dict[str, Library] = {}
+#: The libraries that something uses, by their keys.
+_loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _loaded_lock = threading.Lock()
 
 
@@ -104,14 +96,14 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises CompilerMissingError, or BackendError with stage "c++ compile" (with the compiler's
-    first lines and the path of the kept source).
+    Raises CompilerMissingError, also where nothing can be written, or BackendError with stage
+    "c++ compile" (with the compiler's first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
         tools = find_compiler()
     except CompilerMissingError:
-        stored = _in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
+        stored = in_a_folder(lambda folder: _built_by_any_compiler(units, name, folder))
         if stored is None:
             raise
         return stored
@@ -120,16 +112,16 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    return _in_a_folder(lambda folder: _found_or_built(units, tools, key, name, folder))
+    return in_a_folder(lambda folder: _found_or_built(units, tools, key, name, folder))
 
 
-def _in_a_folder(make: Callable[[Folder], Made]) -> Made:
+def in_a_folder(make: Callable[[Folder], Made]) -> Made:
     """Returns make(the store's folder), or with a temporary one if files cannot be written or loaded
-    there."""
+    there. Raises CompilerMissingError where there is no such folder."""
     try:
         return libraries().inside(make)
     except CacheLocationError as error:
-        raise BackendError("inductor", "load", str(error)) from error
+        raise CompilerMissingError("inductor", "load", str(error)) from error
 
 
 def _found_or_built(
@@ -144,12 +136,14 @@ def _found_or_built(
             except BackendError as error:  # a library that it needs is gone
                 damage = error.detail
         started = time.perf_counter()
-        image = _linked([*units, LAUNCHER], tools, folder, name)
-        handle = folder.write(path.name, image, _opened)
+        with folder.scratch() as scratch:
+            more = tools.link_flags
+            image = link([*units, LAUNCHER], tools, folder, name, scratch, more).read_bytes()
+        loaded = folder.write(path.name, image, _opened)
         folder.write(_for_any_compiler(units), key.encode())
         seconds = time.perf_counter() - started
     reason = f"compiled in {seconds:.2f} s: {damage} ({folder.name})"
-    return _known(Library(name, key, path, False, reason, seconds, handle))
+    return _known(Library(name, key, path, False, reason, seconds, loaded))
 
 
 def _built_by_any_compiler(units: Sequence[Unit], name: str, folder: Folder) -> Library | None:
@@ -185,45 +179,47 @@ def load_binary(data: bytes, *, name: str) -> Library:
 
     def written(folder: Folder) -> Library:
         path, missing = folder.find(f"{key}.so")
-        handle = _opened(path) if missing is None else folder.write(path.name, image, _opened)
+        loaded = _opened(path) if missing is None else folder.write(path.name, image, _opened)
         reason = f"loaded from stored bytes ({folder.name})"
-        return _known(Library(name, key, path, True, reason, 0.0, handle))
+        return _known(Library(name, key, path, True, reason, 0.0, loaded))
 
-    return _in_a_folder(written)
+    return in_a_folder(written)
 
 
 def forget_loaded() -> None:
-    """Drops the in-process table (not the mapped libraries: compiled code may still be running)."""
+    """Drops the in-process table. What compiled code refers to stays mapped."""
     with _loaded_lock:
         _loaded.clear()
 
 
-def _linked(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str) -> bytes:
-    """Returns the shared library of these units."""
-    objects = compiled(units, tools, folder, name)
-    with folder.scratch() as scratch:
-        files = []
-        for number, data in enumerate(objects):
-            files.append(scratch / f"{number}.o")
-            files[-1].write_bytes(data)
-        target = scratch / "out.so"
-        run_compiler(
-            [*tools.command.linker, *map(str, files), "-o", str(target), *tools.link_flags],
-            tools,
-            name,
-            scratch,
-        )
-        return target.read_bytes()
+def link(
+    units: Sequence[Unit],
+    tools: Toolchain,
+    folder: Folder,
+    name: str,
+    scratch: Path,
+    more: Sequence[str],
+) -> Path:
+    """Makes a shared library of these units in the folder `scratch`, and returns its path. more:
+    arguments of the linker."""
+    files = []
+    for number, data in enumerate(compiled(units, tools, folder, name)):
+        files.append(scratch / f"{number}.o")
+        files[-1].write_bytes(data)
+    target = scratch / "out.so"
+    words = [*tools.command.linker, *map(str, files), "-o", str(target), *more]
+    run_compiler(words, tools, name, scratch)
+    return target
 
 
 # ---- loading
 
 
-def _opened(path: Path) -> ctypes.CDLL:
+def _opened(path: Path) -> Image:
     """Raises OSError where nothing can be loaded from the folder, BackendError for a file that is no
     library."""
     try:
-        return ctypes.CDLL(str(path))
+        return opened(path)
     except OSError as error:
         if os.statvfs(path).f_flag & os.ST_NOEXEC:
             raise
@@ -231,6 +227,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 
 def _known(library: Library) -> Library:
+    """Puts the library into the in-process table."""
     hit = "hit" if library.hit else "miss"
     note("cache", "library of %s: %s: %s", library.name, hit, library.reason)
     with _loaded_lock:
@@ -239,5 +236,6 @@ def _known(library: Library) -> Library:
 
 
 def _as_hit(library: Library, reason: str) -> Library:
-    note("cache", "library of %s: hit: %s", library.name, reason)
-    return Library(library.name, library.key, library.path, True, reason, 0.0, library.handle)
+    return _known(
+        Library(library.name, library.key, library.path, True, reason, 0.0, library.image)
+    )

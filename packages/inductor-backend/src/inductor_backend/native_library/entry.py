@@ -1,0 +1,272 @@
+"""Writes the functions that a native library exports, as C++: they run a schedule's steps in the memory
+of a context, and say what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.cpp.module import PREAMBLE
+from inductor_backend.codegen.cpp.step_calls import StepCalls
+from inductor_backend.codegen.own_calls import BATCH
+from inductor_backend.compilation import Compilation
+from inductor_backend.ir.index_expr import contiguous_strides
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Strided, same_strides
+from inductor_backend.ir.size_text import ALIGNMENT
+from inductor_backend.native_library.interface import ERRORS, Interface, Parameter
+from inductor_backend.native_library.weights import SYMBOL
+from inductor_backend.runtime.huge_pages import LARGE
+from inductor_backend.schedule.memory_plan import nbytes
+
+#: Bytes of a large page.
+_PAGE = 2 << 20
+
+#: What a processor may have, by the compiler's macro for it: the name in __builtin_cpu_supports.
+_FEATURES = {
+    "__SSE4_2__": "sse4.2",
+    "__AVX__": "avx",
+    "__AVX2__": "avx2",
+    "__FMA__": "fma",
+    "__BMI__": "bmi",
+    "__BMI2__": "bmi2",
+    "__AVX512F__": "avx512f",
+    "__AVX512BW__": "avx512bw",
+    "__AVX512CD__": "avx512cd",
+    "__AVX512DQ__": "avx512dq",
+    "__AVX512VL__": "avx512vl",
+    "__AVX512IFMA__": "avx512ifma",
+    "__AVX512VBMI__": "avx512vbmi",
+    "__AVX512VBMI2__": "avx512vbmi2",
+    "__AVX512VNNI__": "avx512vnni",
+    "__AVX512BITALG__": "avx512bitalg",
+    "__AVX512VPOPCNTDQ__": "avx512vpopcntdq",
+}
+
+
+class Entry(StepCalls):
+    """Writes the entry of one library. Its memory is the plan's, then that of results which are
+    copied to the caller's."""
+
+    def __init__(
+        self, c: Compilation, inputs: Sequence[Parameter], weights: dict[str, int]
+    ) -> None:
+        super().__init__(c.program, c.memory, c.choices)
+        self.steps = c.steps
+        self.launchers: dict[str, None] = {}  # an ordered set of hand-written kernels
+        self.loops: dict[str, None] = {}  # an ordered set of the graph's own loops
+        assert isinstance(c.memory.size, int)
+        self.nbytes = c.memory.size
+        self.places["arena"] = "memory"
+        for one in inputs:
+            self.places[one.buffer] = f"(int64_t)inputs->{one.name}"
+        for storage, offset in weights.items():
+            self.places[storage] = f"(int64_t)({SYMBOL} + {offset})"
+        self.outputs: list[Parameter] = []
+        self.copies: list[tuple[Parameter, Strided]] = []  # results that lie elsewhere
+
+    def add_output(self, name: str, item: Strided, source: str) -> None:
+        """Adds a result: its kernel writes it where the caller wants it, or it is copied there."""
+        buffer = self.program.buffers[item.buffer]
+        if self._is_whole(buffer, item.layout):
+            output = Parameter(name, source, buffer.dtype, buffer.layout, buffer.name)
+            self.places[buffer.name] = f"(int64_t)outputs->{name}"
+        else:
+            sizes = item.layout.sizes
+            output = Parameter(
+                name, source, buffer.dtype, Layout(sizes, contiguous_strides(sizes)), buffer.name
+            )
+            self.copies.append((output, item))
+        self.outputs.append(output)
+
+    def _is_whole(self, buffer: Buffer, layout: Layout) -> bool:
+        """Returns whether a result is memory of its own, and all of it."""
+        return (
+            buffer.kind is not BufferKind.INPUT
+            and buffer.storage == buffer.name
+            and buffer.name not in self.places
+            and buffer.name not in self.memory.offsets
+            and layout.offset == buffer.layout.offset == 0
+            and layout.sizes == buffer.layout.sizes
+            and same_strides(layout, buffer.layout.strides)
+        )
+
+    def place_rest(self) -> None:
+        """Places what is neither an input, a weight, in the arena nor a result of the caller's."""
+        read = [self.program.buffers[item.buffer].storage for _, item in self.copies]
+        for storage in (*(one for step in self.steps for one in self.touched(step)), *read):
+            if storage not in self.places and storage not in self.memory.offsets:
+                self.places[storage] = f"memory + {self.nbytes}"
+                size = nbytes(self.program.buffers[storage])
+                assert isinstance(size, int)
+                self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
+
+    # steps ---------------------------------------------------------------------------------------
+
+    def kernel(self, launcher: str) -> str:
+        self.launchers[launcher] = None
+        return launcher
+
+    def extern(self, node: ExternNode) -> str:
+        choice = self.choices[node.name]
+        if choice.kind == "loop":
+            return self._loop(node)
+        text = super().extern(node)
+        return self._for_each(node, text) if choice.form == BATCH else text
+
+    @staticmethod
+    def _for_each(node: ExternNode, text: str) -> str:
+        """Returns the loop over the products of a batch. Threads share them; inside, one thread
+        computes each."""
+        count, rows, depth = node.args[0].layout.sizes
+        work = count * rows * depth * node.args[1].layout.sizes[2]
+        return (
+            f"#pragma omp parallel for if ({count} > 1 && {work} > 150000)\n"
+            f"for (int64_t {BATCH} = 0; {BATCH} < {count}; ++{BATCH}) {text}"
+        )
+
+    def _loop(self, node: ExternNode) -> str:
+        loop = node.target
+        self.loops[loop.name] = None
+        results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
+        numbers = [self.address(one) for one in (*node.args, *results)]
+        numbers += [f"(int64_t)&{self.kernel(launcher)}" for launcher in loop.launchers]
+        numbers += [] if loop.length is None else [self.size(loop.length)]
+        return self.call_text(loop.name, numbers)
+
+    def _copy(self, output: Parameter, item: Strided) -> str:
+        """Returns the loops that copy a result to the caller's memory."""
+        kind = f"uint{8 * output.dtype.itemsize}_t"
+        names = [f"i{k}" for k in range(len(output.layout.sizes))]
+        heads = "".join(
+            f"for (int64_t {name} = 0; {name} < {size}; ++{name}) "
+            for name, size in zip(names, output.layout.sizes, strict=True)
+        )
+
+        def place(strides: Sequence[Any]) -> str:
+            terms = [f"{name} * {stride}" for name, stride in zip(names, strides, strict=True)]
+            return " + ".join(terms) or "0"
+
+        return (
+            f"{{ const {kind}* from = (const {kind}*)({self.address(item)});"
+            f" {kind}* to = ({kind}*)outputs->{output.name};"
+            f" {heads}to[{place(output.layout.strides)}] = from[{place(item.layout.strides)}]; }}"
+        )
+
+    # the text ------------------------------------------------------------------------------------
+
+    def text(self, interface: Interface) -> str:
+        """Returns the translation unit."""
+        calls = [self.call(step) for step in self.steps]
+        copies = [self._copy(*one) for one in self.copies]
+        out = CodeWriter()
+        out.raw(PREAMBLE)
+        out.raw("#include <pthread.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n")
+        out.raw(interface.header())
+        out.line(f'extern "C" __attribute__((visibility("hidden"))) const char {SYMBOL}[];')
+        runs = {step.run.name: None for step in self.steps if step.run is not None}
+        for function in (*runs, *self.loops, *self.launchers):
+            out.line(f'extern "C" void {function}(const int64_t* a);')
+        name, big = interface.name, interface.name.upper()
+        out.line(f"struct {name}_context {{ char* memory; }};")
+        with out.block(
+            f"static void steps(const {name}_inputs* inputs, const {name}_outputs* outputs,"
+            " int64_t memory)"
+        ):
+            out.line("const int failures = tc_failures();")
+            for call, step in zip(calls, self.steps, strict=True):
+                out.raw(f"    {call}\n")
+                if step.run is None or step.run.fails:
+                    out.line("if (tc_failures() != failures) return;")
+            for copy in copies:
+                out.line(copy)
+        self._write_check(out, interface)
+        out.raw(_REST.format(
+            name=name, big=big, size=max(self.nbytes, ALIGNMENT), alignment=ALIGNMENT, page=_PAGE,
+            large=LARGE, texts=", ".join(f'"{text}"' for _, text in ERRORS), count=len(ERRORS),
+        ))  # fmt: skip
+        return out.text()
+
+    @staticmethod
+    def _write_check(out: CodeWriter, interface: Interface) -> None:
+        """Writes the check of the processor, and that of the caller's pointers."""
+        with out.block("static bool fits()"):
+            out.raw("#if defined(__x86_64__)\n    __builtin_cpu_init();\n#endif\n")
+            for macro, feature in _FEATURES.items():
+                out.raw(
+                    f"#ifdef {macro}\n"
+                    f'    if (!__builtin_cpu_supports("{feature}")) return false;\n#endif\n'
+                )
+            out.line("return true;")
+        name = interface.name
+        with out.block(
+            f"static bool given(const {name}_inputs* inputs, const {name}_outputs* outputs)"
+        ):
+            out.line("if (!inputs || !outputs) return false;")
+            for what, parameters in (("inputs", interface.inputs), ("outputs", interface.outputs)):
+                for one in parameters:
+                    if one.nbytes:
+                        out.line(f"if (!{what}->{one.name}) return false;")
+            out.line("return true;")
+
+
+#: Runs share the count of failures (`tc_error`), so a run that overlaps one that fails may see the other's failure: it
+#: then runs once more with no other run beside it, when a failure is its own.
+_REST = """
+#ifdef PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP  // else runs that follow each other could keep one that waits out
+static pthread_rwlock_t alone = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+#else
+static pthread_rwlock_t alone = PTHREAD_RWLOCK_INITIALIZER;
+#endif
+
+extern "C" __attribute__((visibility("default"))) int {name}_open({name}_context** context) {{
+    if (!context) return {big}_NULL_POINTER;
+    *context = nullptr;
+    if (!fits()) return {big}_WRONG_PROCESSOR;
+    {name}_context* made = ({name}_context*)malloc(sizeof({name}_context));
+    const size_t page = {size} >= {large} ? {page} : {alignment}, size = ((size_t){size} + page - 1) / page * page;
+    char* memory = (char*)aligned_alloc(page, size);
+    if (!made || !memory) {{
+        free(made);
+        free(memory);
+        return {big}_NO_MEMORY;
+    }}
+#ifdef MADV_HUGEPAGE
+    if (page > {alignment}) madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    made->memory = memory;
+    *context = made;
+    return {big}_OK;
+}}
+
+static int once(const {name}_context* context, const {name}_inputs* inputs, const {name}_outputs* outputs) {{
+    const int before = tc_failures();
+    steps(inputs, outputs, (int64_t)context->memory);
+    return tc_failures() == before ? {big}_OK : __atomic_load_n(&tc_error[1], __ATOMIC_RELAXED);
+}}
+
+extern "C" __attribute__((visibility("default"))) int {name}_run({name}_context* context, const {name}_inputs* inputs,
+                                                                 const {name}_outputs* outputs) {{
+    if (!context || !given(inputs, outputs)) return {big}_NULL_POINTER;
+    pthread_rwlock_rdlock(&alone);
+    int code = once(context, inputs, outputs);
+    pthread_rwlock_unlock(&alone);
+    if (code == {big}_OK) return code;
+    pthread_rwlock_wrlock(&alone);
+    code = once(context, inputs, outputs);
+    pthread_rwlock_unlock(&alone);
+    return code;
+}}
+
+extern "C" __attribute__((visibility("default"))) void {name}_close({name}_context* context) {{
+    if (!context) return;
+    free(context->memory);
+    free(context);
+}}
+
+extern "C" __attribute__((visibility("default"))) const char* {name}_error(int code) {{
+    static const char* const texts[] = {{{texts}}};
+    return code >= 0 && code < {count} ? texts[code] : "an unknown code";
+}}
+"""

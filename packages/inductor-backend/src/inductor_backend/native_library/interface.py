@@ -1,0 +1,202 @@
+"""What a native library looks like from C: the names, types and layouts of its inputs and outputs, its
+header, and their description as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.codegen.common.writer import plain
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.nodes import Layout
+
+#: C types of elements; the 16-bit floats are passed as their bits.
+C_TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
+    torch.bool: "uint8_t",
+    torch.bfloat16: "uint16_t",
+    torch.float16: "uint16_t",
+}
+
+#: Names that C or C++ keeps for itself.
+_RESERVED = frozenset(
+    {
+        "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class",
+        "compl", "const", "constexpr", "continue", "decltype", "default", "delete", "do", "double",
+        "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto",
+        "if", "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "nullptr",
+        "operator", "or", "private", "protected", "public", "register", "restrict", "return", "short",
+        "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try",
+        "typedef", "typeid", "typename", "typeof", "union", "unsigned", "using", "virtual", "void",
+        "volatile", "while", "xor",
+    }
+)  # fmt: skip
+
+#: What a run may report: name of the code, its text. The first four are the kernels' numbers
+#: (`codegen/cpp/prelude.h`, `kernels/cpu/tensors.h`).
+ERRORS = (
+    ("OK", "no error"),
+    ("BAD_INDEX", "index out of range in self"),
+    ("ZERO_DIVISION", "ZeroDivisionError"),
+    ("NOT_BUILT", "a kernel was not built for these sizes"),
+    ("NO_MEMORY", "no memory"),
+    ("NULL_POINTER", "a pointer is null"),
+    ("WRONG_PROCESSOR", "the library was built for a processor with more features"),
+)
+
+
+#: Names that a C library's headers may define as macros.
+_MACROS = frozenset(
+    {"errno", "stdin", "stdout", "stderr", "linux", "unix", "null", "eof", "assert"}
+)
+
+
+def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str:
+    """Returns a C identifier like `text` that differs from those taken even in capitals. prefix: what
+    it begins with where it would not begin with a letter."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
+    if not name or not name[0].isalpha():
+        name = f"{prefix}_{name}".rstrip("_")
+    if name in _RESERVED or name.lower() in _MACROS:
+        name += "_"
+    found, number, used = name, 1, {one.lower() for one in taken}
+    while found.lower() in used:
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An input or output. name: of its member in C. source: where it is in the user's program. buffer:
+    of the loop IR."""
+
+    name: str
+    source: str
+    dtype: torch.dtype
+    layout: Layout
+    buffer: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in C_TYPES:
+            raise unsupported("native library", f"{self.source}: C has no type for {self.dtype}")
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.layout.extent) * self.dtype.itemsize
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Returns the entry of the JSON file."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "dtype": str(self.dtype)[6:],
+            "sizes": list(map(int, self.layout.sizes)),
+            "strides": list(map(int, self.layout.strides)),
+            "bytes": self.nbytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """name: the prefix of every exported name. about: facts for the JSON file."""
+
+    name: str
+    inputs: Sequence[Parameter]
+    outputs: Sequence[Parameter]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """Returns the names that the library exports."""
+        return tuple(f"{self.name}_{what}" for what in ("open", "run", "close", "error"))
+
+    def json(self) -> str:
+        """Returns the description as JSON."""
+        described = {
+            "format": 1,
+            "name": self.name,
+            "inputs": [one.described for one in self.inputs],
+            "outputs": [one.described for one in self.outputs],
+            "errors": {f"{self.name.upper()}_{code}": k for k, (code, _) in enumerate(ERRORS)},
+            **self.about,
+        }
+        return json.dumps(described, indent=1) + "\n"
+
+    def header(self) -> str:
+        """Returns the C header."""
+        name, big = self.name, self.name.upper()
+        codes = ",\n".join(f"    {big}_{code} = {k}" for k, (code, _) in enumerate(ERRORS))
+        return f"""\
+/* {name}: a model compiled by tracer-core (inductor_backend). Link with {name}.so. */
+#ifndef {big}_H
+#define {big}_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* Dense tensors of these sizes and strides (in elements), aligned as their elements are. The memory of an
+   output overlaps no other's and no input's. */
+{self._struct("inputs", self.inputs, "const ")}
+{self._struct("outputs", self.outputs, "")}
+{self._bytes()}
+enum {{
+{codes}
+}};
+
+/* A context holds the memory of one run at a time: one a thread. */
+typedef struct {name}_context {name}_context;
+
+/* Makes a context. Returns {big}_OK, or an error. */
+int {name}_open({name}_context **context);
+/* Computes the outputs; on an error they hold anything. Runs with several contexts may overlap. Uses as many threads as
+   OpenMP has (OMP_NUM_THREADS). */
+int {name}_run({name}_context *context, const {name}_inputs *inputs, const {name}_outputs *outputs);
+/* Frees a context; takes a null pointer, too. */
+void {name}_close({name}_context *context);
+/* Returns what a code means, a text that is never freed. */
+const char *{name}_error(int code);
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+    def _struct(self, what: str, parameters: Sequence[Parameter], qualifier: str) -> str:
+        lines = [
+            f"    {qualifier}{C_TYPES[one.dtype]} *{one.name}; /* {_comment(one)} */\n"
+            for one in parameters
+        ]
+        members = "".join(lines) or "    int nothing; /* not read */\n"
+        return f"typedef struct {{\n{members}}} {self.name}_{what};\n"
+
+    def _bytes(self) -> str:
+        lines = [
+            f"#define {self.name.upper()}_{one.name.upper()}_BYTES {one.nbytes}\n"
+            for one in (*self.inputs, *self.outputs)
+        ]
+        return "".join(lines)
+
+
+def _comment(one: Parameter) -> str:
+    sizes, strides = list(one.layout.sizes), list(one.layout.strides)
+    source = plain(one.source).replace("*/", "* /")
+    return f"{source}: {str(one.dtype)[6:]}, sizes {sizes}, strides {strides}"

@@ -1,0 +1,272 @@
+"""Compiles a graph into a folder: a shared library, its C header, its description and an example in C.
+
+In: a functional ATen graph for inference on the CPU whose weights are ``get_attr`` tensors. Out:
+NAME.so, NAME.h, NAME.json and example.c, where NAME is that of the folder. What always holds: the
+library needs nothing but the C library and OpenMP's; a graph that would need more is refused, and
+the error names what needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_backend.compilation import Compilation
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.native_loop import CompiledSteps
+from inductor_backend.ir.nodes import ExternNode, Strided
+from inductor_backend.kernels import native
+from inductor_backend.kernels.packed_ops import name_of
+from inductor_backend.native_library import weights as weights_file
+from inductor_backend.native_library.entry import Entry
+from inductor_backend.native_library.example import example_program
+from inductor_backend.native_library.frozen import with_weights_as_inputs
+from inductor_backend.native_library.interface import Interface, Parameter, identifier
+from inductor_backend.native_library.weights import Weights, weights_of
+from inductor_backend.options import InductorOptions
+from inductor_backend.pipeline import run_stages, start
+from inductor_backend.runtime.cpp.build import in_a_folder, link
+from inductor_backend.runtime.cpp.objects import Unit, run_compiler
+from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
+from inductor_backend.runtime.generated_support import without_comments
+from inductor_backend.schedule.kernel_choice import NATIVE
+from tracer_core.plugin_api import CompileSpec, Folder, Phase, Role
+
+STAGE = "native library"
+
+#: Most operators and places in the program that an error names.
+_SHOWN = 8
+
+#: In place of OpenMP's, where the compiler builds without it.
+_ONE_THREAD = """
+extern "C" __attribute__((visibility("hidden"))) int omp_get_max_threads() { return 1; }
+extern "C" __attribute__((visibility("hidden"))) int omp_in_parallel() { return 0; }
+extern "C" __attribute__((visibility("hidden"))) int omp_get_thread_num() { return 0; }
+"""
+
+
+def write_library(gm: torch.fx.GraphModule, spec: CompileSpec, directory: Path) -> None:
+    """Writes the library of a lowered graph, whose weights are ``get_attr`` tensors, into a folder.
+
+    Raises BackendError naming what prevents it: an operator without a kernel of ours (with its
+    count and places in the program), a symbolic size, a mutation, a dtype that C lacks."""
+    _demand_plain(spec)
+    weighted = with_weights_as_inputs(gm, spec)
+    options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
+    spec = replace(weighted.spec, options=replace(options, freeze=True))
+    c = replace(start(weighted.graph, spec), alone=True)
+    run_stages(c, "memory")
+    _demand_own_kernels(c)
+    run_stages(c, "group_runs", first="group_runs")
+    library = _Library(c, weighted.constants, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    in_a_folder(lambda folder: library.build(folder, directory))
+    for file, text in library.texts().items():
+        (directory / file).write_text(text, encoding="utf-8")
+
+
+def _demand_plain(spec: CompileSpec) -> None:
+    """Raises BackendError for a graph that is more than a function of tensors of known sizes."""
+    if spec.device.type != "cpu":
+        raise unsupported(STAGE, f"{spec.name}: a graph on {spec.device}, not on the CPU")
+    if spec.phase is not Phase.INFERENCE:
+        raise unsupported(STAGE, f"{spec.name}: a graph for training")
+    if spec.sizes:
+        names = ", ".join(f"{one.symbol} of {_where(spec, one)}" for one in spec.sizes)
+        raise unsupported(STAGE, f"{spec.name}: symbolic sizes: {names}; capture it without")
+    for index in spec.mutations:
+        raise unsupported(STAGE, f"{spec.name}: the graph writes to {spec.inputs[index].source}")
+    for one in spec.inputs:
+        if one.role is not Role.USER_INPUT:
+            raise unsupported(STAGE, f"{spec.name}: {one.source} is an input ({one.role.value}),"
+                                     " and no tensor of the graph (get_attr)")  # fmt: skip
+
+
+def _where(spec: CompileSpec, size: Any) -> str:
+    source = spec.inputs[size.input_index].source
+    return source if size.dim is None else f"{source}.shape[{size.dim}]"
+
+
+def _demand_own_kernels(c: Compilation) -> None:
+    """Raises BackendError naming the operators that need ATen or Python."""
+    places: dict[str, Counter[str]] = {}
+    for group in c.plan.groups:
+        node = group.extern
+        if node is not None and c.choices[node.name].kind not in NATIVE:
+            places.setdefault(_operator(node), Counter())[node.origin.user_frame] += 1
+    if places:
+        lines = [_line(operator, found) for operator, found in places.items()]
+        more = [f"and {len(lines) - _SHOWN} more operators"] if len(lines) > _SHOWN else []
+        listed = "\n    ".join([*lines[:_SHOWN], *more])
+        raise unsupported(STAGE, f"{c.spec.name} needs operators that have no kernel of ours:\n"
+                                 f"    {listed}")  # fmt: skip
+
+
+def _operator(node: ExternNode) -> str:
+    why = f" ({node.target.why})" if isinstance(node.target, CompiledSteps) else ""
+    return name_of(node.target) + why
+
+
+def _line(operator: str, places: Counter[str]) -> str:
+    shown = ", ".join(
+        place if count == 1 else f"{place} ({count} times)"
+        for place, count in places.most_common(_SHOWN)
+    )
+    more = "" if len(places) <= _SHOWN else f" and {len(places) - _SHOWN} more places"
+    return f"{operator}, {places.total()} of them: {shown}{more}"
+
+
+@dataclass(slots=True)
+class _Library:
+    """A library that is being written. interface, entry, weights: see their types."""
+
+    c: Compilation
+    interface: Interface
+    entry: Entry
+    weights: Weights
+    tools: Toolchain
+    code: str
+
+    def __init__(
+        self, c: Compilation, constants: tuple[torch.Tensor, ...], directory: Path
+    ) -> None:
+        self.c, self.tools = c, find_compiler()
+        inputs = self._inputs()
+        self.weights = self._weights(constants)
+        self.entry = Entry(c, inputs, self.weights.offsets)
+        self._add_outputs({one.name for one in inputs})
+        self.entry.place_rest()
+        name = identifier(directory.resolve().name, prefix="model")
+        self.interface = Interface(name, inputs, self.entry.outputs)
+        self.code = self.entry.text(self.interface)
+        self.interface = replace(self.interface, about=self._about())
+
+    def _inputs(self) -> list[Parameter]:
+        found: list[Parameter] = []
+        for one, buffer in zip(self.c.spec.inputs, self.c.program.inputs, strict=True):
+            if one.role is Role.USER_INPUT:
+                held = self.c.program.buffers[buffer]
+                name = identifier(one.source, {other.name for other in found}, "input")
+                found.append(Parameter(name, one.source, held.dtype, held.layout, buffer))
+        return found
+
+    def _weights(self, constants: tuple[torch.Tensor, ...]) -> Weights:
+        """Returns the tensors that the program reads beside the user's inputs."""
+        program, given = self.c.program, list(constants)
+        if self.c.frozen is not None:
+            with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+                given += self.c.frozen.folded.prepare(constants)
+        count = len(program.inputs) - len(given)
+        tensors = dict(zip(program.inputs[count:], given, strict=True)) | program.constants
+        read = {program.buffers[name].storage for name in self._read()}
+        wanted = {name: tensor for name, tensor in tensors.items() if name in read}
+        return weights_of({name: (one, self._extent(name, one)) for name, one in wanted.items()})
+
+    def _read(self) -> set[str]:
+        program = self.c.program
+        read = {name for node in program.nodes for name in (*node.reads(), *node.writes)}
+        return read | program.output_names
+
+    def _extent(self, name: str, tensor: torch.Tensor) -> int:
+        """Returns how many elements a constant spans, once it lies as the kernels expect it."""
+        layout = self.c.program.buffers[name].layout
+        alike = all(
+            a == b or size == 1
+            for size, a, b in zip(layout.sizes, layout.strides, tensor.stride(), strict=True)
+        )
+        if tuple(layout.sizes) != tuple(tensor.shape) or layout.offset != 0 or not alike:
+            raise unsupported(
+                STAGE,
+                f"{name} is a tensor of sizes {tuple(tensor.shape)} and strides {tensor.stride()};"
+                f" the graph says {layout.sizes} and {layout.strides}",
+            )
+        return int(layout.extent)
+
+    def _add_outputs(self, taken: set[str]) -> None:
+        for number, item in enumerate(self.c.program.outputs):
+            source = f"result {number}"
+            if isinstance(item, str) and item in self.c.program.buffers:
+                item = Strided(item, self.c.program.buffers[item].layout)
+            if not isinstance(item, Strided):
+                raise unsupported(STAGE, f"{self.c.spec.name}: {source} is {item!r}, no tensor")
+            name = identifier(f"output_{number}", taken)
+            taken.add(name)
+            self.entry.add_output(name, item, source)
+
+    def _about(self) -> dict[str, Any]:
+        kernels = [one for one in self.c.kernels if one is not None]
+        return {
+            "graph": self.c.spec.name,
+            "kernels": len(kernels),
+            "own_kernels": sorted(self.entry.launchers),
+            "weight_bytes": self.weights.size,
+            "context_bytes": self.entry.nbytes,
+            "instruction_set": self.tools.isa,
+            "openmp": self._openmp,
+            "compiler": self.tools.version,
+            "torch": torch.__version__,
+        }
+
+    @property
+    def _openmp(self) -> bool:
+        return "-fopenmp" in self.tools.flags
+
+    def texts(self) -> dict[str, str]:
+        """Returns the texts of the files beside the library."""
+        name = self.interface.name
+        return {
+            f"{name}.h": self.interface.header(),
+            f"{name}.json": self.interface.json(),
+            "example.c": example_program(self.interface),
+        }
+
+    def units(self) -> list[Unit]:
+        """Returns the translation units of all code."""
+        more = "" if self._openmp else _ONE_THREAD
+        own = [Unit(self.code + more)]
+        own += [Unit(without_comments(text)) for text in self.c.sources]
+        return own + native.units_of(self.entry.launchers)
+
+    def build(self, folder: Folder, directory: Path) -> None:
+        """Writes the shared library."""
+        name = self.interface.name
+        with folder.scratch() as scratch:
+            more = [*self._weights_object(scratch), *self._link_flags(scratch)]
+            made = link(self.units(), self.tools, folder, name, scratch, more)
+            made.chmod(0o755)
+            partial = directory / f".{name}.so.part"
+            try:
+                shutil.move(made, partial)
+                os.replace(partial, directory / f"{name}.so")
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def _weights_object(self, scratch: Path) -> list[str]:
+        if not self.weights.offsets:
+            return []
+        blob, source, made = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
+        self.weights.write(blob)
+        source.write_text(weights_file.including(blob))
+        words = [*self.tools.command.words, "-c", str(source), "-o", str(made)]
+        run_compiler(words, self.tools, self.interface.name, scratch)
+        blob.unlink()
+        return [str(made)]
+
+    def _link_flags(self, scratch: Path) -> list[str]:
+        """Returns the linker's arguments. Every name but the four is local, so that several libraries
+        do not meet in one process; a name that is found nowhere is an error."""
+        script, name = scratch / "exported", self.interface.name
+        exported = "".join(f"{one}; " for one in self.interface.exported)
+        script.write_text(f"{{ global: {exported}local: *; }};\n")
+        static = ["-static-libgcc", "-static-libstdc++"] if self.tools.kind == "gcc" else []
+        return [
+            "-shared", *(["-fopenmp"] if self._openmp else []), *static,
+            f"-Wl,--version-script={script}", f"-Wl,-soname,{name}.so", "-Wl,-z,defs",
+            "-Wl,--as-needed", "-lm", "-lpthread",
+        ]  # fmt: skip

@@ -1,0 +1,588 @@
+"""Graphs as plain shared libraries: what a C program computes with one is what eager computes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tracer_core
+from inductor_backend.ir.nodes import Layout
+from inductor_backend.kernels import native
+from inductor_backend.native_library.interface import C_TYPES, Parameter, identifier
+from inductor_backend.plugin import BACKEND
+from tests.support.frozen_graphs import frozen_graph
+from tracer_core.contract.backend import resolve
+from tracer_core.plugin_api import BackendError, CompileSpec
+from tracer_core.torch_private.releases import is_before
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+#: As strict as a compiler gets, for what is generated.
+C_FLAGS = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-parameter")
+
+
+def ran(words: list[str], folder: Path, env: dict[str, str] = ONE_THREAD) -> str:
+    """What a program prints."""
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@dataclass
+class Library:
+    """A library that was written into a folder, and its example program. order: which argument of
+    the function each input is.
+    """
+
+    folder: Path
+    order: list[int]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return json.loads((self.folder / f"{self.name}.json").read_text())
+
+    def build(self, source: str, made: str) -> None:
+        words = ["gcc", "-std=gnu11", *C_FLAGS, source, f"{self.name}.so"]
+        ran([*words, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", made], self.folder)
+
+    def written(self, *inputs: torch.Tensor, to: str = "inputs") -> None:
+        """Writes the arguments' memory as it lies."""
+        with (self.folder / to).open("wb") as file:
+            for number, one in zip(self.order, self.about["inputs"], strict=True):
+                tensor = inputs[number]
+                flat = tensor.as_strided((one["bytes"] // tensor.itemsize,), (1,))
+                file.write(bytes(flat.view(torch.uint8).numpy()))
+
+    def results(self, file: str = "outputs") -> list[torch.Tensor]:
+        data, found = bytearray((self.folder / file).read_bytes()), []
+        for one in self.about["outputs"]:
+            flat = torch.tensor(data[: one["bytes"]], dtype=torch.uint8)
+            flat = flat.view(getattr(torch, one["dtype"]))
+            found.append(flat.as_strided(one["sizes"], one["strides"]).clone())
+            del data[: one["bytes"]]
+        assert not data
+        return found
+
+    def __call__(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        self.written(*inputs)
+        env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        ran(["./example", "inputs", "outputs"], self.folder, env)
+        return self.results()
+
+
+def library(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
+    """The library of ``fn(*inputs)``, its example built, and warnings are errors."""
+    return written(fn, *frozen_graph(fn, *inputs), folder)
+
+
+def written(fn: Any, gm: torch.fx.GraphModule, spec: CompileSpec, folder: Path) -> Library:
+    resolve(BACKEND.write_library)(gm, spec, folder)
+    whole = isinstance(fn, nn.Module)
+    names = list(inspect.signature(fn.forward if whole else fn).parameters)
+    names = [f"args[{number}]" for number in range(len(names))] if whole else names
+    made = Library(folder, [names.index(one.source) for one in spec.inputs])
+    made.build("example.c", "example")
+    return made
+
+
+def close(ours: torch.Tensor, eager: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+def like_eager(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
+    """A library whose results are eager's, with one thread and with two."""
+    made = library(fn, *inputs, folder=folder)
+    with torch.no_grad():
+        eager = fn(*inputs)
+    wanted = list(eager) if isinstance(eager, (tuple, list)) else [eager]
+    for threads in (1, 2):
+        ours = made(*inputs, threads=threads)
+        assert len(ours) == len(wanted)
+        for one, other in zip(ours, wanted, strict=True):
+            close(one, other)
+    return made
+
+
+class Images(nn.Module):
+    """Convolutions with batch norm, pools, a residual, a layer for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 32, 5, 2, 2, bias=False), nn.BatchNorm2d(32)
+        self.wide, self.point = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 24, 1)
+        self.last = nn.Linear(24, 10)
+        self.norm.running_mean.normal_(0, 0.2)
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, images):
+        x = F.max_pool2d(self.norm(self.stem(images)).relu(), 3, 2, 1)
+        x = self.point(F.silu(self.wide(x)) + x)
+        return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Words(nn.Module):
+    """An embedding, and a layer of a transformer with a mask."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, width)
+        self.inner, self.outer = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 100)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids, seen):
+        x = self.table(ids)
+        heads = self.inner(x).view(*ids.shape, 3, 4, -1).permute(2, 0, 3, 1, 4)
+        mask = torch.where(seen, 0.0, -torch.inf)[:, None, None, :]
+        y = F.scaled_dot_product_attention(*heads.unbind(0), attn_mask=mask)
+        x = self.norm(x + self.outer(y.transpose(1, 2).flatten(2)))
+        return self.head(F.gelu(x)).softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> Library:
+    torch.manual_seed(0)
+    ids, seen = torch.randint(0, 100, (3, 24)), torch.arange(24) < torch.tensor([[24], [11], [1]])
+    return like_eager(Words().eval(), ids, seen, folder=tmp_path_factory.mktemp("w") / "words")
+
+
+def test_a_model_of_images(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = Images().eval()
+    made = like_eager(model, torch.randn(2, 3, 30, 34), folder=tmp_path / "images")
+    other = torch.randn(2, 3, 30, 34) * 5
+    with torch.no_grad():
+        close(made(other)[0], model(other))
+    weights = sum(one.numel() for one in model.state_dict().values()) * 4
+    assert weights / 2 < made.about["weight_bytes"] < 2 * weights
+
+
+def test_it_needs_neither_python_nor_torch(words) -> None:
+    found = ran(["ldd", f"{words.name}.so"], words.folder)
+    names = {line.split()[0].rpartition("/")[2].partition(".so")[0] for line in found.splitlines()}
+    assert names <= {"linux-vdso", "libgomp", "libc", "libm", "libpthread", "ld-linux-x86-64",
+                     "ld-linux-aarch64"}  # fmt: skip
+    symbols = ran(["nm", "-D", f"{words.name}.so"], words.folder)
+    assert not re.search(r"\bPy|_Py|torch|c10|_ZN2at", symbols)
+    exported = re.findall(r" [TDBRVWu] (\w+)$", symbols, re.MULTILINE)
+    assert sorted(exported) == [f"words_{what}" for what in ("close", "error", "open", "run")]
+
+
+def test_the_description(words) -> None:
+    ids, seen = words.about["inputs"]
+    assert (ids["dtype"], ids["sizes"], ids["bytes"]) == ("int64", [3, 24], 3 * 24 * 8)
+    assert (seen["dtype"], seen["strides"], seen["bytes"]) == ("bool", [24, 1], 3 * 24)
+    assert [one["sizes"] for one in words.about["outputs"]] == [[3, 24, 100]]
+    # the table is kept once, for the embedding and the head's packed copy
+    assert words.about["weight_bytes"] < 4 * (2 * 100 * 32 + 5 * 32 * 32 + 2000)
+
+
+def test_an_index_out_of_range_is_an_error(words) -> None:
+    seen = torch.ones(3, 24, dtype=torch.bool)
+    for wrong in (100, -101, 2**62):
+        words.written(torch.full((3, 24), wrong), seen)
+        done = subprocess.run(
+            ["./example", "inputs", "outputs"], cwd=words.folder, capture_output=True, text=True
+        )
+        assert done.returncode == 10 + words.about["errors"]["WORDS_BAD_INDEX"]
+        assert done.stderr == "words_run: index out of range in self\n"
+
+
+THREADS = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "words.h"
+
+static int64_t good[3 * 24], bad[3 * 24];
+static uint8_t seen[3 * 24];
+static float wanted[3 * 24 * 100];
+
+/* every run of the one kind has to fail, and none of the other */
+static void *many(void *given) {
+    const int64_t *ids = given;
+    float *found = malloc(sizeof wanted);
+    words_context *context;
+    long wrong = words_open(&context) != WORDS_OK;
+    const words_inputs inputs = {INPUTS};
+    const words_outputs outputs = {found};
+    for (int k = 0; k < 300; ++k) {
+        const int code = words_run(context, &inputs, &outputs);
+        wrong += code != (ids == bad ? WORDS_BAD_INDEX : WORDS_OK);
+        if (ids == good)
+            for (int i = 0; i < 3 * 24 * 100; ++i) wrong += found[i] != wanted[i];
+    }
+    words_close(context);
+    free(found);
+    return (void *)wrong;
+}
+
+int main(void) {
+    for (int i = 0; i < 3 * 24; ++i) {
+        good[i] = i;
+        bad[i] = i == 70 ? 100 : i;
+        seen[i] = 1;
+    }
+    words_context *context;
+    const int64_t *ids = good;
+    const words_inputs inputs = {INPUTS};
+    const words_outputs outputs = {wanted};
+    if (words_open(&context) || words_run(context, &inputs, &outputs)) return 1;
+    words_close(context);
+    words_close(NULL);
+    pthread_t threads[4];
+    for (int t = 0; t < 4; ++t) pthread_create(&threads[t], NULL, many, t % 2 ? bad : good);
+    long wrong = 0;
+    for (int t = 0; t < 4; ++t) {
+        void *one;
+        pthread_join(threads[t], &one);
+        wrong += (long)one;
+    }
+    printf("%ld\\n", wrong);
+    return 0;
+}
+"""
+
+
+def test_threads_with_contexts_of_their_own(words) -> None:
+    """A run never takes another's failure for its own."""
+    (words.folder / "threads.c").write_text(THREADS.replace("INPUTS", "ids, seen"))
+    words.build("threads.c", "threads")
+    assert ran(["./threads"], words.folder) == "0\n"
+    assert ran(["./threads"], words.folder, {**os.environ, "OMP_NUM_THREADS": "2"}) == "0\n"
+
+
+def test_null_pointers_are_errors(words) -> None:
+    (words.folder / "null.c").write_text("""
+#include <stdio.h>
+#include "words.h"
+int main(void) {
+    words_context *context;
+    words_inputs inputs = {0};
+    words_outputs outputs = {0};
+    printf("%d ", words_open(0));
+    printf("%d ", words_open(&context));
+    printf("%d ", words_run(context, &inputs, &outputs));
+    printf("%d ", words_run(0, &inputs, &outputs));
+    printf("%s, %s", words_error(words_run(context, 0, 0)), words_error(-1));
+    words_close(context);
+    return 0;
+}
+""")
+    words.build("null.c", "null")
+    null = words.about["errors"]["WORDS_NULL_POINTER"]
+    printed = ran(["./null"], words.folder)
+    assert printed == f"{null} 0 {null} {null} a pointer is null, an unknown code"
+
+
+def test_two_libraries_in_one_process(words, tmp_path) -> None:
+    """What they have in common by name is each one's own."""
+    made = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
+    (words.folder / "both.c").write_text(
+        '#include <stdio.h>\n#include "words.h"\n#include "other.h"\n'
+        "static int64_t ids[72]; static uint8_t seen[72]; static float x[576], y[576], z[7200];\n"
+        """int main(void) {
+    words_context *first;
+    other_context *second;
+    const words_inputs inputs = {ids, seen};
+    const words_outputs outputs = {z};
+    const other_inputs xs = {x};
+    const other_outputs ys = {y};
+    for (int i = 0; i < 72; ++i) seen[i] = 1;
+    for (int i = 0; i < 576; ++i) x[i] = i == 0 ? 2 : 0;
+    if (words_open(&first) || other_open(&second)) return 1;
+    if (words_run(first, &inputs, &outputs) || other_run(second, &xs, &ys)) return 2;
+    float sum = 0;
+    for (int i = 0; i < 100; ++i) sum += z[i];
+    printf("%.4f %.4f", sum, y[0]);
+    ids[3] = 100;
+    if (words_run(first, &inputs, &outputs) != WORDS_BAD_INDEX) return 3;
+    return other_run(second, &xs, &ys);
+}
+"""
+    )
+    words_h = ["-I", str(made.folder), str(made.folder / "other.so"), f"-Wl,-rpath,{made.folder}"]
+    ran(["g++", "-x", "c++", "both.c", "-x", "none", "words.so", *words_h, "-Wl,-rpath,$ORIGIN",
+         "-o", "both"], words.folder)  # fmt: skip
+    assert ran(["./both"], words.folder) == f"1.0000 {2 * F.gelu(torch.tensor(2.0)):.4f}"
+
+
+def several(x, scale):
+    """Results of several dtypes and layouts, a constant, and an empty one."""
+    y = x.double() * 2
+    shifted = x.t() + 1
+    return (
+        shifted, y.sum(), y > 1, torch.arange(4) * 3, (x * 2)[:, :0], x.half() * 2, x.bfloat16() * 3,
+        torch.stack([x, x * scale]).transpose(0, 2) * 1, x.int(), (shifted * 2)[1:, ::2] + 0,
+    )  # fmt: skip
+
+
+def test_results_of_all_kinds(tmp_path) -> None:
+    x = torch.randn(4, 6).t()
+    made = library(several, x, torch.tensor(3), folder=tmp_path / "several")
+    for inputs in ((x, torch.tensor(3)), (torch.randn(4, 6).t(), torch.tensor(-2))):
+        for ours, eager in zip(made(*inputs), several(*inputs), strict=True):
+            assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape)
+            close(ours, eager)
+
+
+def test_results_that_lie_elsewhere(tmp_path) -> None:
+    """An input, a weight, and parts of a tensor are copied to the caller's memory."""
+    layer = nn.Linear(3, 4)
+
+    def parts(x):
+        first, second = (layer(x) * 2).split(2, 1)
+        return first, second.t()
+
+    x = torch.randn(5, 3)
+    gm, spec = frozen_graph(parts, x)
+    (output,) = gm.graph.find_nodes(op="output")
+    weight = gm.graph.find_nodes(op="get_attr")[0]
+    (given,) = gm.graph.find_nodes(op="placeholder")
+    output.args = ((*output.args[0], given, weight, weight),)
+    gm.recompile()
+    made = written(parts, gm, spec, tmp_path / "parts")
+    eager = gm(x)
+    ours = made(x)
+    assert len(ours) == len(eager) >= 4
+    for one, other in zip(ours, eager, strict=True):
+        assert one.is_contiguous()
+        close(one, other)
+
+
+class Products(nn.Module):
+    """Products and convolutions for which the Python module would call ATen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines, self.gate = nn.Conv1d(6, 8, 3, padding=2, stride=2), nn.Conv2d(1, 4, 3)
+        self.layers = nn.LSTM(8, 16, batch_first=True)
+
+    def forward(self, x, y, z):
+        scaled = torch.addmm(y[0], x[0], z[0], beta=0.5, alpha=2)
+        batch = torch.baddbmm(y, x, z, beta=3)
+        lines = self.lines(x).transpose(1, 2)
+        image = F.conv2d(x[None], z[None, :4, :5, :6].expand(3, -1, -1, -1)[:, :, :2] * 1.0)
+        scores = (x @ z).softmax(-1) @ y
+        long = F.scaled_dot_product_attention(*(x.repeat(1, 100, 9)[None] for _ in range(3)))
+        return (
+            scaled,
+            batch,
+            self.layers(lines)[0],
+            scores,
+            self.gate(y[:, None]),
+            long[..., :3],
+            image,
+        )
+
+
+def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
+    torch.manual_seed(0)
+    x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
+    like_eager(Products().eval(), x, y, z, folder=tmp_path / "products")
+
+
+class Windows(nn.Module):
+    """Transposed convolutions, and groups of few channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(
+            8, 6, (3, 2), (2, 3), (1, 0), (1, 2), groups=2, dilation=(2, 1)
+        )
+        self.line, self.crop = nn.ConvTranspose1d(6, 4, 4, 2, 1), nn.ConvTranspose2d(6, 5, 1, 2, 2)
+        self.groups, self.deep = nn.Conv2d(8, 12, 3, groups=4), nn.Conv2d(8, 8, (2, 9), groups=8)
+
+    def forward(self, x, filters):
+        up = self.up(x)
+        turned = F.conv_transpose2d(x, filters, stride=2, bias=None)
+        return up, self.line(up[:, :, 2]), self.crop(up), self.groups(x), self.deep(x), turned
+
+
+def test_convolutions_of_all_kinds(tmp_path) -> None:
+    torch.manual_seed(0)
+    x, filters = torch.randn(2, 8, 5, 11), torch.randn(8, 3, 2, 3)
+    like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows")
+
+
+def test_products_of_other_dtypes(tmp_path) -> None:
+    def products(x, y, bias):
+        wide, counts = x.double(), (y * 9).long()
+        low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
+        return (
+            torch.addmm(bias.double(), wide, y.double(), alpha=2), counts.t() @ counts, low,
+            torch.stack([wide, wide + 1]) @ torch.stack([y, y]).double(),
+        )  # fmt: skip
+
+    x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
+    made = library(products, x, y, bias, folder=tmp_path / "products")
+    for ours, eager in zip(made(x, y, bias), products(x, y, bias), strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
+class Steps(nn.Module):
+    """A scan with a cell, after a while_loop: both are loops in C++."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(6, 8)
+
+    def forward(self, rows, ids):
+        def step(h, row):
+            h = self.cell(row, h)
+            return h, h * 2
+
+        (count, start), first = (
+            while_loop(
+                lambda n, h: n < 5,
+                lambda n, h: (n + 1, h * 0.5 + n),
+                (ids.sum(), rows[0, :, :1] * 0),
+            ),
+            self.cell.weight_hh[ids],
+        )
+        last, every = scan(step, start.repeat(1, 8) + first, rows)
+        return last, every, count
+
+
+def scan(step, h, rows):
+    if tracer_core.is_compiling():
+        from torch._higher_order_ops import scan as torch_scan
+
+        return torch_scan(step, h, rows)
+    parts = []
+    for row in rows:
+        h, part = step(h, row)
+        parts.append(part)
+    return h, torch.stack(parts)
+
+
+def while_loop(more, step, state):
+    if tracer_core.is_compiling():
+        from torch._higher_order_ops import while_loop as torch_loop
+
+        return torch_loop(more, step, state)
+    while more(*state):
+        state = step(*state)
+    return state
+
+
+@pytest.mark.skipif(is_before("2.13"), reason="a scan breaks the graph before torch 2.13")
+def test_loops(tmp_path) -> None:
+    torch.manual_seed(0)
+    rows, ids = torch.randn(7, 3, 6), torch.tensor([1, 0, 2])
+    made = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
+    made.written(rows, torch.tensor([1, 0, 24]))
+    done = subprocess.run(
+        ["./example", "inputs", "outputs"], cwd=made.folder, capture_output=True, text=True
+    )
+    assert done.stderr == "steps_run: index out of range in self\n"
+
+
+def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
+    """Why there is no library; nothing is left behind."""
+    gm, spec = frozen_graph(fn, *inputs)
+    with pytest.raises(BackendError) as error:
+        resolve(BACKEND.write_library)(gm, spec, folder)
+    assert not folder.exists()
+    return str(error.value)
+
+
+def test_what_prevents_it_is_named(tmp_path) -> None:
+    def sorted_twice(x):
+        first = x.sort().values
+        return first + x.sort(descending=True).values + x.topk(4).values
+
+    reason = refused(sorted_twice, torch.rand(4, 4), folder=tmp_path / "x")
+    assert re.search(r"aten\.topk\.default, 1 of them: \S*test_native_library.py:\d+", reason)
+    assert re.search(r"aten\.sort\S*, 2 of them: \S*:\d+ in sorted_twice, ", reason)
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x + self.calls
+
+    assert "writes to self.calls" in refused(Counts(), torch.ones(3), folder=tmp_path / "x")
+    assert "writes to" in refused(lambda x: x.add_(1), torch.ones(3), folder=tmp_path / "x")
+    marked = torch.ones(5)
+    tracer_core.mark_dynamic(marked, 0)
+    assert re.search(
+        r"symbolic sizes: s\d+ of x.shape\[0\]",
+        refused(lambda x: x + 1, marked, folder=tmp_path / "x"),
+    )
+    complex_numbers = torch.ones(2, dtype=torch.complex64)
+    reason = refused(lambda x: torch.view_as_real(x) + 1, complex_numbers, folder=tmp_path / "x")
+    assert "aten.view_as_real.default" in reason and "test_native_library.py" in reason
+    with pytest.raises(BackendError, match="x: C has no type for torch.complex64"):
+        Parameter("x", "x", torch.complex64, Layout((2,), (1,)), "x")
+
+
+def test_own_kernels_share_no_names() -> None:
+    """The linker keeps one of several inline functions of the same name, whatever they compute."""
+    for path in native.FOLDER.glob("*.cpp"):
+        text = path.read_text()
+        for struct in re.findall(
+            r"^struct \w+ \{(?![^\n]*\};).*?^\};", text, re.MULTILINE | re.DOTALL
+        ):
+            alone = f"namespace {{\n{struct}\n}}" in text
+            assert alone or not re.search(r"\)( const)? \{", struct), (path.name, struct[:60])
+        for line in re.findall(r"^template <.*>\n(.*)", text, re.MULTILINE):
+            assert line.startswith(("static ", "INLINE ")), (path.name, line)
+
+
+def test_names_in_c() -> None:
+    assert identifier("args[0].x") == "args_0_x"
+    assert identifier("self.größe") == "self_gr_e"
+    assert identifier("class") == "class_" and identifier("errno") == "errno_"
+    assert identifier("2", prefix="input") == "input_2"
+    assert identifier("X", {"x"}) == "X_2" and identifier("x", {"x", "X_2"}) == "x_3"
+    assert set(C_TYPES.values()) >= {"float", "int64_t", "uint8_t"}
+
+
+def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """resnet18, or BERT-base with a mask, for a batch."""
+    kind, batch = name.split("-")
+    if kind == "resnet18":
+        models = pytest.importorskip("torchvision.models")
+        return models.resnet18().eval(), (torch.randn(int(batch), 3, 224, 224),)
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(attn_implementation="sdpa")
+    bert = transformers.BertModel(config).eval()
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, ids, mask):
+            found = self.bert(input_ids=ids, attention_mask=mask)
+            return found.last_hidden_state, found.pooler_output
+
+    ids = torch.randint(0, config.vocab_size, (int(batch), 128))
+    mask = (torch.arange(128) < torch.randint(1, 129, (int(batch), 1))).long()
+    return Encoder().eval(), (ids, mask)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["resnet18-1", "resnet18-8", "bert-1", "bert-8"])
+def test_real_models_need_nothing_else(name, tmp_path) -> None:
+    torch.manual_seed(0)
+    model, inputs = model_of(name)
+    like_eager(model, *inputs, folder=tmp_path / "model")
