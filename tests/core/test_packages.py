@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import tracer_core
+from inductor_backend.plugin import BACKEND
 from tracer_core.errors import (
     BackendError,
     InputMismatchError,
@@ -849,22 +850,10 @@ def test_a_package_for_a_gpu(tmp_path):
 
 
 def test_a_library_is_written_by_a_backend_that_can(tmp_path):
-    from dataclasses import replace
-
-    from inductor_backend.plugin import BACKEND
-
     written = []
-
-    class Writes(type(BACKEND)):
-        write_library = staticmethod(
-            lambda gm, spec, directory: written.append((gm, spec, directory))
-        )
-
-    fields = {one.name: getattr(BACKEND, one.name) for one in dataclasses.fields(BACKEND)}
-    fields.pop("write_library", None)
-    backend = Writes(**{**fields, "name": "writes"})
-    if "write_library" in {one.name for one in dataclasses.fields(BACKEND)}:
-        backend = replace(BACKEND, name="writes", write_library=Writes.write_library)
+    backend = dataclasses.replace(
+        BACKEND, name="writes", write_library=lambda *arguments: written.append(arguments)
+    )
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).eval()
     x = torch.randn(3, 4)
     tracer_core.package_library(model, (x,), tmp_path, backend=backend)
@@ -877,5 +866,17 @@ def test_a_library_is_written_by_a_backend_that_can(tmp_path):
         tracer_core.package_library(lambda x: (x.t(), x + 1), (x,), tmp_path, backend=backend)
     with pytest.raises(PackageError, match="'eager' does not offer write_library"):
         tracer_core.package_library(model, (x,), tmp_path, backend="eager")
-    with pytest.raises((BackendError, PackageError)):
+    with pytest.raises(PackageError, match=r"not one graph.*nonzero\(\)"):
         tracer_core.package_library(lambda x: x.nonzero(), (x,), tmp_path, backend=backend)
+
+
+def test_inductor_writes_a_library(tmp_path):
+    folder = tmp_path / "norm"
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)).eval()
+    tracer_core.package_library(model, (torch.randn(3, 4),), folder)
+    assert {"norm.so", "norm.h", "norm.json"} <= set(os.listdir(folder))
+    described = json.loads((folder / "norm.json").read_text())
+    assert [one["sizes"] for one in described["inputs"]] == [[3, 4]]
+    assert [one["sizes"] for one in described["outputs"]] == [[3, 8]]
+    with pytest.raises(BackendError, match="sort"):
+        tracer_core.package_library(lambda x: x.sort().values, (torch.randn(9),), folder)
