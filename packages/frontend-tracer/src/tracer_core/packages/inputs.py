@@ -288,7 +288,8 @@ def described(row: dict[str, Any]) -> str:
     return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
 
 
-def takes(name: str, rules: dict[str, Any], call: Any) -> bool:
-    """Returns whether a graph with these rules takes the tensors of a call (`build.Call`)."""
-    tensors = [leaf.tensor for leaf in call.leaves]
-    return Rules(name, rules, call.same).mismatch(tensors) is None
+def refusal(
+    name: str, rules: dict[str, Any], same: list[list[int]], tensors: list[torch.Tensor]
+) -> InputMismatchError | None:
+    """Returns why a graph with these rules does not take these tensors; None if it does."""
+    return Rules(name, rules, same).mismatch(tensors)
