@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 import tracer_core
 from inductor_backend.ir.nodes import Layout
 from inductor_backend.kernels import native
+from inductor_backend.native_library import writer
 from inductor_backend.native_library.interface import C_TYPES, Parameter, identifier
 from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
@@ -167,6 +168,7 @@ def test_a_model_of_images(tmp_path) -> None:
     other = torch.randn(2, 3, 30, 34) * 5
     with torch.no_grad():
         close(made(other)[0], model(other))
+    stays_inside(made, ones="")
     weights = sum(one.numel() for one in model.state_dict().values()) * 4
     assert weights / 2 < made.about["weight_bytes"] < 2 * weights
 
@@ -289,6 +291,60 @@ int main(void) {
     assert printed == f"{null} 0 {null} {null} a pointer is null, an unknown code"
 
 
+GUARDED = """
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "NAME.h"
+
+/* memory that ends where a page begins which nothing may touch */
+static void *guarded(size_t bytes) {
+    const size_t page = 4096, size = (bytes + page - 1) / page * page;
+    char *start = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(start + size, page, PROT_NONE);
+    return start + size - bytes;
+}
+
+int main(void) {
+    NAME_context *context;
+    NAME_inputs inputs = {0};
+    NAME_outputs outputs = {0};
+FILLED
+    return NAME_open(&context) || NAME_run(context, &inputs, &outputs);
+}
+"""
+
+
+def stays_inside(made: Library, ones: str) -> None:
+    """Runs a library on memory that ends at a page that nothing may touch. ones: inputs of ones."""
+    filled = []
+    for what in ("inputs", "outputs"):
+        for one in made.about[what]:
+            place = f"{what}.{one['name']}"
+            filled.append(f"    {place} = guarded({one['bytes']});")
+            if one["source"] in ones.split():
+                filled.append(f"    memset((void *){place}, 1, {one['bytes']});")
+    text = GUARDED.replace("FILLED", "\n".join(filled)).replace("NAME", made.name)
+    (made.folder / "guarded.c").write_text(text)
+    made.build("guarded.c", "guarded")
+    ran(["./guarded"], made.folder)
+
+
+def test_nothing_beyond_a_tensor_is_touched(words) -> None:
+    stays_inside(words, ones="args[1]")
+
+
+def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
+    """Kernels run on one thread then, and nothing of OpenMP is linked."""
+    tools = writer.find_compiler()
+    flags = tuple("-fopenmp-simd" if one == "-fopenmp" else one for one in tools.flags)
+    monkeypatch.setattr(writer, "find_compiler", lambda: replace(tools, flags=flags))
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 9)).eval()
+    made = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
+    assert not made.about["openmp"]
+    assert "gomp" not in ran(["ldd", "alone.so"], made.folder)
+
+
 def test_two_libraries_in_one_process(words, tmp_path) -> None:
     """What they have in common by name is each one's own."""
     made = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
@@ -393,7 +449,7 @@ class Products(nn.Module):
 def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
     torch.manual_seed(0)
     x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
-    like_eager(Products().eval(), x, y, z, folder=tmp_path / "products")
+    stays_inside(like_eager(Products().eval(), x, y, z, folder=tmp_path / "products"), ones="")
 
 
 class Windows(nn.Module):
@@ -416,7 +472,7 @@ class Windows(nn.Module):
 def test_convolutions_of_all_kinds(tmp_path) -> None:
     torch.manual_seed(0)
     x, filters = torch.randn(2, 8, 5, 11), torch.randn(8, 3, 2, 3)
-    like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows")
+    stays_inside(like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows"), ones="")
 
 
 def test_products_of_other_dtypes(tmp_path) -> None:
