@@ -481,6 +481,7 @@ def test_products_of_other_dtypes(tmp_path) -> None:
         low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
         return (
             torch.addmm(bias.double(), wide, y.double(), alpha=2), counts.t() @ counts, low,
+            (x * 2e9).int() @ (y * 9).int(), (x * 50).to(torch.int8) @ (y * 50).to(torch.int8),
             torch.stack([wide, wide + 1]) @ torch.stack([y, y]).double(),
         )  # fmt: skip
 
