@@ -65,24 +65,41 @@ class Library:
         with (self.folder / to).open("wb") as file:
             for number, one in zip(self.order, self.about["inputs"], strict=True):
                 tensor = inputs[number]
-                flat = tensor.as_strided((one["bytes"] // tensor.itemsize,), (1,))
+                steps = zip(tensor.shape, tensor.stride(), strict=True)
+                extent = 1 + sum((size - 1) * stride for size, stride in steps)
+                assert one["bytes"] in (extent * tensor.itemsize, 0) or self.sizes(inputs)
+                flat = tensor.as_strided((extent if tensor.numel() else 0,), (1,))
                 file.write(bytes(flat.view(torch.uint8).numpy()))
 
-    def results(self, file: str = "outputs") -> list[torch.Tensor]:
+    def sizes(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
+        """The sizes that the library takes, by name."""
+        sources = [one["source"] for one in self.about["inputs"]]
+        found = {}
+        for one in self.about["sizes"]:
+            source, dim = re.fullmatch(r"(.*)\.shape\[(\d+)\]", one["source"]).groups()
+            found[one["name"]] = inputs[self.order[sources.index(source)]].shape[int(dim)]
+        return found
+
+    def results(self, names: dict[str, int], file: str = "outputs") -> list[torch.Tensor]:
+        def value(number: int | str) -> int:
+            return eval(str(number), {}, names)
+
         data, found = bytearray((self.folder / file).read_bytes()), []
         for one in self.about["outputs"]:
-            flat = torch.tensor(data[: one["bytes"]], dtype=torch.uint8)
+            count = value(one["bytes"])
+            flat = torch.tensor(data[:count], dtype=torch.uint8)
             flat = flat.view(getattr(torch, one["dtype"]))
-            found.append(flat.as_strided(one["sizes"], one["strides"]).clone())
-            del data[: one["bytes"]]
+            sizes, strides = (list(map(value, one[what])) for what in ("sizes", "strides"))
+            found.append(flat.as_strided(sizes, strides).clone())
+            del data[:count]
         assert not data
         return found
 
     def __call__(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
         self.written(*inputs)
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        ran(["./example", "inputs", "outputs"], self.folder, env)
-        return self.results()
+        env, names = {**os.environ, "OMP_NUM_THREADS": str(threads)}, self.sizes(inputs)
+        ran(["./example", "inputs", "outputs", "0", *map(str, names.values())], self.folder, env)
+        return self.results(names)
 
 
 def library(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
@@ -549,6 +566,79 @@ def test_loops(tmp_path) -> None:
     assert done.stderr == "steps_run: index out of range in self\n"
 
 
+def test_sizes_that_the_caller_gives(tmp_path) -> None:
+    """A batch and a length, within the ranges and conditions of the captured graph."""
+    torch.manual_seed(0)
+    model = Words().eval()
+
+    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+        seen = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
+        return torch.randint(0, 100, (batch, length)), seen
+
+    first = inputs(3, 24)
+    for one in first:
+        tracer_core.mark_dynamic(one, 0, min=2, max=40)
+        tracer_core.mark_dynamic(one, 1, min=2, max=100)
+    made = library(model, *first, folder=tmp_path / "sized")
+    assert [(one["least"], one["most"]) for one in made.about["sizes"]] == [(2, 40), (2, 100)]
+    with torch.no_grad():
+        for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
+            given = inputs(batch, length)
+            for threads in (1, 2):
+                (ours,) = made(*given, threads=threads)
+                close(ours, model(*given))
+    wrong = made.about["errors"]["SIZED_BAD_SIZE"]
+    made.written(*inputs(2, 2))
+    (made.folder / "wrong.c").write_text("""
+#include <stdio.h>
+#include "sized.h"
+int main(void) {
+    static int64_t ids[1 << 14];
+    static uint8_t seen[1 << 14];
+    static float result[1 << 21];
+    sized_context *context;
+    const sized_outputs outputs = {result};
+    sized_inputs inputs = {SIZES, ids, seen};
+    if (sized_open(&context)) return 1;
+    const int64_t sizes[][2] = {{3, 100}, {1, 5}, {41, 5}, {-3, 5}, {4, 1}, {4, 101}, {40, 5}};
+    for (int k = 0; k < 7; ++k) {
+        inputs.FIRST = sizes[k][0];
+        inputs.SECOND = sizes[k][1];
+        printf("%d ", sized_run(context, &inputs, &outputs));
+    }
+    printf("%lld", (long long)sized_output_0_bytes(&inputs));
+    sized_close(context);
+    return 0;
+}
+""".replace("SIZES", "0, 0").replace("FIRST", made.about["sizes"][0]["name"])
+    .replace("SECOND", made.about["sizes"][1]["name"]))  # fmt: skip
+    made.build("wrong.c", "wrong")
+    wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
+    assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
+
+
+def test_conditions_on_sizes(tmp_path) -> None:
+    """What the program decided by a size holds in every run."""
+
+    def halves(x, y):
+        first, second = x.view(2, -1, x.shape[1]).unbind(0)
+        return (first - second) @ y if x.shape[0] < 3 * x.shape[1] else first @ y
+
+    x, y = torch.randn(12, 6), torch.randn(6, 5)
+    tracer_core.mark_dynamic(x, 0)
+    tracer_core.mark_dynamic(x, 1)
+    tracer_core.mark_dynamic(y, 0)
+    made = library(halves, x, y, folder=tmp_path / "halves")
+    for rows, columns in ((12, 6), (4, 9), (16, 6)):
+        given = torch.randn(rows, columns), torch.randn(columns, 5)
+        close(made(*given)[0], halves(*given))
+    for rows, columns in ((18, 6), (11, 6)):
+        made.written(torch.randn(rows, columns), torch.randn(columns, 5))
+        words = ["./example", "inputs", "outputs", "0", str(rows), str(columns)]
+        done = subprocess.run(words, cwd=made.folder, capture_output=True, text=True)
+        assert done.stderr == "halves_run: a size is none that the library was built for\n"
+
+
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
     """Why there is no library; nothing is left behind."""
     gm, spec = frozen_graph(fn, *inputs)
@@ -578,12 +668,6 @@ def test_what_prevents_it_is_named(tmp_path) -> None:
 
     assert "writes to self.calls" in refused(Counts(), torch.ones(3), folder=tmp_path / "x")
     assert "writes to" in refused(lambda x: x.add_(1), torch.ones(3), folder=tmp_path / "x")
-    marked = torch.ones(5)
-    tracer_core.mark_dynamic(marked, 0)
-    assert re.search(
-        r"symbolic sizes: s\d+ of x.shape\[0\]",
-        refused(lambda x: x + 1, marked, folder=tmp_path / "x"),
-    )
     complex_numbers = torch.ones(2, dtype=torch.complex64)
     reason = refused(lambda x: torch.view_as_real(x) + 1, complex_numbers, folder=tmp_path / "x")
     assert "aten.view_as_real.default" in reason and "test_native_library.py" in reason
