@@ -638,6 +638,24 @@ def test_conditions_on_sizes(tmp_path) -> None:
         done = subprocess.run(words, cwd=made.folder, capture_output=True, text=True)
         assert done.stderr == "halves_run: a size is none that the library was built for\n"
 
+    first, second = (one["name"] for one in made.about["sizes"])
+    members = "".join(f".{one['name']} = one, " for one in made.about["inputs"])
+    (made.folder / "huge.c").write_text(f"""
+#include "halves.h"
+int main(void) {{
+    static float one[1];
+    halves_context *context;
+    const halves_outputs outputs = {{one}};
+    const halves_inputs inputs = {{{members}.{first} = 1LL << 40, .{second} = 1LL << 40}};
+    if (halves_open(&context)) return 1;
+    const int code = halves_run(context, &inputs, &outputs);
+    halves_close(context);
+    return code != HALVES_BAD_SIZE;
+}}
+""")
+    made.build("huge.c", "huge")
+    ran(["./huge"], made.folder)
+
 
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
     """Why there is no library; nothing is left behind."""

@@ -22,7 +22,8 @@ def conditions_of(gm: torch.fx.GraphModule, symbols: Collection[str]) -> list[st
     """Returns the guards of a trace beside the sizes' ranges. symbols: of the sizes that a caller gives.
 
     Raises BackendError for a guard on anything else."""
-    env, found = None, {}
+    env: Any = None
+    found: dict[str, Any] = {}
     for node in gm.graph.find_nodes(op="placeholder"):
         value = node.meta["val"]
         for size in value.shape if isinstance(value, torch.Tensor) else ():

@@ -20,6 +20,9 @@ from inductor_backend.native_library.weights import SYMBOL
 from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.schedule.memory_plan import aligned, nbytes
 
+#: Bytes of a tensor, or of a context, at most: sizes that give more are refused.
+MOST = 1 << 46
+
 #: Before a function of the library.
 _EXPORTED = 'extern "C" __attribute__((visibility("default")))'
 
@@ -196,10 +199,10 @@ class Entry(StepCalls):
         return out.text()
 
     @staticmethod
-    def _write_sizes(out: CodeWriter, interface: Interface) -> None:
+    def _write_sizes(out: CodeWriter, interface: Interface, kind: str = "int64_t") -> None:
         """Writes the symbols of the sizes that the caller gives."""
         for one in interface.sizes:
-            out.line(f"const int64_t {one.symbol} = inputs->{one.name};")
+            out.line(f"const {kind} {one.symbol} = inputs->{one.name};")
 
     def _write_bytes(self, out: CodeWriter, interface: Interface) -> None:
         """Writes the bytes of a context's memory, and of tensors whose sizes the caller gives."""
@@ -234,13 +237,16 @@ class Entry(StepCalls):
                     out.line(f"if ({size} != 0 && !{what}->{one.name}) return false;")
             out.line("return true;")
         with out.block(f"static bool sized(const {name}_inputs* inputs)"):
-            self._write_sizes(out, interface)
-            for one in interface.sizes:
-                out.line(f"if ({one.symbol} < {one.lower}) return false;")
-                if one.upper is not None:
-                    out.line(f"if ({one.symbol} > {one.upper}) return false;")
+            self._write_sizes(out, interface, "__int128")  # no product of them overflows
+            for number in interface.sizes:
+                out.line(f"if ({number.symbol} < {number.lower}) return false;")
+                if number.upper is not None:
+                    out.line(f"if ({number.symbol} > {number.upper}) return false;")
             for condition in self.conditions:
                 out.line(f"if (!{condition}) return false;")
+            for size in (self.nbytes, *(one.nbytes for one in interface.sized)):
+                if not isinstance(size, int):
+                    out.line(f"if ({size_expression(size)} > {MOST}) return false;")
             out.line("return true;")
 
 

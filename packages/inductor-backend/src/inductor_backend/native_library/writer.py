@@ -140,7 +140,7 @@ class _Library:
         self.weights = self._weights(constants)
         self.entry = Entry(c, inputs, self.weights.offsets, conditions)
         sizes = self._sizes({one.name for one in inputs})
-        self._add_outputs({one.name for one in (*inputs, *sizes)})
+        self._add_outputs({one.name for one in inputs} | {one.name for one in sizes})
         self._demand_known_sizes(inputs, {one.symbol for one in sizes})
         self.entry.place_rest()
         name = identifier(directory.resolve().name, prefix="model")
