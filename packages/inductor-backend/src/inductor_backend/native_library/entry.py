@@ -244,9 +244,9 @@ class Entry(StepCalls):
                     out.line(f"if ({number.symbol} > {number.upper}) return false;")
             for condition in self.conditions:
                 out.line(f"if (!{condition}) return false;")
-            for size in (self.nbytes, *(one.nbytes for one in interface.sized)):
-                if not isinstance(size, int):
-                    out.line(f"if ({size_expression(size)} > {MOST}) return false;")
+            for whole in (self.nbytes, *(one.nbytes for one in interface.sized)):
+                if not isinstance(whole, int):
+                    out.line(f"if ({size_expression(whole)} > {MOST}) return false;")
             out.line("return true;")
 
 
