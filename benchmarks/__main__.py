@@ -22,6 +22,11 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "settled": ("settled:main", "settled calls of programs around which capture saves little"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
+    "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),
+    "native_library": (
+        "native_library:main",
+        "plain shared libraries: size, start and speed beside ONNX Runtime",
+    ),
     "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
     "ecosystem": ("ecosystem:main", "programs of many libraries: equal, graphs, breaks, speed"),
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),
@@ -29,10 +34,6 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "training_speed": ("training:speed", "milliseconds and memory of a training step"),
     "gradients": ("gradients:main", "one step of every architecture, judged by float64"),
     "auto": ("auto:main", 'backend="auto" beside each backend alone'),
-    "native_library": (
-        "native_library:main",
-        "plain shared libraries: size, start and speed beside ONNX Runtime",
-    ),
     "engines": ("engines:main", "onnxrt and tvm beside their engines used by hand"),
     "engine_loads": ("engines:loads", "onnxrt and tvm: batch sizes, large inputs, threads"),
     "tvm_tuning": ("engines:tuning", "the search of tvm's MetaSchedule for one model"),

@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("bridges", "trace"),
         ("natives.tables", "reconstruct"),
         ("execution",),
-        ("explanation", "preparation"),
+        ("explanation", "packages", "preparation"),
         ("api", "cache"),
         ("diagnosis",),
         ("__init__",),

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core.errors import StoredError
 from tracer_core.execution import artifact
-from tracer_core.execution.object_references import StoredError
 
 MODELS = {
     "resnet18": """

@@ -705,6 +705,38 @@ def test_the_same_program_is_found(program, what):
     assert captures(program.fast) == 0
 
 
+def test_what_raised_in_one_process_need_not_raise_in_the_next(program):
+    """The cause of an exception is not guarded: the instruction that raised runs anew."""
+    text = """
+        def made():
+            def inner(x, k=2):
+                return x * k
+            return inner
+        inner = made()
+        def run(x):
+            return inner(x)
+    """
+    module = program.started(text)
+    module.inner.__defaults__ = None
+    for function in (module.run, program.fast):
+        with pytest.raises(TypeError, match="missing 1 required"):
+            function(X)
+    program.started(text)
+    assert program.check(X).startswith("hit")
+    program.check(X)
+
+
+def test_a_graph_of_views_alone_is_found(program):
+    text = "def run(x):\n    return x[1:4], x.view(2, 3).t()"
+    program.started(text)
+    program.check(X)
+    program.started(text)
+    assert program.check(X).startswith("hit")
+    assert captures(program.fast) == 0
+    with torch.no_grad():
+        assert program.fast(X)[0].data_ptr() == X[1:4].data_ptr()
+
+
 # -- what is no code
 
 

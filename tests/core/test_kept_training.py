@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
 
 import tracer_core
 from tests.core.test_kept import captures, program, told  # noqa: F401  (a fixture)
+from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.execution import kept
+from tracer_core.execution.stored_entry import MOST_UNKNOWN
 
 MODEL = """
     import torch
@@ -111,6 +114,46 @@ def test_gradients_of_some_outputs_alone(program):  # noqa: F811
                 found.append((x.grad, w.grad, results))
             torch.testing.assert_close(*found)
         assert captures(program.fast) == (round_ == 0)
+
+
+def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch):  # noqa: F811
+    text = """
+        def run(x, w):
+            return (x * w).sin(), (x + w).cos()
+    """
+    eager, plain = [], CapturedAgain.gradients_alone
+
+    def gradients_alone(*args):
+        eager.append(args[-1])
+        return plain(*args)
+
+    monkeypatch.setattr(CapturedAgain, "gradients_alone", gradients_alone)
+
+    def train(outputs):
+        found = []
+        for function in (program.fast, sys.modules[program.name].run):
+            x, w = data().requires_grad_(), torch.linspace(-1, 1, 6).requires_grad_()
+            results = function(x, w)
+            sum(results[i].sum() for i in outputs).backward()
+            found.append((x.grad, w.grad))
+        torch.testing.assert_close(*found)
+
+    program.started(text)
+    train([0, 1])
+    kept.flush()
+    train([0])  # after the entry was written
+    program.started(text)
+    for outputs in ([0, 1], [0]):
+        train(outputs)
+    assert captures(program.fast) == 0 and not eager
+    for _ in range(3):
+        train([1])  # no graph of the first process computes it: the forward is captured again
+    assert captures(program.fast) == 1 and len(eager) == MOST_UNKNOWN
+    eager.clear()
+    program.started(text)
+    for outputs in ([0, 1], [0], [1]):
+        train(outputs)
+    assert captures(program.fast) == 0 and not eager
 
 
 STEP = """

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.errors import OptionError
-from tracer_core.execution.object_references import StoredError
+from tracer_core.errors import OptionError, StoredError
 from tracer_core.storage import file_lock, store
 from tracer_core.storage.cache_location import CacheLocationError
 from tracer_core.storage.store import Store, packed, unpacked
@@ -206,7 +205,7 @@ def test_what_cannot_be_loaded_is_not_kept(kept):
     with pytest.raises(ValueError, match="no library"):
         kept.inside(lambda folder: folder.write("entry", b"junk", broken))
     assert kept.read("entry") is None
-    assert os.listdir(file_of(kept, "entry").parent) == []
+    assert names_in(file_of(kept, "entry").parent) == []
 
 
 def test_portable_bytes_tell_damage_and_machine():
@@ -261,18 +260,89 @@ def test_a_limit_that_is_no_size(monkeypatch, text):
         tracer_core.cache.info()
 
 
-def test_leftovers_of_killed_processes_are_removed(kept):
+BUILDER = """
+import os, sys, time
+from tracer_core.storage.store import Store
+with Store("things", "one of sixteen..").inside(lambda folder: folder).scratch() as folder:
+    (folder / "big.o").write_bytes(bytes(100))
+    print(folder.name, flush=True)
+    time.sleep(600)
+"""
+
+
+def names_in(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != file_lock.NAME)
+
+
+def test_leftovers_of_killed_processes_are_removed_by_the_next(kept):
     kept.write("entry", b"data")
     folder = file_of(kept, "entry").parent
+    (folder / ".new-y").write_bytes(bytes(100))
+    with subprocess.Popen([sys.executable, "-c", BUILDER], stdout=subprocess.PIPE) as builder:
+        building = builder.stdout.readline().decode().strip()
+        tracer_core.cache.prune()
+        assert names_in(folder) == [building, "entry"]  # its process is alive
+        builder.kill()
+    again = "from tracer_core.storage.store import Store; Store('things', 'one of sixteen..').write('b', b'')"
+    subprocess.run([sys.executable, "-c", again], check=True)
+    assert names_in(folder) == ["b", "entry"] and kept.read("entry") == b"data"
+
+
+def test_leftovers_where_there_are_no_locks(kept, monkeypatch):
+    kept.write("entry", b"data")
+    folder = file_of(kept, "entry").parent
+    monkeypatch.setattr(file_lock, "is_free", lambda path, key, of: None)
     (folder / ".build-x").mkdir()
     (folder / ".build-x" / "big.o").write_bytes(bytes(100))
     (folder / ".new-y").write_bytes(bytes(100))
     tracer_core.cache.prune()
-    assert len(list(folder.iterdir())) == 3  # a process may still write them
+    assert names_in(folder) == [".build-x", ".new-y", "entry"]  # a process may still write them
     for name in (".build-x", ".new-y"):
         os.utime(folder / name, (0, 0))
     tracer_core.cache.prune()
-    assert [path.name for path in folder.iterdir()] == ["entry"] and kept.read("entry") == b"data"
+    assert names_in(folder) == ["entry"] and kept.read("entry") == b"data"
+
+
+@pytest.mark.parametrize("where", ["entry", "secret"])
+def test_a_folder_in_the_place_of_a_file_is_replaced(kept, where):
+    kept.write("entry", b"data")
+    path = file_of(kept, "entry")
+    path = path if where == "entry" else path.parent.parent / "secret"
+    path.unlink()
+    path.mkdir()
+    (path / "file").write_text("in the way")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert kept.read("entry") is None
+    kept.write("entry", b"again")
+    assert kept.read("entry") == b"again" and path.is_file()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize("end", [b"", b"its footer"])
+def test_a_huge_file_is_not_read(kept, end):
+    kept.write("entry", b"data")
+    path = file_of(kept, "entry")
+    whole = path.read_bytes()
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(whole[-56:] if end else b"")
+    assert kept.read("entry") is None
+    kept.write("entry", b"again")
+    assert kept.read("entry") == b"again"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/nowhere", path)],
+                         ids=["folder", "pipe", "link"])  # fmt: skip
+def test_a_lock_that_cannot_be_opened_costs_nothing(kept, make):
+    kept.write("other", b"data")
+    locks = file_of(kept, "other").parent / file_lock.NAME
+    locks.unlink()
+    make(locks)
+    with kept.inside(lambda folder: folder).building("entry"):
+        kept.write("entry", b"data")
+    assert kept.read("entry") == b"data"
+    assert file_of(kept, "entry").parent == locks.parent
 
 
 # -- other processes

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import os
 import sys
@@ -792,6 +793,34 @@ def _():
 def _():
     m = module("k = 2\n")
     return (lambda x: x * m.k), lambda: setattr(m, "k", 3)
+
+
+@fact("module: what its __getattr__ returns", told="VALUES")
+def _():
+    m = module("VALUES = {'k': 2}\ndef __getattr__(name):\n    return VALUES[name]\n")
+    return (lambda x: x * m.k), lambda: m.VALUES.update(k=3)
+
+
+@fact("module: its __getattr__ is set", told="__getattr__")
+def _():
+    m = module("")
+    return (lambda x: x * getattr(m, "k", 2)), lambda: setattr(m, "__getattr__", lambda name: 3)
+
+
+@fact("class: its members are listed", breaks=None)
+def _():
+    class C:
+        k = 2
+
+    return (lambda x: x * dict(inspect.getmembers(C))["k"]), lambda: setattr(C, "k", 3)
+
+
+@fact("class: an attribute is looked up statically", breaks=None)
+def _():
+    class C:
+        k = 2
+
+    return (lambda x: x * inspect.getattr_static(C, "k")), lambda: setattr(C, "k", 3)
 
 
 @fact("module: torch's function replaced", told="relu")

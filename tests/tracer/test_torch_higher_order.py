@@ -19,6 +19,7 @@ import tracer_core
 from tests.support.releases import RELEASE
 from tests.tracer.gradients import OperatorCount, same_gradients
 from tests.tracer.twin import same, twin
+from tracer_core.fx_capture import fake_cache
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 G, H = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
@@ -967,3 +968,11 @@ def test_out_dtype_of_another_operator_raises_as_eager_does():
     compiled = tracer_core.compile(lambda a: out_dtype(OPS.exp.default, torch.float64, a))
     with pytest.raises(ValueError, match="out_dtype only allows"):
         compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("energy", [lambda x: (x * x).sum(), lambda x: (x.sin() * x.roll(1)).sum()])
+def test_hessians_under_vmap_when_no_operator_is_known_yet(energy, backend):
+    fake_cache._kept.clear()  # as in a process's first capture
+    with torch.no_grad():
+        same(lambda x: vmap(hessian(energy))(x), (X,), (Y,), graphs=1, backend=backend)

@@ -26,8 +26,8 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch.compiler import is_compiling as torch_is_compiling
@@ -59,6 +59,9 @@ from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
+
+if TYPE_CHECKING:
+    from tracer_core.packages.load import Package
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -321,8 +324,97 @@ def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) ->
     return implementation(compiled, path, trust=trust)
 
 
+def package(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    weights: bool = True,
+    backend: BackendLike = "inductor",
+    mode: str | None = None,
+    options: Any = None,
+    key: bytes | None = None,
+) -> dict[str, Any]:
+    """Compiles `fn` for inference and writes it to one file, for `load_package` in processes that
+    have neither its source nor the libraries that it is written with. Returns the manifest.
+
+    fn: a function, method or module that is one graph. args, kwargs: examples of its arguments;
+    numbers and texts among them are constants of the package. dynamic: what may change: True: all
+    sizes; ``{"x": {0: (1, 64)}}``: sizes of tensors by name, each with its range (None: any size);
+    sizes marked with `mark_dynamic` are so too. weights: False: the file holds none, and
+    `load_package` is given them. backend, mode, options: as for `compile`; the backend must be able
+    to serialize. key: signs the file (HMAC-SHA256).
+
+    Raises PackageError naming what no package can hold (a graph break, an effect on an object, a
+    value that may change from call to call) and where; BackendError; MarkedSizeError.
+    """
+    _demand_compilable(fn)
+    _demand_capture("package")
+    _demand_key(key)
+    from tracer_core.packages.save import package as implementation  # heavy: the tracer
+
+    return implementation(
+        fn, args, path, kwargs=kwargs or {}, dynamic=dynamic, weights=weights, backend=backend,
+        mode=mode, options=options, key=key,
+    )  # fmt: skip
+
+
+def load_package(
+    path: str | os.PathLike[str],
+    *,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    trust: bool = False,
+    key: bytes | None = None,
+) -> Package:
+    """Returns the program that `package` wrote to `path`, to be called as it was; its source, the
+    tracer and sympy are not imported.
+
+    weights: of a state_dict, in place of those in the file. The file is code: one that another user
+    owns or may write to is refused unless `trust`. key: the file must be signed with it. The hash of
+    every part is verified before any of it is used.
+
+    Raises StoredError if the file is damaged or not signed so, or if it was made for other versions,
+    another processor, GPU or backend: the text names what differs.
+    """
+    _demand_key(key)
+    from tracer_core.packages.load import load_package as implementation  # not with this module
+
+    return implementation(path, weights=weights, trust=trust, key=key)
+
+
+def package_library(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    directory: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    backend: BackendLike = "inductor",
+    options: Any = None,
+) -> None:
+    """Compiles `fn` for inference to a shared library with a C header in `directory`, which needs
+    neither Python nor PyTorch; its weights are constants in it.
+
+    fn, args, kwargs: as for `package`. Raises PackageError, or BackendError naming the operator that
+    prevents it.
+    """
+    _demand_compilable(fn)
+    _demand_capture("package_library")
+    from tracer_core.packages.library import (
+        package_library as implementation,  # heavy: the tracer
+    )
+
+    implementation(fn, args, directory, kwargs=kwargs or {}, backend=backend, options=options)
+
+
 # Inside
 # ---------------------------------------------------------------------------------------------
+
+
+def _demand_key(key: bytes | None) -> None:
+    if key is not None and (not isinstance(key, bytes) or not key):
+        raise OptionError(f"key must be bytes, not {type(key).__name__}")
 
 
 def _demand_capture(what: str) -> None:

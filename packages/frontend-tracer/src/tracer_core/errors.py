@@ -62,7 +62,8 @@ class BackendError(TracerError):
 
 
 class CompilerMissingError(BackendError):
-    """A backend's compiler is not there, nor what it made before: the graph runs in eager mode."""
+    """A backend's compiler is not there, nor what it made before, or it can write nowhere: the graph
+    runs in eager mode."""
 
 
 class BackendNotFoundError(TracerError, KeyError):
@@ -101,6 +102,35 @@ class MarkedSizeError(TracerError):
             + (f"\n      {code}" if code else "")
             + "\n  Change that line, give mark_dynamic the range that it allows, or take the mark"
             " away (mark_static)."
+        )
+
+
+class StoredError(TracerError):
+    """A file of stored cache entries, or a package, cannot be used. The text says why and what to
+    do."""
+
+
+class PackageError(TracerError):
+    """`package` or `package_library` cannot make a package of a program.
+
+    what: what stands in the way, with its place in the program.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
+
+
+class InputMismatchError(TracerError, ValueError):
+    """A package was called with an input that it was not made for.
+
+    input: ``x``, or ``x.shape[0]``. expected, found: in words.
+    """
+
+    def __init__(self, package: str, input: str, expected: str, found: str) -> None:
+        self.package, self.input, self.expected, self.found = package, input, expected, found
+        super().__init__(
+            f"{package}: {input}: the package was made for {expected}, not for {found}"
         )
 
 

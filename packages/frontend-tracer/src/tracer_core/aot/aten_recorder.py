@@ -86,6 +86,9 @@ class AtenRecorder(TorchDispatchMode):
         #: Whether operators skip functionalization because there are tensors of subclasses, and
         #: whether one is being functionalized.
         self.wraps = self._inside = False
+        #: The objects of C++ that the captured call which runs now is given: operators below it get
+        #: the same ones in other Python objects.
+        self.objects: list[torch.ScriptObject] = []
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
@@ -120,7 +123,7 @@ class AtenRecorder(TorchDispatchMode):
         node.meta["user_frame"] = self.frame
         self.placeholders.append(node)
         self.inputs.append(value)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, torch.ScriptObject)):
             self.bind(value, node)
         return node
 
@@ -163,8 +166,9 @@ class AtenRecorder(TorchDispatchMode):
         self._alive.append(value)
 
     def node_of(self, value: Any) -> Any:
-        """Returns the node of a tensor or symbolic number; returns anything else as it is."""
-        if isinstance(value, torch.Tensor):
+        """Returns the node of a tensor, symbolic number or object of C++; returns anything else as
+        it is."""
+        if isinstance(value, (torch.Tensor, torch.ScriptObject)):
             node = self._nodes.get(id(value))
             if node is None:
                 raise LoweringUnsupported(
@@ -322,6 +326,8 @@ class AtenRecorder(TorchDispatchMode):
         """Runs an operator on fakes and records it."""
         fake_args = map_aggregate(args, self._as_fake)
         fake_kwargs: Any = map_aggregate(kwargs, self._as_fake)
+        if torch_private.takes_objects(func):
+            fake_args, fake_kwargs = self._with_objects(func, (fake_args, fake_kwargs))
         result = FAKES.get(func, func)(*fake_args, **fake_kwargs)
         if func in CORRECTIONS:
             result = CORRECTIONS[func](self._fake_mode, fake_args, result)
@@ -344,6 +350,21 @@ class AtenRecorder(TorchDispatchMode):
             if isinstance(item, torch.Tensor):
                 self.bind(item, self.call(operator.getitem, (node, index), {}, item))
         return result
+
+    def _with_objects(self, func: Any, given: Any) -> Any:
+        """Returns arguments with the objects of C++ of the captured call, in their order."""
+        found: list[Any] = []
+
+        def original(value: Any) -> Any:
+            if not isinstance(value, torch.ScriptObject):
+                return value
+            found.append(value)
+            return self.objects[len(found) - 1] if len(found) <= len(self.objects) else value
+
+        replaced = map_aggregate(given, original)
+        if len(found) != len(self.objects):
+            raise LoweringUnsupported(f"{func} is given other objects than its call", self.frame)
+        return replaced
 
     def _bernoulli(self, order: list[int], like: Any, p: float = 0.5, **kwargs: Any) -> Any:
         """Computes ``bernoulli_`` functionally.

@@ -33,7 +33,7 @@ from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.contract.runner import Runner
+from tracer_core.contract.runner import NOTHING, Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
@@ -60,7 +60,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     graph = lowered.graph.graph
     if not lowered.spec.outputs and not any(node.op.startswith("call_") for node in graph.nodes):
         # inputs, views of them and numbers: nothing is left to compute
-        return Runner(lambda inputs: ()), None
+        return NOTHING, None
     supports = supported_by(backend)
     given = resolve(backend.compile)
 
@@ -70,7 +70,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     refused = refusals(graph, supports) if supports is not None else {}
     places = {} if lowered.ir == "torch" else places_of(graph)
     if lowered.ir != "torch":
-        refused = elsewhere(graph, backend) | between(graph, places) | refused
+        refused = opaque(graph) | elsewhere(graph, backend) | between(graph, places) | refused
     if not refused and not places:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), None
     told = [summary(graph, refused)] if refused else []
@@ -162,6 +162,16 @@ def refusals(
                 " that says why not"
             )
     return found
+
+
+def opaque(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
+    """Operators that read objects of C++ (packed weights), which no backend is given."""
+    objects = [
+        node
+        for node in graph.find_nodes(op="placeholder")
+        if isinstance(node.meta["val"], torch.ScriptObject)
+    ]
+    return {user: "it reads an object of C++" for node in objects for user in node.users}
 
 
 def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, str]:

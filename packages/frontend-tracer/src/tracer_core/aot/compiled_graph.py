@@ -39,13 +39,15 @@ class RunnerArtifacts:
 @dataclass(frozen=True, slots=True)
 class TrainingArtifacts:
     """What makes an autograd node of a forward graph. node, again: its values. backwards(): those
-    that were compiled so far: (tangents, gradients, artifacts) each."""
+    that were compiled so far: (tangents, gradients, artifacts) each. listeners: are called when
+    another one was compiled."""
 
     node: NodePlan
     again: CapturedAgain
     backwards: Callable[
         [], list[tuple[Sequence[int], Sequence[int | None], RunnerArtifacts | None]]
     ]
+    listeners: list[Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

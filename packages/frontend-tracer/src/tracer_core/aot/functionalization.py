@@ -150,6 +150,7 @@ class Interpretation:
                 places.override = self.recorder.frame
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
             self._require_same_draws(node)
+            self._note_objects(node)
             if node.op != "output":
                 self.env[node] = result = self._checked_node(node)
                 eager = self.values[node]
@@ -157,6 +158,21 @@ class Interpretation:
                     self.wrappers.setdefault(id(eager), result)
                     if eager.layout is torch.strided and torch_private.is_functional(result):
                         self.pairs.append((eager, result, node.name))
+
+    def _note_objects(self, node: torch.fx.Node) -> None:
+        """Tells the recorder which objects of C++ a node is given. Their operators have no
+        derivative."""
+        self.recorder.objects = objects = []
+
+        def note(source: torch.fx.Node) -> torch.fx.Node:
+            value = self.values[source]
+            if isinstance(value, torch.ScriptObject):
+                objects.append(value)
+            return source
+
+        torch.fx.map_arg((node.args, node.kwargs), note)
+        if objects and self.differentiates and _needs_grad(self.values[node]):
+            raise LoweringUnsupported(f"{node.target} has no derivative", self.recorder.frame)
 
     def _require_same_draws(self, node: torch.fx.Node) -> None:
         """Raises LoweringUnsupported where a functional value would draw other random numbers than
@@ -298,6 +314,12 @@ def _require_resolved(node: torch.fx.Node, value: Any) -> None:
             f"input {node.name} is lazily {'conjugated' if value.is_conj() else 'negated'} (its"
             " memory holds other numbers; resolve_conj() or resolve_neg() writes them out)"
         )
+
+
+def _needs_grad(value: Any) -> bool:
+    """Returns whether a result, or one of several, requires a gradient."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in values)
 
 
 def _method(name: str) -> Callable[..., Any]:

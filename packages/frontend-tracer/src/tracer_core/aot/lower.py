@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import flex_attention, view_aliasing
+from tracer_core.aot import ctc_loss, flex_attention, view_aliasing
 from tracer_core.aot.dead_code import remove_dead_nodes
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
@@ -123,11 +123,11 @@ def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """Returns the decompositions that `backend` asks for.
 
-    They are those of flex_attention, torch's core ATen table for ``ir="core_aten"``, then the
+    They are those of flex_attention and ctc_loss, torch's core ATen table for ``ir="core_aten"``, then the
     backend's own, without its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch expands before it can
     reach a graph.
     """
-    table = dict(flex_attention.DECOMPOSITIONS)
+    table = flex_attention.DECOMPOSITIONS | ctc_loss.DECOMPOSITIONS
     if backend.ir == "core_aten":
         table |= torch_private.core_aten_table()
     if backend.decompositions is not None:

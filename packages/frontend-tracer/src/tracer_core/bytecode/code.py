@@ -16,7 +16,6 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
@@ -101,8 +100,6 @@ class Code:
         return _only_raises(self.names, self.args)
 
 
-_CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
-
 _READS = frozenset(
     {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
 )
@@ -137,15 +134,13 @@ def _no_handler(name: str) -> Handler:
     return handler
 
 
+#: Decoded code objects that are kept. A weak table would keep all: each refers to its code object.
+_KEPT = 4096
+
+
+@functools.lru_cache(maxsize=_KEPT)
 def decode(raw: types.CodeType) -> Code:
     """Returns the decoded form of a code object."""
-    found = _CACHE.get(raw)
-    if found is None:
-        found = _CACHE[raw] = _decode(raw)
-    return found
-
-
-def _decode(raw: types.CodeType) -> Code:
     found = instructions(raw)
     kept: list[Instruction] = []
     steps: list[Step] = []

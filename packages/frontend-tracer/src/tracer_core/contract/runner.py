@@ -97,3 +97,7 @@ class Runner:
             reason = f"cannot be called with one list of inputs: it takes {signature}"
             raise TypeError(f"{function} returned a runner that {reason}") from error
         return runner
+
+
+#: The runner of a graph without operators.
+NOTHING = Runner(lambda inputs: ())

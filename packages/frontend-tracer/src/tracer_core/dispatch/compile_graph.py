@@ -189,11 +189,14 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     if grad_mode:
         run_forward = in_grad_mode(run_forward)
     made: dict[str, RunnerArtifacts | None] = {}
+    listeners: list[Callable[[], None]] = []
 
     def compile_backward(lowered: Lowered) -> RunFunction:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
         found = _compile_lowered(backward, config, lowered)
         made[lowered.spec.name] = found.artifacts
+        for listener in listeners:
+            listener()
         return found.run
 
     node = autograd_runtime.training_node(
@@ -211,6 +214,7 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             node.plan,
             node.again,
             lambda: [(*names[one], made[one]) for one in list(names) if one in made],
+            listeners,
         )
         artifacts = replace(
             artifacts,

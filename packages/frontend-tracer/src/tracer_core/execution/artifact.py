@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +18,15 @@ import torch
 
 from tracer_core import markers
 from tracer_core.contract.version import __version__
+from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.entry_writer import entry_to_json
 from tracer_core.execution.object_descriptions import NotPortable
-from tracer_core.execution.object_references import Finder, StoredError
+from tracer_core.execution.object_references import Finder
 from tracer_core.execution.stored_entry import entry_from_json
-from tracer_core.storage.cache_location import not_private
+from tracer_core.storage.private_file import open_private, replace_file
 
-FORMAT = 9
+FORMAT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
     entries += [one.json for one in function.loaded]
     content = json.dumps({"made_by": _versions(function), "entries": entries}, indent=1)
     head = json.dumps({"format": FORMAT, "sha256": hashlib.sha256(content.encode()).hexdigest()})
-    _write(path, f"{head}\n{content}")
+    replace_file(path, [f"{head}\n{content}".encode()])
     return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
 
 
@@ -93,13 +93,7 @@ def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) ->
 
 def _read(path: str | os.PathLike[str], trust: bool) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            problem = not_private(os.fstat(file.fileno()), root_too=True)
-            if problem is not None and not trust:
-                raise StoredError(
-                    f"{path}: it {problem}, and what is loaded is code: whoever wrote it can run"
-                    " anything in this process. load(..., trust=True) loads it all the same"
-                )
+        with open_private(path, trust, "load") as file:
             first, _, content = file.read().partition(b"\n")
         head = json.loads(first)
         if head["format"] != FORMAT:
@@ -131,16 +125,3 @@ def _versions(function: CompiledFunction) -> dict[str, str]:
         "options": repr(function.config.options),
         "function": f"{function.function.__module__}:{function.function.__qualname__}",
     }
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise

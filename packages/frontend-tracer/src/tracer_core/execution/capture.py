@@ -11,7 +11,7 @@ import gc
 import types
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
@@ -55,6 +55,21 @@ class Fails(BaseException):
 
 
 StartFrames = Callable[[Tracer], list[Frame]]
+Made = TypeVar("Made")
+Made_co = TypeVar("Made_co", covariant=True)
+
+
+class Writer(Protocol[Made_co]):
+    """Makes something of a finished trace: `Generator` makes a cache entry."""
+
+    def write(self, value: Any, broken: Break | None) -> None: ...
+
+    def finish(self, broken: Break | None, where: str) -> Made_co: ...
+
+    def forget(self) -> None: ...
+
+
+WriterType = Callable[[Tracer, Any, CompileConfig, torch_private.TorchState, str], Writer[Made]]
 
 
 def _follows_data(config: CompileConfig) -> bool:
@@ -83,13 +98,29 @@ def capture(
     they go another way.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
+    return capture_as(
+        Generator, start, state, config, seen, name, natives, answers or Answers(), foresight
+    )
+
+
+def capture_as(
+    writer: WriterType[Made],
+    start: StartFrames,
+    state: Any,
+    config: CompileConfig,
+    seen: Seen,
+    name: str,
+    natives: Mapping[types.CodeType, str],
+    answers: Answers,
+    foresight: Foresight | None = None,
+) -> Made:
+    """Does `capture`, but `writer` makes what is returned of the trace."""
     add_rows_of_imported()
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     refused, follows_data, draws = seen.refused, False, False
     asserts = ASSERTIONS not in refused
-    answers = answers or Answers()
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
@@ -113,7 +144,7 @@ def capture(
         tracer.doubts = doubts
         try:
             with closing(tracer), closing(tracer):  # twice: an interrupt may skip the first call
-                captured = _trace(tracer, start, state, config, settings, name)
+                captured = _trace(writer, tracer, start, state, config, settings, name)
         except Fails as failed:
             forced.clear()  # the other answer leads to other steps
             if as_eager:  # it fails in eager too
@@ -169,13 +200,14 @@ def _doubt(tracer: Tracer, reason: str) -> None:
 
 
 def _trace(
+    writer: WriterType[Made],
     tracer: Tracer,
     start: StartFrames,
     state: Any,
     config: CompileConfig,
     settings: torch_private.TorchState,
     name: str,
-) -> Captured:
+) -> Made:
     broken: Break | None = None
     value: Any = None
     with stage("trace", graph=name) as record:
@@ -231,7 +263,7 @@ def _trace(
         where = (broken.location or tracer.where()) if broken is not None else ""
         if wants_text():
             record.text = str(tracer.recorder.graph)
-    generator = Generator(tracer, state, config, settings, name)
+    generator = writer(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators inspect their containers.
         tracer.effects.look()

@@ -49,7 +49,7 @@ class BreakRecord:
         return BREAKS[self.kind].hint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Captured:
     """One cache entry. attempt(S): its generated function. text: its source. graph: the torch-level
     graph, None if no operator ran. break_: the break that ends the entry, None if it returns.

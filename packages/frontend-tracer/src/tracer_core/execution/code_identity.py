@@ -11,6 +11,7 @@ import enum
 import functools
 import hashlib
 import operator
+import re
 import sys
 import types
 from typing import Any
@@ -19,13 +20,16 @@ from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 
 #: Packages whose contents the versions in `environment` tell.
 _VERSIONED = frozenset({"torch", "builtins", "numpy", "tracer_core"} | sys.stdlib_module_names)
+_LITERALS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
-#: Entries of a class that say nothing about its instances, or that name an address.
+#: Entries of a class that only say where it stands, follow from others, or name an address.
 _DESCRIBING = frozenset(
-    {"__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__",
-     "__static_attributes__", "__annotations__", "__annotations_cache__", "__annotate_func__",
-     "__abstractmethods__", "_abc_impl", "__annotate__", "__conditional_annotations__"}
+    {"__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__",
+     "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__"}
 )  # fmt: skip
+#: Entries of a class whose value native code may read where the class itself is guarded.
+_PLAIN_ENTRIES = frozenset({"_fields", "__slots__", "__match_args__", "__doc__", "__annotations__"})
+_ADDRESS = re.compile("0x[0-9a-f]+")
 
 
 class Unknown(Exception):
@@ -100,7 +104,7 @@ def shown(obj: Any) -> str:
 def _literal(value: Any) -> str:
     if type(value) is tuple:
         return f"({', '.join(map(_literal, value))},)"
-    if type(value) not in (int, float, complex, str, bytes, bool, type(None)):
+    if type(value) not in _LITERALS:
         raise Unknown(f"{shown(value)} is no literal")
     return f"{type(value).__name__} {value!r}"
 
@@ -113,15 +117,12 @@ def _is_of_the_program(cls: type) -> bool:
 
 
 def _class_text(cls: type) -> str | None:
-    """Returns the methods and descriptors of a class and its bases. Values of its attributes are
-    guarded where they are read."""
-    bases = [base for base in mro(cls) if _is_of_the_program(base)]
+    """Returns the methods and descriptors of a class, of its metaclass and of the bases of both.
+    Values of its attributes are guarded where they are read."""
+    bases = [base for one in (cls, type(cls)) for base in mro(one) if _is_of_the_program(base)]
     if not bases:
         return None
-    return "\n".join(
-        f"{namespace(base).get('__qualname__', base.__name__)}: {sorted(_entries(base))}"
-        for base in bases
-    )
+    return "\n".join(f"{shown(base)}: {sorted(_entries(base))}" for base in bases)
 
 
 def _entries(cls: type) -> list[str]:
@@ -133,7 +134,24 @@ def _entries(cls: type) -> list[str]:
         text = kind.__name__
         if kind in (types.FunctionType, staticmethod, classmethod, property):
             text = str(_text(value))
-        elif name in ("_fields", "__slots__", "__match_args__"):
-            text = repr(value)
+        elif name in _PLAIN_ENTRIES:
+            text = _plain_text(value)
         found.append(f"{name} {text}")
     return found
+
+
+def _plain_text(value: Any) -> str:
+    """Returns what docstrings, names of fields and annotations say, without running the program's
+    code."""
+    if isinstance(value, type):
+        return f"{namespace(value).get('__module__')}.{shown(value)}"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_plain_text(k)}: {_plain_text(v)}' for k, v in value.items())}}}"
+    if type(value) in (tuple, list):
+        return f"[{', '.join(map(_plain_text, value))}]"
+    if type(value).__module__ in ("typing", "types"):
+        parts = getattr(value, "__origin__", None), *getattr(value, "__args__", ())
+        return f"{shown(value)} {list(map(_plain_text, parts))}"
+    if type(value) is str:  # a dataclass's may name objects by their addresses
+        return repr(_ADDRESS.sub("0x", value))
+    return _constant_text(value) if type(value) in _LITERALS else shown(value)

@@ -6,6 +6,7 @@ in eager mode and the reason is recorded (with TRACER_STRICT=1 it is raised).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -120,6 +121,20 @@ def _drop_waiting() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_waiting)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Context of a trace that makes no cache entry: compiled calls on other threads wait."""
+    global _tracing, _traced
+    with _LOCK:
+        previous, _tracing = _tracing, threading.get_ident()
+        _traced += 1
+        try:
+            yield
+        finally:
+            _tracing = previous
+            _traced += 1
 
 
 def compilations() -> list[Compilation]:
@@ -261,6 +276,16 @@ class CompiledFunction:
         segment.add_loaded(entry.attempt)
         segment.seen.add(entry.shapes, entry.numbers)
         self.loaded.append(entry)
+        if entry.backwards is not None:
+            function, region = weakref.ref(self), weakref.ref(segment)
+
+            def capture_again() -> None:
+                owner, place = function(), region()
+                if owner is not None and place is not None:
+                    place.remove(entry.attempt)
+                    owner.loaded = [one for one in owner.loaded if one is not entry]
+
+            entry.backwards.capture_again = capture_again
 
     # -- compiled or eager --
 

@@ -151,7 +151,7 @@ class Generator:
         """Emits the lines that make the result, or the state at the break, and that replay the
         changes."""
         tracer, entry = self.tracer, self.entry
-        entry.replaced = frozenset(self._replaced())
+        entry.replaced, entry.written = frozenset(self._replaced()), frozenset(self._written())
         if tracer.recorder.asserted is not None:
             self._output(tracer.recorder.asserted)
         self.rebuilder.suspends = broken is not None
@@ -198,6 +198,13 @@ class Generator:
                 named = type(key) is str and isinstance(value, torch.Tensor)
                 if named and change.after.get(key) is not value:
                     yield provenance.sources.make(source, "key", key)
+
+    def _written(self) -> Iterator[Source]:
+        """Yields the dictionaries from before that the program writes to."""
+        for change in self.tracer.effects.changes.values():
+            source = self.tracer.provenance.source_of(change.obj)
+            if source is not None and change.kind is dict:
+                yield source
 
     def _late_call(self, late: LateCall) -> str:
         """Returns the line that makes a call from the program's lines."""

@@ -155,6 +155,8 @@ class CacheEntry:
         #: Where the program puts another tensor in each call, such as the keys of a cache: fetched
         #: late, so that the fast-path guard holds for the rest.
         self.replaced: frozenset[Source] = frozenset()
+        #: Dictionaries that the entry writes to.
+        self.written: frozenset[Source] = frozenset()
         self.constants = Constants(lambda obj: provenance.source_of(obj) is not None)
         self.object_lines: list[str] = []
         self.direct_lines: list[str] = []
@@ -484,8 +486,8 @@ class CacheEntry:
                 for name, keys in self.keys_read.items()
             ]
             given: dict[str, Collection[str]] = {**self.watched}
-            holders = {self._variables.get(one.base) for one in self.replaced if one.base}
-            moving = [name for name in self.keys_read if name in holders]
+            written = {self._variables.get(one) for one in self.written}
+            moving = [name for name in self.keys_read if name in written]
             given |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
             texts = ", ".join(f"{k}={_tuple_text(values)}" for k, values in given.items() if values)
             lines += [f"    return Checked({texts})", ""]

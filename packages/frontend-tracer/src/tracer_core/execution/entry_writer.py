@@ -20,6 +20,7 @@ from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
+from tracer_core.contract.runner import NOTHING
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
@@ -126,7 +127,7 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
     return {
         **_runner_to_json(parts, config),
         "plan": None if parts.plan.trivial else parts.plan.text(),
-        "constants": [_constant_to_json(one) for one in parts.plan.constants],
+        "constants": [constant_to_json(one) for one in parts.plan.constants],
         "modes": list(parts.modes),
         "grad_mode": parts.grad_mode,
         "used_up": list(parts.used_up),
@@ -135,7 +136,7 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
     }  # fmt: skip
 
 
-def _constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
+def constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     """Returns a small tensor that the program makes of numbers."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -151,6 +152,15 @@ def _constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, Any]:
+    data = serialized(parts, config)
+    return {"backend": base64.b64encode(data).decode(), "spec": spec_to_json(parts.spec)}
+
+
+def serialized(parts: RunnerArtifacts, config: CompileConfig) -> bytes:
+    """Returns the backend's own form of a runner, b"" where nothing is computed. Raises
+    NotPortable."""
+    if parts.runner is NOTHING:
+        return b""
     if isinstance(parts.runner.run, Frozen):
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"
@@ -159,7 +169,7 @@ def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, 
         data: bytes = resolve(config.backend.serialize)(parts.runner)
     except BackendError as error:
         raise NotPortable(error.detail) from error
-    return {"backend": base64.b64encode(data).decode(), "spec": _spec_to_json(parts.spec)}
+    return data
 
 
 def _training_to_json(
@@ -217,7 +227,8 @@ def _to_json(value: Any) -> Any:
     return str(value).removeprefix("torch.")
 
 
-def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+def spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+    """Returns a spec without its options, for `stored_runner.spec_from_json`."""
     stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
     del stored["options"]
     return stored

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.data_errors import SizeDiffers
+from tracer_core.fx_capture.data_errors import DataDiffers
 
 #: The most bytes that are copied before a first run only because it is the first.
 _MOST_BYTES = 1 << 26
@@ -26,7 +26,7 @@ _MOST_BYTES_ALWAYS = 1 << 20
 #: What operators and our own checks raise. A backend says before which it may have written.
 _OF_OPERATORS = (
     *(RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, MemoryError),
-    SizeDiffers,
+    DataDiffers,
 )
 
 

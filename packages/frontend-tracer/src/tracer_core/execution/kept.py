@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -29,18 +30,18 @@ import torch
 
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
-from tracer_core.errors import BackendError
+from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.environment import environment
-from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings
 from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 3
+FORMAT = 4
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: The most entries, and bytes, of one document.
@@ -62,7 +63,7 @@ class Function(Protocol):
         """Adds an entry of another process."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Document:
     """The entries of one start. Mutable. parts: what its key is made of. name: its second key.
     records: captured here since it was written. outdated: `_identity` of entries whose code has
@@ -117,11 +118,27 @@ class Kept:
         return n_loaded
 
     def add(self, record: Captured, document: Document | None = None) -> None:
-        """Notes an entry that was captured for the current start, or for another one's document."""
+        """Notes an entry that was captured for the current start, or for another one's document. It
+        is written anew when another backward of its graph has been compiled."""
         document = document or self.current
-        if document is not None:
+        if document is None:
+            return
+        self._note(document, record)
+        parts = None if record.runner is None else record.runner.artifacts
+        if parts is not None and parts.training is not None:
+            this, its_document, entry = map(weakref.ref, (self, document, record))
+
+            def again() -> None:
+                kept, place, changed = this(), its_document(), entry()
+                if kept is not None and place is not None and changed is not None:
+                    kept._note(place, changed)
+
+            parts.training.listeners.append(again)
+
+    def _note(self, document: Document, record: Captured) -> None:
+        if not any(one is record for one in document.records):
             document.records.append(record)
-            _WRITER.note(self)
+        _WRITER.note(self)
 
     def forget(self) -> None:
         """Drops what was not written yet."""
@@ -284,7 +301,11 @@ def _write(document: Document, function: Function) -> None:
     try:
         cache_folder(_STORE.kind)
         present = _STORE.read(key)  # other processes may have written meanwhile
-        made += [one for one in json.loads(present or "[]") if _identity(one) not in dropped]
+        before = json.loads(present or "[]")
+        for one, other in itertools.product(list(made), before):
+            if _identity(one) == _identity(other):
+                _add_backwards(one, other)
+        made += [one for one in before if _identity(one) not in dropped]
         data = json.dumps(made[:MOST_ENTRIES]).encode()
         if len(data) > MOST_BYTES:
             note("cache", "%s: not kept: %d bytes", document.name, len(data))
@@ -299,6 +320,20 @@ def _identity(entry: dict[str, Any]) -> str:
     """Returns a digest of all of an entry that another one may not share."""
     parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _add_backwards(entry: dict[str, Any], other: dict[str, Any]) -> None:
+    """Adds to an entry the backwards that another process compiled for the same graphs."""
+    ours, theirs = ((one["graph"] or {}).get("training") for one in (entry, other))
+    if ours is None or theirs is None:
+        return
+    alone = [
+        {**one["graph"], "training": {**one["graph"]["training"], "backwards": None}}
+        for one in (entry, other)
+    ]
+    if json.dumps(alone[0]) == json.dumps(alone[1]):
+        known = [list(tangents) for tangents, *_ in ours["backwards"]]
+        ours["backwards"] += [one for one in theirs["backwards"] if one[0] not in known]
 
 
 class _Writer:

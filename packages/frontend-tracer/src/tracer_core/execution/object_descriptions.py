@@ -295,7 +295,7 @@ def _literal(_: Any, obj: Any) -> Any:
 
 
 _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
-    Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
+    Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises, obj.follows_graph]},
     OwnReference: lambda d, obj: {"weak": d.describe(obj())},
     type(NULL): lambda d, obj: {"null": True},
     settings.Getter: lambda d, obj: {"setting": obj.name},

@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
-from tracer_core.errors import TracerError
+from tracer_core.errors import StoredError
 from tracer_core.execution.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
@@ -25,10 +25,6 @@ from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import mro
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.torch_private import settings
-
-
-class StoredError(TracerError):
-    """A file of stored cache entries cannot be used. The text says why and what to do."""
 
 
 class OtherSettings(StoredError):
@@ -131,7 +127,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
     "partial": functools.partial(_call, functools.partial),
     "with_rest": functools.partial(_call, WithRest),
-    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
+    "layouts": lambda f, value: Transition(f.layouts(value[0]), *value[1:], stored=True),
     "weak": lambda f, value: OwnReference(f.find(value)),
     # one that was not used yet
     "snapshot": lambda f, value: InputSnapshot(frozenset(value), True),

@@ -52,15 +52,20 @@ class Suspended:
 class Transition:
     """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.
     raises: the exception that the trace saw the breaking instruction raise, and that leaves the
-    function. follows_graph: whether the code region before it runs a graph."""
+    function. follows_graph: whether the code region before it runs a graph. stored: another process
+    ran it with the values of the trace."""
 
     def __init__(
-        self, layouts: tuple[FrameLayout, ...], raises: str = "", follows_graph: bool = True
+        self,
+        layouts: tuple[FrameLayout, ...],
+        raises: str = "",
+        follows_graph: bool = True,
+        stored: bool = False,
     ) -> None:
         self.layouts, self.raises, self.follows_graph = layouts, raises, follows_graph
         self.run: Callable[[Suspended], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
-        self._runs = 0
+        self._runs = int(stored)
 
     def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
         self._runs += 1

@@ -29,17 +29,15 @@ from tracer_core.aot.autograd_node import (
     uncast,
     with_used_up,
 )
-from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.aot.mutation_tracking import versions_counted
-from tracer_core.contract.backend import resolve
-from tracer_core.contract.runner import RunFunction, Runner
-from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
+from tracer_core.contract.runner import RunFunction
+from tracer_core.errors import StoredError
 from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.object_references import Finder, OtherSettings, StoredError
+from tracer_core.execution.object_references import Finder, OtherSettings
+from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import direct_apply, settings
@@ -49,6 +47,7 @@ from tracer_core.torch_private import direct_apply, settings
 class LoadedEntry:
     """An entry that another process captured. json: as it was stored. key: of its code region, among
     the starts if `start`. attempt, break_, shapes, numbers, name, op_count: as `Captured` has them.
+    backwards: of its graph, None without any.
     """
 
     json: dict[str, Any]
@@ -60,6 +59,7 @@ class LoadedEntry:
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
+    backwards: StoredBackwards | None
 
 
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
@@ -79,10 +79,9 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
                 f"{finder.path}: {found.__qualname__} has changed since {name} was stored; store"
                 " it again"
             )
-    namespace = {
-        **runtime_namespace(entry["text"]),
-        "graph": _graph_from_json(entry, config, finder),
-    }
+    backwards = _backwards_from_json(entry, config)
+    graph = _graph_from_json(entry, config, finder, backwards)
+    namespace = {**runtime_namespace(entry["text"]), "graph": graph}
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
@@ -99,56 +98,51 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         break_=None if entry["break"] is None else BreakRecord(*entry["break"]),
         shapes={source: tuple(shape) for source, shape in entry["shapes"].items()},
         numbers=entry["numbers"],
+        backwards=backwards,
     )
 
 
-def _graph_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> Any:
+def _graph_from_json(
+    entry: dict[str, Any], config: CompileConfig, finder: Finder, backwards: StoredBackwards | None
+) -> Any:
     stored = entry["graph"]
     if stored is None:
         return None
     run, device = _runner_from_json(stored, config)
-    if stored["training"] is not None:
+    if backwards is not None:
         run = without_modes(stored["modes"], run)
         run = in_grad_mode(run) if stored["grad_mode"] else run
-        run = _node_from_json(stored["training"], run, entry["name"], device, config, finder)
-        return _with_outputs(stored, run)
-    run = _with_outputs(stored, run)
+        name = entry["name"]
+        run = _node_from_json(stored["training"], run, name, device, backwards, finder)
+        return with_outputs(stored, run)
+    run = with_outputs(stored, run)
     run = in_grad_mode(run) if stored["grad_mode"] else run
     return with_used_up(stored["used_up"], without_modes(stored["modes"], run))
-
-
-def _with_outputs(stored: dict[str, Any], run: RunFunction) -> RunFunction:
-    if stored["plan"] is None:
-        return run
-    constants = tuple(map(_constant_from_json, stored["constants"]))
-    return bound(stored["plan"], "<tracer outputs, stored>", run, constants)
-
-
-def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
-    made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]))
-    data = bytearray(base64.b64decode(stored["data"]))
-    if data:
-        made.copy_(torch.frombuffer(data, dtype=made.dtype).view(made.shape))
-    return made
 
 
 def _runner_from_json(
     stored: dict[str, Any], config: CompileConfig
 ) -> tuple[RunFunction, torch.device]:
     """Returns a backend's runner, and the device of its graph."""
-    deserialize = resolve(config.backend.deserialize)
-    spec = CompileSpec(options=config.options, **_from_json(stored["spec"]))
-    runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
-    return versions_counted(runner.run, spec, runner.mutated_on_error), spec.device
+    spec = spec_from_json(stored["spec"], config.options)
+    return stored_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredBackwards:
-    """The backwards that were compiled in the process that captured the graph. known: by the outputs
-    that have a tangent. tangents: those that may have one."""
+#: How many backwards that no graph computes run under eager autograd before the forward is captured
+#: again.
+MOST_UNKNOWN = 2
+
+
+@dataclass(slots=True)
+class StoredBackwards:
+    """The backwards that were compiled in the process that captured the graph. Mutable. known: by the
+    outputs that have a tangent. tangents: those that may have one. unknown: how many calls wanted
+    others. capture_again: is called once they are too many."""
 
     known: dict[tuple[int, ...], Backward]
     tangents: tuple[int, ...]
+    unknown: int = 0
+    capture_again: Callable[[], None] | None = None
 
     @property
     def whole(self) -> Backward:
@@ -157,7 +151,24 @@ class _StoredBackwards:
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         outputs = tuple([index for index in self.tangents if tangents[index] is not None])
-        return self.known.get(outputs)
+        found = self.known.get(outputs)
+        if found is None:
+            self.unknown += 1
+            if self.unknown == MOST_UNKNOWN and self.capture_again is not None:
+                self.capture_again()
+        return found
+
+
+def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> StoredBackwards | None:
+    stored = None if entry["graph"] is None else entry["graph"]["training"]
+    if stored is None:
+        return None
+    known = {}
+    for tangents, gradients, parts in stored["backwards"]:
+        run, device = _runner_from_json(parts, config)
+        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
+        known[found.tangents] = found
+    return StoredBackwards(known, tuple(stored["node"]["tangents"]))
 
 
 def _node_from_json(
@@ -165,11 +176,11 @@ def _node_from_json(
     run_forward: RunFunction,
     name: str,
     device: torch.device,
-    config: CompileConfig,
+    backwards: StoredBackwards,
     finder: Finder,
 ) -> RunFunction:
     """Returns a graph with a backward as one autograd node."""
-    plain, again, known = stored["node"], stored["again"], {}
+    plain, again = stored["node"], stored["again"]
     plan = NodePlan(
         **{
             **plain,
@@ -192,11 +203,6 @@ def _node_from_json(
             "positions": dict(again["positions"]),
         }
     )
-    for tangents, gradients, parts in stored["backwards"]:
-        run, _ = _runner_from_json(parts, config)
-        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
-        known[found.tangents] = found
-    backwards = _StoredBackwards(known, plan.tangents)
     step = node_step(plan, run_forward, backwards, captured, device)
     apply = direct_apply(autograd_function(name, step))
     leaves_of = items(plan.differentiable)
@@ -209,24 +215,3 @@ def _node_from_json(
 
 #: Fields of `NodePlan` that are tuples of indices.
 _INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")
-
-
-#: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
-#: value, where it is not None.
-_FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "role": Role, "shape": tuple, "stride": tuple,
-    "dtype": lambda name: getattr(torch, name),
-    "device": torch.device, "phase": Phase, "mutations": tuple, "constants": tuple,
-    "inputs": lambda rows: tuple(InputSpec(**_from_json(row)) for row in rows),
-    "outputs": lambda rows: tuple(OutputSpec(**_from_json(row)) for row in rows),
-    "sizes": lambda rows: tuple(SizeSpec(**row) for row in rows),
-}  # fmt: skip
-
-
-def _from_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Restores the fields of a row. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
-    restored = dict(row)
-    for name, value in row.items():
-        if value is not None and name in _FROM_JSON:
-            restored[name] = _FROM_JSON[name](value)
-    return restored

@@ -143,8 +143,9 @@ def size_conditions(
     tensors: dict[Source, Any],
     numbers: dict[Any, Source],
     printer: Callable[[Any, dict[Any, str]], str],
+    strides: bool = True,
 ) -> list[Relation]:
-    """The conditions on symbolic sizes.
+    """The conditions on symbolic sizes, and on the strides that they determine if `strides`.
 
     shape_env: of the trace. tensors: source of a graph input -> its fake. numbers: symbol -> source
     of a number of the program. printer: sympy -> Python text.
@@ -155,13 +156,9 @@ def size_conditions(
     # the text of each source in the template of a Relation
     place = {source: f"{{{i}}}" for i, source in enumerate(sources)}
     inputs = [(place[source], fake) for source, fake in tensors.items()]
-    where: dict[Any, str] = {symbol: place[source] for symbol, source in numbers.items()}
+    where = {symbol: place[source] for symbol, source in numbers.items()} | size_places(inputs)
     checks: list[str] = []
-    for text, fake in inputs:
-        for i, size in enumerate(fake.shape):
-            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                where.setdefault(size.node.expr, f"{text}.shape[{i}]")
-    for text, fake in inputs:  # a stride that no size determines has its own symbol
+    for text, fake in inputs if strides else ():  # one that no size determines has its own symbol
         for i, stride in enumerate(fake.stride()):
             if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
                 where.setdefault(stride.node.expr, f"{text}.stride({i})")
@@ -170,12 +167,8 @@ def size_conditions(
             here = f"{text}.shape[{i}]"
             if isinstance(size, torch.SymInt) and where.get(size.node.expr) != here:
                 checks.append(f"{here} == {printer(shape_env.simplify(size.node.expr), where)}")
-        if any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
-            strides = ", ".join(
-                printer(n.node.expr, where) if isinstance(n, torch.SymInt) else str(n)
-                for n in fake.stride()
-            )
-            checks.append(f"{text}.stride() == ({strides},)")
+        if strides and any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
+            checks.append(f"{text}.stride() == {strides_text(fake, printer, where)}")
     for symbol, text in where.items():
         replaced = shape_env.replacements.get(symbol)
         if replaced is not None:
@@ -195,6 +188,28 @@ def size_conditions(
                 checks.append(f"{offsets[symbol]} >= {lower}")
         checks.append(printer(expr, where | offsets))
     return [Relation(check, sources) for check in dict.fromkeys(checks) if check != "True"]
+
+
+def size_places(inputs: list[tuple[str, Any]]) -> dict[Any, str]:
+    """Returns the text that reads each symbol that is a size of an input. inputs: (text, fake)
+    each."""
+    where: dict[Any, str] = {}
+    for text, fake in inputs:
+        for i, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                where.setdefault(size.node.expr, f"{text}.shape[{i}]")
+    return where
+
+
+def strides_text(
+    fake: Any, printer: Callable[[Any, dict[Any, str]], str], where: dict[Any, str]
+) -> str:
+    """Returns the strides of a fake as the text of a tuple. where: symbol -> its text."""
+    strides = ", ".join(
+        printer(n.node.expr, where) if isinstance(n, torch.SymInt) else str(n)
+        for n in fake.stride()
+    )
+    return f"({strides},)" if strides else "()"
 
 
 def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:

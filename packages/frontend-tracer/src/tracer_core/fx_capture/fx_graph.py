@@ -56,6 +56,8 @@ class WrittenGraph:
         self.first_states: dict[int, tuple[Any, int]] = {}
         self.sizes = SizeNodes(self)
         self.source_of, self._dims_of, self._where = source_of, dims_of, where
+        #: Guards that an object is the same in every call.
+        self.identify: Callable[[Source, Any], None] = lambda source, value: None
         self._nodes: dict[int, torch.fx.Node] = {}
         self._inside: dict[int, tuple[int, str]] = {}
         self._alive: list[Any] = []
@@ -200,6 +202,18 @@ class WrittenGraph:
             node = self.placeholder(source, value, value)
         return node
 
+    def opaque(self, value: torch.ScriptObject) -> torch.fx.Node:
+        """Returns the node of an object of C++ that operators read (packed weights): an input, which
+        is the same object in every call."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            source = self.source_of(value)
+            if source is None:
+                raise Break("unsupported_value", "a ScriptObject that was made outside the trace")
+            self.identify(source, value)
+            node = self.placeholder(source, value, value)
+        return node
+
     def rng_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
         """Records a call that makes, seeds or reads a random number generator."""
         node = self.plain_node(op, target, args, value)
@@ -237,6 +251,8 @@ class WrittenGraph:
             return number  # operators treat a NumPy scalar as a number
         if isinstance(value, torch.Generator):
             return self.generator(value)
+        if isinstance(value, torch.ScriptObject):
+            return self.opaque(value)
         if isinstance(value, (OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value

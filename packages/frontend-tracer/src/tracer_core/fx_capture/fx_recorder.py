@@ -150,14 +150,16 @@ class Recorder(WrittenGraph):
         """Exceptions that an operator raises when its output shape depends on data."""
         return torch_private.data_dependent_failures()[1]
 
-    def follow_data(self) -> None:
-        """Makes data-dependent sizes unbacked SymInts in this trace."""
+    def follow_data(self, foreseen: Callable[[Any], Any]) -> None:
+        """Makes data-dependent sizes unbacked SymInts in this trace. foreseen(expression): the answer
+        of a question about them that the call which is captured gives, or None."""
         self.data = DataSizes(
             self.fakes.shape_env, self.sizes.node, self.plain_node, self.fakes.any_was_written
         )
         self.sizes.read_by = self.data.read_by
         env = self.fakes.shape_env
         env.refused, env.undecided, env.told = self._note_refused, self._undecided, self.data.check
+        env.foreseen = foreseen
 
     def follows_data(self) -> bool:
         """Returns whether whole numbers that depend on data are, or may become, symbols."""

@@ -18,7 +18,7 @@ from tracer_core.aot.unbacked_split import MARK, ORDERED
 from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
-from tracer_core.fx_capture.unbacked import require
+from tracer_core.fx_capture.unbacked import require, require_foreseen
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, dispatch_modes, pytree, set_grad_mode
 
@@ -56,15 +56,19 @@ class PresentValues:
 
     def of(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None:
         """Returns the real tensors behind fakes of the trace, or None."""
+        nodes = [self._graph.node_of(self._graph.as_fake(one)) for one in tensors]
+        return self.of_nodes([node for node in nodes if node is not None])
+
+    def of_nodes(self, nodes: list[torch.fx.Node]) -> list[Any] | None:
+        """Returns what nodes of the trace give in this call, or None."""
         if self._failed or dispatch_modes():
             return None
-        nodes = [self._graph.node_of(self._graph.as_fake(one)) for one in tensors]
         new = [node for node in self._graph.graph.nodes if node not in self._values]
         drawn = self._generator_of_the_graph() if any(map(_may_draw, new)) else _UNTOUCHED
         try:
             with torch.no_grad(), torch_private.without_torch_functions(), drawn:
                 self._run(new)
-            return [self._values[node] for node in nodes if node is not None]
+            return [self._values[node] for node in nodes]
         except Exception:  # whatever an operator raises, the graph raises where the program runs
             self._failed = True
             self._values.clear()
@@ -139,7 +143,7 @@ def _may_run(node: torch.fx.Node) -> bool:
         return True
     if node.op != "call_function" or node.meta.get(MARK) == ORDERED:
         return False
-    if node.target is require:
+    if node.target in (require, require_foreseen):
         return True
     if node.meta.get("val") is None and not node.meta.get("writes"):
         return False  # it sets torch's state

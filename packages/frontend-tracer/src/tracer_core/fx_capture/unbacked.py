@@ -17,7 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.unbacked_split import MARK
-from tracer_core.fx_capture.data_errors import SizeDiffers
+from tracer_core.fx_capture.data_errors import AssertionFailed, SizeDiffers
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
@@ -32,6 +32,13 @@ def require(holds: Any, fact: str) -> None:
     """Raises `SizeDiffers` unless a fact about a size holds. Target of a graph node."""
     if not holds:
         raise SizeDiffers(fact)
+
+
+def require_foreseen(holds: Any, fact: str) -> None:
+    """Raises `AssertionFailed` unless a number is as it was in the call that was captured. Target of a
+    graph node."""
+    if not holds:
+        raise AssertionFailed(fact)
 
 
 class DataSizes:
@@ -109,6 +116,11 @@ class DataSizes:
         self._env.told = refuse
         for node in self.nodes:
             node.meta[MARK] = True
+
+    def foresee(self, fact: Any) -> None:
+        """Adds a node that checks a fact of the call that is captured."""
+        args = self._symbol(fact), str(fact)
+        self.nodes.add(self._node("call_function", require_foreseen, args, None))
 
     def check(self) -> None:
         """Adds assertion nodes for the facts assumed since the last call."""

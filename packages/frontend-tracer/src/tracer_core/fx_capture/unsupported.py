@@ -57,6 +57,10 @@ _OBSERVED = (
     "averaging_const", "quant_min", "quant_max", "ch_axis", "per_row_fake_quant",
 )  # fmt: skip
 
+#: Namespaces of operators that only read the objects of C++ which they are given (packed weights).
+#: What the program's own operators do to theirs, no schema says.
+_READING = frozenset({"aten", "quantized", "prepacked", "mkldnn_prepacked", "onednn", "sparse"})
+
 #: Their fakes are not quantized.
 _QUANTIZING = ("quantize_per_", "_make_per_")
 _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -69,6 +73,11 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     if isinstance(func, OpOverload) and not name and not func._schema.returns:
         if not func._schema.is_mutable:
             return "side_effect_native", f"{func} returns nothing: what it does cannot be recorded"
+    if isinstance(func, OpOverload) and func.namespace not in _READING:
+        if any(
+            isinstance(one, torch.ScriptObject) for one in pytree.arg_tree_leaves(*args, **kwargs)
+        ):
+            return "unsupported_value", f"{func} is given a ScriptObject, which it may change"
     if name.startswith(_QUANTIZING):
         return "tensor_subclass", f"{name}() makes a quantized tensor"
     if name in _OBSERVING and _resizes_statistics(args, kwargs):

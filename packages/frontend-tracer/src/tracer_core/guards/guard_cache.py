@@ -14,6 +14,8 @@ compares.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,21 +23,69 @@ from tracer_core.guards.gather import GatherCheck
 from tracer_core.guards.native_guard_cache import native_check
 from tracer_core.guards.object_layout import Layout, layout, word
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
-from tracer_core.guards.watched_words import Checked, Words, holds_scalars
+from tracer_core.guards.watched_words import Checked, Words, holds_scalars, identities, selected
 
 __all__ = ["Checked", "FastPathGuard", "GuardCache"]
+
+
+class SharedWords:
+    """What the fast-path guards of an entry's inputs have in common: words of the model, say, of a
+    program that makes a new cache of keys and values for each text. It keeps no object alive, and
+    never holds again once one of its objects has died. Mutable.
+
+    holds(): compares the words."""
+
+    #: With fewer items than this a fast-path guard is made as quickly without.
+    LEAST = 200
+
+    def __init__(
+        self,
+        found: Layout,
+        checked: Checked,
+        known: dict[str, list[Any]],
+        alike: dict[str, list[bool]],
+        volatile: frozenset[int],
+    ) -> None:
+        self._ended = False
+        chosen = selected(checked, alike)
+        self.words = words = Words(found, chosen, (), volatile, self._end, weakly=True)
+        self.check = native_check(words) or GatherCheck(words)
+        self.holds: Callable[[], Any] = self.check.holds
+        if self._ended:
+            self.holds = _never
+        self._known = known
+        taken = {name: iter(flags) for name, flags in words.taken.items()}
+        #: Field of `Checked` -> for each of its items whether it is not among these words.
+        self.others = {
+            name: [not (flag and next(taken[name])) for flag in flags]
+            for name, flags in alike.items()
+        }
+
+    def _end(self, _: Any) -> None:
+        self._ended, self.holds = True, _never
+
+    def serves(self, known: dict[str, list[Any]]) -> bool:
+        """Returns whether what another check has read contains what these words stand for."""
+        return bool(self.holds()) and all(
+            len(now) == len(self._known[name])
+            and all(map(_or, map(operator.eq, now, self._known[name]), self.others[name]))
+            for name, now in known.items()
+        )
 
 
 class FastPathGuard:
     """A fast-path guard; see the module's docstring.
 
     fetched: the values of the full check; None if some of them are objects that it must not keep
-    alive. unchanged(): compares the watched words. rest(): re-checks the guarded state that has no
-    version counter; None if there is none. references: the roots, weakly where possible.
-    died(reference): called when an object dies that the watched words lie in.
+    alive. shared: words that other guards have too. unchanged(): compares the watched words.
+    rest(): re-checks the guarded state that has no version counter; None if there is none.
+    references: the roots, weakly where possible. died(reference): called when an object dies that
+    the watched words lie in.
     """
 
-    __slots__ = ("fetched", "unchanged", "rest", "references", "_parts", "_words", "_check")
+    __slots__ = (
+        "fetched", "unchanged", "rest", "references", "_parts", "_words", "_check", "_shared",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,18 +94,26 @@ class FastPathGuard:
         roots: list[Any],
         volatile: frozenset[int],
         died: Callable[[Any], None],
+        shared: SharedWords | None = None,
     ) -> None:
         # An object without weak references lives as long as the fast-path guard.
         self.references: list[Any] = [_weakly(root, died) for root in roots]
         mortals = [root for root in roots if refers_weakly(root)]
-        self._words = words = Words(found, checked, mortals, volatile, died)
+        self._shared = shared
+        if shared is None:
+            words = Words(found, checked, mortals, volatile, died)
+        else:
+            rest = selected(checked, shared.others)
+            words = Words(found, rest, mortals, volatile, died, shared=shared.words)
+        self._words = words
         self._parts = [
             words.own_dicts.get(id(one)) or _weakly(one, died) for one in checked.fetched
         ]
         mortal = any(type(one) in _LEADING for one in self._parts)
         self.fetched = None if mortal else checked.fetched
         self._check = native_check(words) or GatherCheck(words)
-        self.unchanged: Callable[[], Any] = self._check.holds
+        own: Callable[[], Any] = self._check.holds
+        self.unchanged = own if shared is None else lambda: shared.holds() and own()
         self.rest: Callable[[], bool] | None = words.holds_in_python if words.needs_python else None
 
     def values(self) -> tuple[Any, ...]:
@@ -68,10 +126,13 @@ class FastPathGuard:
 
     def changed_dicts(self) -> list[int]:
         """Returns the ids of the watched dictionaries whose version changed."""
-        before = self._check.before()
+        before, dicts = self._check.before(), self._words.dicts
+        if self._shared is not None:
+            before |= self._shared.check.before()
+            dicts = [*dicts, *self._shared.words.dicts]
         return [
             one
-            for (*leading, version), one in self._words.dicts
+            for (*leading, version), one in dicts
             if all(word(at) == before[at] for at in leading) and word(version) != before[version]
         ]
 
@@ -86,6 +147,16 @@ _LEADING = (OwnReference, OwnDict)
 
 def _never() -> bool:
     return False
+
+
+def _or(one: bool, other: bool) -> bool:
+    return one or other
+
+
+def alike_in(now: list[Any], before: list[Any]) -> list[bool]:
+    """Returns for each identity whether the check before had it at the same place."""
+    pairs = itertools.zip_longest(now, before[: len(now)])
+    return [one is not None and one == other for one, other in pairs]
 
 
 class GuardCache:
@@ -110,6 +181,9 @@ class GuardCache:
         self._volatile: frozenset[int] = frozenset()
         #: Keys that were checked once: a guard for inputs that never come again is not worth it.
         self._met: set[Any] = set()
+        self._shared: SharedWords | None = None
+        #: `identities` of what the last fast-path guard was made from.
+        self._known: dict[str, list[Any]] | None = None
         #: Full checks since a fast-path guard last held.
         self._since = 0
         self._single = roots[0] if len(roots) == 1 else None
@@ -166,7 +240,23 @@ class GuardCache:
             if gone is not None:
                 gone.unchanged = _never  # another thread may be about to ask
 
-        fast_paths[key] = FastPathGuard(found, checked, roots, self._volatile, forget)
+        shared = self._shared_by(found, checked)
+        fast_paths[key] = FastPathGuard(found, checked, roots, self._volatile, forget, shared)
+
+    def _shared_by(self, found: Layout, checked: Checked) -> SharedWords | None:
+        """Returns the words that this guard has in common with others: those that are there, or
+        new ones of what this check and the last one have read alike."""
+        known, before = identities(checked), self._known
+        if sum(map(len, known.values())) < SharedWords.LEAST:
+            return None
+        self._known = known
+        if self._shared is not None and self._shared.serves(known):
+            return self._shared
+        self._shared = None
+        if before is not None:
+            alike = {name: alike_in(now, before[name]) for name, now in known.items()}
+            self._shared = SharedWords(found, checked, known, alike, self._volatile)
+        return self._shared
 
     def _note(self, guard: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison

@@ -22,7 +22,7 @@ class NativeCheck:
 
     def __init__(self, holds: Any, take: Any, words: Words) -> None:
         addresses = [address for depth in words.depths for address in depth]
-        self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self._words = (ctypes.c_uint64 * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
         self._facts = _GuardWords(
@@ -33,7 +33,7 @@ class NativeCheck:
 
     def before(self) -> dict[int, int]:
         """Returns the recorded values of the words, by address."""
-        return dict(zip(self._words, self._values, strict=True))
+        return dict(zip(self._words[:], self._values[:], strict=True))  # slices: lists, made in C
 
 
 def native_check(words: Words) -> NativeCheck | None:

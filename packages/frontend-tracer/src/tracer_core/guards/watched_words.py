@@ -13,12 +13,14 @@ object's own, and one in it) lives as long as its owner.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import gc
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +88,10 @@ def plain_dict(namespace: Any) -> dict[Any, Any] | None:
     return None
 
 
+class NotWeakly(Exception):
+    """Words that other guards share would need an object that no weak reference leads to."""
+
+
 class Words:
     """Mutable while it is built. depths: addresses, by depth. dicts: (path, id of the dict), where
     the path ends at the address of its version, which may be read if the words before it are
@@ -93,7 +99,11 @@ class Words:
     died(reference): called when an object of `references` dies. empties, lists, probes, entries:
     for Python: (container), (sequence, items), (call, result), (namespace, ids of the values
     by key, all keys in order or None). Where dictionaries carry no version, a path is one word: the
-    dictionary's counter."""
+    dictionary's counter.
+
+    shared: words that are compared before these, and that keep what they lead to. weakly: nothing is
+    kept alive and nothing is left to Python; `taken` tells which items of the `Checked`, by field,
+    these words stand for."""
 
     def __init__(
         self,
@@ -102,6 +112,9 @@ class Words:
         roots: Sequence[Any],
         volatile: frozenset[int],
         died: Callable[[Any], None],
+        *,
+        shared: Words | None = None,
+        weakly: bool = False,
     ) -> None:
         self.depths: tuple[list[int], list[int], list[int]] = ([], [], [])
         self.dicts: list[tuple[tuple[int, ...], int]] = []
@@ -111,7 +124,7 @@ class Words:
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
         self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
-        self._layout, self._died = found, died
+        self._layout, self._died, self._weakly = found, died, weakly
         self._volatile = volatile.union(map(id, map(plain_dict, checked.moving)))
         self._counts = found.dict_version is None and can_count()
         #: Dictionaries whose changes are counted, by id.
@@ -121,35 +134,19 @@ class Words:
         self.own_dicts: dict[int, OwnDict] = {}
         #: id of a container that unchanged words lead to -> their addresses.
         self._paths: dict[int, tuple[int, ...]] = {}
-        for owner, namespace in checked.holders:
-            self._holder(owner, namespace)
-        for namespace, keys in checked.dicts:
-            self._dict(namespace, keys)
-        for obj in checked.objects:
-            if flags(type(obj)) & HEAP_TYPE:  # nothing can change the type of another object
-                self._watch(obj, TYPE)
-        for cls in checked.classes:
-            self._class(cls)
-        for container in checked.empties:
-            if type(container) not in _PLAIN_DICTS:
-                self.empties.append(container)
-            elif self._counts and id(container) not in self._volatile:
-                self._counted[id(container)] = container
+        self._kept_by_shared: Collection[int] = ()
+        if shared is not None:
+            self.own_dicts.update(shared.own_dicts)
+            self._paths.update(shared._paths)
+            self._kept_by_shared = shared._kept
+        #: Field of `Checked` -> for each of its items whether these words stand for it.
+        self.taken: dict[str, list[bool]] = {}
+        for name, take in _READERS.items():
+            if weakly:
+                self.taken[name] = [self._takes(take, item) for item in getattr(checked, name)]
             else:
-                self._watch(container, DICT_SIZE)
-        for tensor in checked.tensors:
-            self._keep(tensor)
-            for depth, address in tensor_words(tensor, found):
-                self.depths[depth].append(address)
-        for tensor in checked.storages:  # among `tensors`: the depths before were compared
-            for depth, address in storage_words(tensor, found):
-                self.depths[depth].append(address)
-        for items in checked.lists:
-            self._list(items)
-        for items in checked.lengths:
-            self._watch(items, LIST_SIZE)
-        for probe in checked.probes:
-            self._probe(probe)
+                for item in getattr(checked, name):
+                    take(self, item)
         if self._counted:
             self._counters = count_changes(list(self._counted.values()))
             self.depths[0].extend(self._counters.addresses)
@@ -157,14 +154,27 @@ class Words:
                 self.dicts.append(((address,), one))
             self._counted.clear()  # the counters tell when a dictionary has died
 
+    def _takes(self, take: Callable[[Words, Any], None], item: Any) -> bool:
+        try:
+            take(self, item)
+        except NotWeakly:
+            return False
+        return True
+
     def _keep(self, obj: Any) -> None:
-        if id(obj) in self._kept:
+        if id(obj) in self._kept or id(obj) in self._kept_by_shared:
             return
-        self._kept.add(id(obj))
         if refers_weakly(obj):
             self.references.append(OwnReference(obj, self._died))
         else:
+            self._by_python_or_strongly()
             self.alive.append(obj)
+        self._kept.add(id(obj))
+
+    def _by_python_or_strongly(self) -> None:
+        """Raises NotWeakly where these words keep nothing alive and leave nothing to Python."""
+        if self._weakly:
+            raise NotWeakly
 
     def _watch(self, obj: Any, *offsets: int) -> tuple[int, ...]:
         """Watches words of an object; returns the words that lead to it."""
@@ -174,9 +184,11 @@ class Words:
         self.depths[len(path)].extend(id(obj) + offset for offset in offsets)
         return path
 
-    def _holder(self, owner: Any, namespace: Any) -> None:
+    def _holder(self, holder: tuple[Any, Any]) -> None:
         """`owner.__dict__` can be replaced, except a class's or a module's."""
+        owner, namespace = holder
         if isinstance(owner, types.ModuleType):
+            self._by_python_or_strongly()  # nothing tells that it died
             return
         if isinstance(owner, type):
             self._keep(owner)
@@ -185,6 +197,7 @@ class Words:
             return
         slot = dict_slot(owner)
         if slot is None or word(slot) != id(namespace):
+            self._by_python_or_strongly()
             self.alive.append(namespace)
             self._probe(partial(getattr, owner, "__dict__"))
         else:
@@ -193,6 +206,35 @@ class Words:
             self._paths[id(namespace)] = (slot,)
             if refers_weakly(owner):
                 self.own_dicts[id(namespace)] = OwnDict(owner)
+
+    def _object(self, obj: Any) -> None:
+        if flags(type(obj)) & HEAP_TYPE:  # nothing can change the type of another object
+            self._watch(obj, TYPE)
+        else:
+            self._by_python_or_strongly()  # nothing tells that it died
+
+    def _empty(self, container: Any) -> None:
+        if type(container) not in _PLAIN_DICTS:
+            self._by_python_or_strongly()
+            self.empties.append(container)
+        elif self._counts and id(container) not in self._volatile:
+            self._counted[id(container)] = container
+        else:
+            self._watch(container, DICT_SIZE)
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        self._keep(tensor)
+        for depth, address in tensor_words(tensor, self._layout):
+            self.depths[depth].append(address)
+
+    def _storage(self, tensor: torch.Tensor) -> None:
+        """Among `tensors`: the depths before were compared."""
+        self._keep(tensor)
+        for depth, address in storage_words(tensor, self._layout):
+            self.depths[depth].append(address)
+
+    def _length(self, items: list[Any]) -> None:
+        self._watch(items, LIST_SIZE)
 
     def _class(self, cls: Any) -> None:
         """The bases, by the words of the tuple of them; a tuple that was kept would keep the
@@ -205,7 +247,8 @@ class Words:
         self.depths[1].append(id(bases) + TUPLE_SIZE)
         self.depths[1].extend(range(start, start + 8 * len(bases), 8))
 
-    def _dict(self, namespace: Any, keys: Any) -> None:
+    def _dict(self, read: tuple[Any, Any]) -> None:
+        namespace, keys = read
         plain, version = plain_dict(namespace), self._layout.dict_version
         if plain is None or id(plain) in self._volatile or not (version or self._counts):
             self._entries(namespace, keys)
@@ -221,6 +264,7 @@ class Words:
             self._leads_to(plain, plain if keys is None else keys, path)
 
     def _entries(self, namespace: Any, keys: Any) -> None:
+        self._by_python_or_strongly()
         read = namespace if keys is None else keys
         before = {key: namespace.get(key, _ABSENT) for key in read}
         order = list(namespace) if keys is None else None
@@ -240,8 +284,10 @@ class Words:
 
     def _list(self, items: Any) -> None:
         if type(items) is tuple:
+            self._by_python_or_strongly()  # nothing tells that it died
             return
         if not isinstance(items, list):
+            self._by_python_or_strongly()
             self.lists.append((items, list(items)))
             return
         self._watch(items, LIST_SIZE, LIST_ITEMS)
@@ -261,9 +307,11 @@ class Words:
                     self._keep(value)  # another value could be at its address
                 self.depths[0].append(slot)
                 return
+            self._by_python_or_strongly()
             if refers_weakly(owner):
                 self._keep(owner)
                 probe = partial(_attribute_of, OwnReference(owner), name)
+        self._by_python_or_strongly()
         found = probe()
         if refers_weakly(found) and not holds_scalars(found):
             self._keep(found)
@@ -310,6 +358,46 @@ class Words:
     def needs_python(self) -> bool:
         """Whether `holds_in_python` has anything to look at."""
         return bool(self.empties or self.lists or self.probes or self.entries)
+
+
+#: Field of `Checked` -> what reads one of its items, in this order: a dictionary is led to by its
+#: owner's words.
+_READERS: dict[str, Callable[[Words, Any], None]] = {
+    "holders": Words._holder, "dicts": Words._dict, "objects": Words._object,
+    "classes": Words._class, "empties": Words._empty, "tensors": Words._tensor,
+    "storages": Words._storage, "lists": Words._list, "lengths": Words._length,
+    "probes": Words._probe,
+}  # fmt: skip
+
+
+def identities(checked: Checked) -> dict[str, list[Any]]:
+    """Returns, by field, what tells each item of `checked` from another one that lives at the same
+    time; None for an item that nothing tells apart."""
+    found: dict[str, list[Any]] = {name: list(map(id, getattr(checked, name))) for name in _READERS}
+    found["holders"] = [id(owner) for owner, _ in checked.holders]
+    found["dicts"] = [_dict_identity(*one) for one in checked.dicts]
+    found["probes"] = list(map(_probe_identity, checked.probes))
+    return found
+
+
+def _dict_identity(namespace: Any, keys: Any) -> tuple[int, bool] | None:
+    plain = plain_dict(namespace)
+    return None if plain is None else (id(plain), keys is None)
+
+
+def _probe_identity(probe: Any) -> tuple[int, str] | None:
+    if not isinstance(probe, partial) or probe.func is not getattr:
+        return None
+    owner, name = probe.args
+    return id(owner), name
+
+
+def selected(checked: Checked, chosen: Mapping[str, Sequence[bool]]) -> Checked:
+    """Returns the items of `checked` that are chosen, by field."""
+    return dataclasses.replace(
+        checked,
+        **{name: list(compress(getattr(checked, name), chosen[name])) for name in _READERS},
+    )
 
 
 #: Attributes whose value lives as long as their object.

@@ -350,7 +350,16 @@ class TracedExpectations(Protocol):
 
 
 class TracedForesight(Protocol):
-    """How branches that follow data go in the call that is captured."""
+    """How branches that follow data go in the call that is captured, and which numbers it has."""
+
+    @property
+    def wanted(self) -> bool: ...
+
+    def number_of(self, node: torch.fx.Node) -> Any: ...
+
+    def known(self, tensor: torch.Tensor) -> int | None: ...
+
+    def note(self, tensor: torch.Tensor, number: int) -> None: ...
 
     def asks(self, frame: Frame) -> bool: ...
 

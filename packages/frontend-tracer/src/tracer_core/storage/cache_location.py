@@ -9,6 +9,7 @@ user can write to it or put another folder in its place.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import grp
 import os
@@ -162,6 +163,26 @@ def _leave_folder(folder: Path, error: OSError) -> None:
         reason = f"{reason}, and so in the cache folder {env().cache_dir}"
         raise CacheLocationError(folder, reason) from error
     _unusable[folder] = reason
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+    """Opens whatever lies at a path for reading, without following a link or waiting for a pipe;
+    yields (descriptor, its state). Raises OSError where that cannot be done."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield descriptor, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put(made: str | Path, path: Path) -> None:
+    """Renames a file of a private folder, which replaces whatever is there, a folder too."""
+    try:
+        os.replace(made, path)
+    except IsADirectoryError:
+        shutil.rmtree(path)
+        os.replace(made, path)
 
 
 def demand_room(folder: Path) -> None:

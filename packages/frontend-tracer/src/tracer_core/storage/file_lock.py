@@ -22,19 +22,33 @@ NAME = "lock"
 #: Seconds that a process waits for another one's entry before it makes the entry itself.
 PATIENCE = 60.0
 _SLOTS = 1 << 20
+_TAKEN = (errno.EAGAIN, errno.EACCES)
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.1
 
 #: Lock files that threads of this process have open.
 _descriptors: set[int] = set()
 
 
+#: Sets of locks: of entries; of entries that are parts of others, taken inside the first; of files
+#: under construction.
+ENTRIES, PARTS, NEW = range(3)
+
+
 @contextlib.contextmanager
-def held(path: Path, key: bytes, part: bool = False) -> Iterator[None]:
-    """Holds the lock of a key. part: a second set of locks, taken inside the first."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
+def held(path: Path, key: bytes, of: int = ENTRIES) -> Iterator[None]:
+    """Holds the lock of a key. of: the set of locks."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:  # the folder
+        raise
+    except OSError:  # something else lies there
+        descriptor = -1
+    if descriptor < 0:
+        yield
+        return
     _descriptors.add(descriptor)
-    slot = int.from_bytes(key[:4], "little") % _SLOTS + part * _SLOTS
+    slot = _slot(key, of)
     try:
         _take(descriptor, slot, path)
         yield
@@ -46,6 +60,27 @@ def held(path: Path, key: bytes, part: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_free(path: Path, key: bytes, of: int) -> bool | None:
+    """Returns whether no process holds the lock of a key; None where that cannot be found out."""
+    if sys.platform != "linux":
+        return None  # to close the file would release this process's own locks
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        _lock(descriptor, _slot(key, of), fcntl.F_WRLCK)
+    except OSError as error:
+        return False if error.errno in _TAKEN else None
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _slot(key: bytes, of: int) -> int:
+    return int.from_bytes(key[:4], "little") % _SLOTS + of * _SLOTS
+
+
 def _take(descriptor: int, slot: int, path: Path) -> None:
     end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
     while True:
@@ -53,7 +88,7 @@ def _take(descriptor: int, slot: int, path: Path) -> None:
             _lock(descriptor, slot, fcntl.F_WRLCK)
             return
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
+            if error.errno not in _TAKEN:
                 return  # a file system without locks
         if time.monotonic() > end:
             logger().info(

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from tracer_core.storage.cache_location import not_private
+from tracer_core.storage.cache_location import not_private, opened, put
 
 NAME = "secret"
 _BYTES = 32
@@ -36,7 +36,7 @@ def secret_of(root: Path) -> bytes:
             os.link(made, path)
         known = _read(path)
         if known is None:  # damaged, or readable for others
-            os.replace(made, path)
+            put(made, path)
             known = _read(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -48,14 +48,12 @@ def secret_of(root: Path) -> bytes:
 
 def _read(path: Path) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with opened(path) as (descriptor, found):
+            if not stat.S_ISREG(found.st_mode) or not_private(found) is not None:
+                return None
+            if hasattr(os, "geteuid") and found.st_mode & 0o077:
+                return None
+            data = os.read(descriptor, _BYTES + 1)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or not_private(found) is not None:
-            return None
-        if hasattr(os, "geteuid") and found.st_mode & 0o077:
-            return None
-        data = file.read(_BYTES + 1)
     return data if len(data) == _BYTES else None

@@ -17,9 +17,9 @@ import hashlib
 import hmac
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,17 +34,20 @@ from tracer_core.storage.cache_location import (
     cache_folder,
     in_private_folder,
     not_private,
+    opened,
+    put,
 )
 from tracer_core.storage.fleet import fleet
 from tracer_core.storage.secret import secret_of
 
 #: Must change with the layout of the footer or the calling convention of the images.
-FORMAT = b"tcso0002"
+FORMAT = b"tcso0003"
 _MACHINE, _DIGEST = 16, 32
 _FOOTER = len(FORMAT) + _MACHINE + _DIGEST
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
-#: Folders of files under construction. Those of killed processes are removed after some seconds.
+#: Files under construction, and folders of such. A process that makes one holds a lock of its name;
+#: where there are no locks, what is older than these seconds was left by a killed process.
 BUILDS, _NEW = ".build-", ".new-"
 _ABANDONED = 3600.0
 #: Seconds between two notes of an entry's use.
@@ -154,32 +157,40 @@ class Folder:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key={key!r}")
         data = image + self._foot(key, image)
-        descriptor, made = tempfile.mkstemp(dir=self.path, prefix=_NEW)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
+        with self._new(_NEW) as made:
+            with open(made, "xb", opener=_private) as file:
                 file.write(data)
-            os.chmod(made, 0o700)
-            loaded = None if load is None else load(Path(made))
-            os.replace(made, self.path / key)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(made)
-            raise
+            loaded = None if load is None else load(made)
+            put(made, self.path / key)
         _keep_below_limit(self.path.parent, len(data))
         return loaded
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Makes a folder for files under construction."""
-        with tempfile.TemporaryDirectory(dir=self.path, prefix=BUILDS) as folder:
-            yield Path(folder)
+        with self._new(BUILDS) as folder:
+            folder.mkdir(mode=0o700)
+            yield folder
+
+    @contextlib.contextmanager
+    def _new(self, prefix: str) -> Iterator[Path]:
+        """Yields a new path in the folder; what is there afterwards is removed."""
+        path = self.path / f"{prefix}{secrets.token_hex(8)}"
+        with file_lock.held(self.path / file_lock.NAME, _lock_key(path), file_lock.NEW):
+            try:
+                yield path
+            finally:
+                with contextlib.suppress(OSError):  # the next process that writes tries again
+                    _remove_new(path)
 
     def building(self, key: str, part: bool = False) -> contextlib.AbstractContextManager[None]:
         """Makes processes that want the same entry at once wait for the first, then find it.
 
         part: the entry is part of others, whose builders wait for it, so it has separate locks
         against deadlock."""
-        return file_lock.held(self.path / "lock", hashlib.sha256(key.encode()).digest(), part)
+        of = file_lock.PARTS if part else file_lock.ENTRIES
+        digest = hashlib.sha256(key.encode()).digest()
+        return file_lock.held(self.path / file_lock.NAME, digest, of)
 
     def _foot(self, key: str, image: bytes) -> bytes:
         head = FORMAT + self.store.machine.encode()
@@ -208,11 +219,14 @@ class Folder:
         """Returns (None, the image), or (why the entry cannot be used, None)."""
         path = self.path / key
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
-                found = os.fstat(descriptor)
+            with opened(path) as (descriptor, found):
                 problem = not_private(found) if stat.S_ISREG(found.st_mode) else "not a file"
-                data = file.read() if problem is None else b""
+                if found.st_size > env().cache_limit:
+                    problem = problem or "larger than the whole store may be"
+                data = b""
+                if problem is None:
+                    with open(descriptor, "rb", closefd=False) as file:
+                        data = file.read()
                 if problem is None and time.time() - found.st_mtime > _USED:
                     os.utime(descriptor)
         except FileNotFoundError:
@@ -335,11 +349,29 @@ def _remove_abandoned(root: Path) -> int:
     for path in (*root.glob(f"*/{BUILDS}*"), *root.glob(f"*/{_NEW}*"), *root.glob(f"{_NEW}*")):
         with contextlib.suppress(OSError):
             state = path.lstat()
-            if now - state.st_mtime < _ABANDONED:
-                continue
-            freed += state.st_size
-            if stat.S_ISDIR(state.st_mode):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()
+            locks = path.with_name(file_lock.NAME)
+            free = file_lock.is_free(locks, _lock_key(path), file_lock.NEW)
+            if free is None:
+                free = now - state.st_mtime > _ABANDONED
+            if free:
+                freed += state.st_size
+                _remove_new(path)
     return freed
+
+
+def _remove_new(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _lock_key(path: Path) -> bytes:
+    return hashlib.sha256(path.name.encode()).digest()
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a new file that only this user may read, write or execute, whatever the umask."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o700)
+    return descriptor

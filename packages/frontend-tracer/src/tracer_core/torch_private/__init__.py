@@ -136,6 +136,7 @@ from tracer_core.torch_private.memory_layout import (
     suggested_memory_format,
 )
 from tracer_core.torch_private.names import MissingName, not_found
+from tracer_core.torch_private.own_fakes import takes_objects as takes_objects
 from tracer_core.torch_private.python_side import (
     before_tagging,
     checkpoint_options,
@@ -147,6 +148,7 @@ from tracer_core.torch_private.python_side import (
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
 from tracer_core.torch_private.shape_envs import (
     GuardLocations,
+    fact_of,
     guard_locations,
     is_truth,
     new_shape_env,

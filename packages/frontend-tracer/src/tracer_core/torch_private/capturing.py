@@ -17,12 +17,16 @@ import torch
 from tracer_core.torch_private.dtensors import MASKING, dispatches_in_c, forget_shardings
 from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.own_fakes import fake_result, takes_objects, without_cache
 from tracer_core.torch_private.releases import is_tested
 from tracer_core.torch_private.subclasses import any_wrapper
 
 #: Operators whose references, in torch 2.11, fail to drop a reduced dimension of size 1 given as a
 #: negative index.
 _DIMS_FROM_THE_FRONT = frozenset(names("ops.aten.linalg_vector_norm.default"))
+
+
+_META = torch.device("meta")
 
 
 def _dims_from_the_front(
@@ -54,14 +58,20 @@ def capture_mode(
     which takes 80 MiB and longer than the whole trace of a model. This class avoids all of them;
     only torch's reference implementations that promote dtypes still import it.
     """
+    return _capture_mode_class()(before_operator, after_operator, shape_env, quick, slow)
+
+
+@functools.cache
+def _capture_mode_class() -> Any:
+    """Returns the class of `capture_mode`, one for all captures: torch keeps some classes of modes
+    for ever."""
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
 
     aten = torch.ops.aten
+    zero = aten._efficientzerotensor.default
     convolutions = (aten.convolution.default, aten.convolution_backward.default)
-    symbolic_rules = () if shape_env is None else convolutions
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
-    light = is_tested()
 
     class CaptureMode(FakeTensorMode):
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
@@ -69,9 +79,15 @@ def capture_mode(
         by_class: Callable[[Any, Any, Any], Any] | None = None
         #: masked: whether torch's dispatcher of DTensors remembers a placement of this mode's.
         records = natively = masked = False
+        #: Devices of the tensors without memory that are zero.
+        zero_devices: frozenset[torch.device] = frozenset()
 
-        def __init__(self) -> None:
-            if light:
+        def __init__(
+            self, before_operator: Any, after_operator: Any, shape_env: Any, quick: Any, slow: Any
+        ) -> None:
+            self.before_operator, self.after_operator = before_operator, after_operator
+            self.quick, self.slow, self.light = quick, slow, is_tested()
+            if self.light:
                 _set_up(self, shape_env)
             else:
                 super().__init__(shape_env=shape_env, static_shapes=shape_env is None)
@@ -106,24 +122,46 @@ def capture_mode(
                 return answer(args)  # a metadata query
             if self.by_class is not None and self.records:
                 return self.by_class(func, args, kwargs)
-            kwargs = kwargs or {}
+            kwargs, slow = kwargs or {}, self.slow
+            shape_env: Any = self.shape_env
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
+            if any(type(one) is torch.Tensor for one in args):
+                args = tuple([_fake_zero(self, one) for one in args])
+            if func is zero and kwargs.get("device") is not None:
+                self.zero_devices |= {kwargs["device"]} - {_META}
 
             def run() -> Any:
-                before_operator(func, args, kwargs)
-                found = _without_settings(self, func, args, kwargs, slow) if light else slow
+                self.before_operator(func, args, kwargs)
+                found = _without_settings(self, func, args, kwargs, slow) if self.light else slow
+                if found is slow and (own := fake_result(self, func, args, kwargs)) is not None:
+                    found = own
                 if found is slow:
-                    with contextlib.nullcontext() if shape_env is None else shape_env.during(func):
+                    nothing = contextlib.nullcontext()
+                    plain = without_cache(self) if takes_objects(func) else nothing
+                    with plain, nothing if shape_env is None else shape_env.during(func):
                         found = dispatch(self, func, types, args, kwargs)
-                return after_operator(func, args, kwargs, found)
+                return self.after_operator(func, args, kwargs, found)
 
             result = slow
-            if light or (func in symbolic_rules and args[0]._has_symbolic_sizes_strides):
-                result = quick(self, func, args, kwargs, run)
+            symbolic = shape_env is not None and func in convolutions
+            if self.light or (symbolic and args[0]._has_symbolic_sizes_strides):
+                result = self.quick(self, func, args, kwargs, run)
             return run() if result is slow else result
 
-    return CaptureMode()
+    return CaptureMode
+
+
+def _fake_zero(mode: Any, value: Any) -> Any:
+    """Returns the fake of a tensor without memory that is zero, which C++ made below the mode of
+    another one's meta tensor; any other value unchanged."""
+    if type(value) is not torch.Tensor or not value._is_zerotensor():
+        return value
+    if value.device != _META or len(mode.zero_devices) != 1:
+        return value
+    (device,) = mode.zero_devices
+    with mode:
+        return torch._efficientzerotensor(value.shape, dtype=value.dtype, device=device)
 
 
 def _set_up(mode: Any, shape_env: Any) -> None:

@@ -83,7 +83,8 @@ def _data_env_class() -> Any:
         a storage offset; None unless its fake answers undecidable queries safely (slices and
         elements at an unknown index). inside_operator: torch may catch a rejected guard. Elsewhere refused(expression) is
         called for a rejected guard, and told() for a new fact. undecided(expression) is called
-        where any assumption would contradict those about sizes, and must raise.
+        where any assumption would contradict those about sizes, and must raise. foreseen(expression)
+        returns the answer that the call which is captured gives and that the graph checks, or None.
         """
 
         def __init__(self) -> None:
@@ -98,6 +99,7 @@ def _data_env_class() -> Any:
             self.refused: Callable[[Any], None] = lambda expr: None
             self.undecided: Callable[[Any], None] = lambda expr: None
             self.told: Callable[[], None] = lambda: None
+            self.foreseen: Callable[[Any], Any] = lambda expr: None
 
         def create_unbacked_symint(self, source: Any = None) -> Any:
             made = super().create_unbacked_symint(source)
@@ -123,6 +125,10 @@ def _data_env_class() -> Any:
             if open_question and self.views is None and _has_answer(args, kwargs):
                 self._take_for_sizes(orig_expr)
                 open_question = self._is_open(orig_expr)
+            if open_question and not self.inside_operator and not _has_answer(args, kwargs):
+                answer = self.foreseen(orig_expr)
+                if answer is not None:
+                    return self._taken(orig_expr, answer)
             try:
                 result = super().evaluate_expr(orig_expr, *args, **kwargs)
             except refusal:
@@ -134,6 +140,13 @@ def _data_env_class() -> Any:
                     self.undecided(orig_expr)
                 self.rely_on(orig_expr if result else sympy.Not(orig_expr))
             return result
+
+        def _taken(self, question: Any, answer: Any) -> Any:
+            """Returns the answer of a query that the graph checks otherwise, and knows it from here
+            on."""
+            fact = fact_of(question, answer)
+            super().guard_or_defer_runtime_assert(fact, "foreseen")
+            return sympy.sympify(answer)
 
         def _take_for_sizes(self, question: Any) -> None:
             """Assumes that the sizes in a query are at least 2."""
@@ -185,6 +198,15 @@ def _data_env_class() -> Any:
 #: Operator whose fake leaves a view's storage offset open -> the number of unbacked sizes that it
 #: creates before that offset.
 _SIZES_OF_VIEWS = {operators("aten").slice.Tensor: 1, operators("aten").select.int: 0}
+
+
+def fact_of(question: Any, answer: Any) -> Any:
+    """Returns what an answer to a question about numbers says, as an expression."""
+    import sympy
+
+    if type(answer) is bool:
+        return question if answer else sympy.Not(question)
+    return sympy.Eq(question, answer)
 
 
 def is_truth(expr: Any) -> bool:

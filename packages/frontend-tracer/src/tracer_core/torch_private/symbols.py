@@ -117,7 +117,36 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     values = ValueRanges(lowest, int_oo if highest is None else highest)
-    return bool(bound_sympy(expr, {symbol: values}).lower)
+    if bool(bound_sympy(expr, {symbol: values}).lower) or _grows(expr, symbol, lowest):
+        return True
+    if highest is None or highest - lowest > _MOST_TRIED:
+        return False
+    return all(bool(expr.subs(symbol, value)) for value in range(lowest, highest + 1))
+
+
+#: The most sizes that a condition is tried for one by one.
+_MOST_TRIED = 512
+
+
+def _grows(expr: Any, symbol: Any, lowest: int) -> bool:
+    """Returns whether an inequality of polynomials holds because no coefficient of their difference,
+    counted from the lowest size, is negative (``s*s >= s``); intervals do not see this."""
+    import sympy
+
+    if isinstance(expr, (sympy.Le, sympy.Lt)):
+        low, high = expr.args
+    elif isinstance(expr, (sympy.Ge, sympy.Gt)):
+        high, low = expr.args
+    else:
+        return False
+    above = sympy.Dummy("above", integer=True, nonnegative=True)
+    try:
+        found = sympy.Poly((high - low).subs(symbol, above + lowest), above)
+    except sympy.PolynomialError:  # with floor divisions
+        return False
+    least = 1 if isinstance(expr, (sympy.Lt, sympy.Gt)) else 0
+    coefficients = found.all_coeffs()
+    return all(one.is_number and one >= 0 for one in coefficients) and coefficients[-1] >= least
 
 
 def finite_bounds(bounds: Any) -> tuple[int, int | None]:

@@ -20,6 +20,7 @@ from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.graph_breaks import WantsNoForesight
 from tracer_core.fx_capture.present_values import PresentValues
 from tracer_core.fx_capture.seen import Foresight, Outcome
+from tracer_core.fx_capture.unbacked import is_whole_number
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
@@ -51,6 +52,8 @@ class Expectations:
 #: Branches that one trace foresees, and how often one instruction among them, before it counts as a
 #: loop, which would be unrolled.
 _MOST_FORESEEN, _MOST_AT_ONE = 32, 8
+#: Numbers that one trace foresees: they end no loop.
+_MOST_NUMBERS = 256
 
 
 class CallForesight:
@@ -60,6 +63,13 @@ class CallForesight:
         self._foresight = foresight
         self._present = PresentValues(graph)
         self._asked: collections.Counter[tuple[Any, int]] = collections.Counter()
+        #: id of a tensor -> (the tensor, its version, the number in it that was foreseen).
+        self._numbers: dict[int, tuple[torch.Tensor, int, int]] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether anything may be foreseen."""
+        return self._foresight.wanted
 
     def asks(self, frame: Frame) -> bool:
         """Returns whether the instruction of a frame, a branch, is to be foreseen. Raises
@@ -75,7 +85,26 @@ class CallForesight:
 
     def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None:
         """Returns what tensors of the trace hold in this call; None where that is not known."""
-        found = self._present.of(*tensors)
+        return self._counted(self._present.of(*tensors))
+
+    def number_of(self, node: torch.fx.Node) -> Any:
+        """Returns the number that a node gives in this call; None where that is not known."""
+        found = self._counted(self._present.of_nodes([node]))
+        return None if found is None else found[0]
+
+    def known(self, tensor: torch.Tensor) -> int | None:
+        """Returns the number in a tensor that was foreseen already, or None."""
+        found = self._numbers.get(id(tensor))
+        return found[2] if found is not None and found[1] == tensor._version else None
+
+    def note(self, tensor: torch.Tensor, number: int) -> None:
+        """Notes the number in a tensor. Raises WantsNoForesight where there are too many."""
+        if len(self._numbers) >= _MOST_NUMBERS:
+            reason = "many numbers that follow the values of tensors"
+            raise WantsNoForesight(0, "data_dependent_value", reason)
+        self._numbers[id(tensor)] = tensor, tensor._version, number
+
+    def _counted(self, found: list[Any] | None) -> list[Any] | None:
         self._foresight.n_answers += found is not None
         return found
 
@@ -128,6 +157,40 @@ def foreseen_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> 
     answer = torch.equal(*found)
     _assert_equal(tracer, left, right, answer)
     return answer
+
+
+def foreseen_number(tracer: Tracing, value: torch.Tensor) -> int | None:
+    """Returns the whole number that a tensor holds in the call that is captured, used as an index or
+    a size, and makes it a condition of the graph; None where that is not to be expected of other
+    calls."""
+    if not is_whole_number(value) or value.dim() or value.dtype is torch.uint8:
+        return None
+    known = tracer.foresight.known(value)
+    if known is not None:
+        return known
+    if torch_private.is_subclass(value) or not tracer.foresight.wanted or not _may_assert(tracer):
+        return None
+    found = tracer.foresight.values(value)
+    if found is None:
+        return None
+    number = int(found[0])
+    _assert(tracer, tracer.recorder.call(torch.eq, (value, number), {}), True)
+    tracer.foresight.note(value, number)
+    return number
+
+
+def foreseen_answer(tracer: Tracing, question: Any) -> int | bool | None:
+    """Returns what a question about numbers that depend on data, an expression, is answered with in
+    the call that is captured, and makes it a condition of the graph; else None."""
+    data = tracer.recorder.data
+    if data is None or not (_may_assert(tracer) and tracer.foresight.asks(tracer.frames[-1])):
+        return None
+    node = tracer.recorder.sizes.node(question)
+    found = tracer.foresight.number_of(node) if isinstance(node, torch.fx.Node) else None
+    if type(found) not in (int, bool):
+        return None
+    data.foresee(torch_private.fact_of(question, found))
+    return found
 
 
 def _may_foresee(tracer: Tracing, *values: torch.Tensor) -> bool:

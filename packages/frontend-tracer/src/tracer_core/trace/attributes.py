@@ -30,6 +30,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
+from tracer_core.natives import libraries
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import TensorBase
@@ -496,14 +497,30 @@ class Attributes(Component):
             return self.entries.dict_of(module)
         if DEFERRED and name in ("__annotations__", "__annotate__"):
             raise Break("native_python", "annotations of a module are made")
-        # A module's __getattr__ (lazy import) caches the value or computes it from the name.
+        known = libraries.is_known(module.__name__)
+        fallback = namespace.get("__getattr__")
+        if (
+            type(fallback) is types.FunctionType
+            and not known
+            and not hasattr(types.ModuleType, name)
+            and not _imports(fallback)
+        ):
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
+            self.provenance.read(fallback, self.sources.attribute(source, "__getattr__"))
+            return self.tracer.calls.call_value(fallback, [name], {})
+        # One that imports caches the value or computes it from the name.
         try:
             value = getattr(module, name)
         except AttributeError:
-            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
+            for absent in (name, *(("__getattr__",) if fallback is None else ())):
+                inside = self.sources.make(source, "dict")
+                self.provenance.guard(GuardKind.HAS_NOT, inside, absent)
             raise
         if name in namespace:
             return self.provenance.read(value, self.sources.attribute(source, name))
+        if not known:
+            reason = f"{module.__name__}.{name} is what a function of the program returns"
+            self.tracer.unguarded[reason] = None
         return self.entries.class_value(value)
 
     def _class_attribute(self, cls: type, name: str) -> Any:
@@ -649,3 +666,14 @@ class Attributes(Component):
         if name == "__class__":
             return super
         raise AttributeError(f"'super' object has no attribute '{name}'")
+
+
+def _imports(function: types.FunctionType) -> bool:
+    """Returns whether a module's __getattr__ imports what it is asked for."""
+    code = function.__code__
+    return not _IMPORTERS.isdisjoint(code.co_names) or any(
+        one.opname == "IMPORT_NAME" for one in dis.get_instructions(code)
+    )
+
+
+_IMPORTERS = frozenset({"import_module", "__import__"})

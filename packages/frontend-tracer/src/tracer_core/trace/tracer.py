@@ -27,6 +27,7 @@ from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives import policy
 from tracer_core.natives.tracing import Tracing
@@ -34,7 +35,12 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace import torch_function
-from tracer_core.trace.assertions import CallForesight, Expectations
+from tracer_core.trace.assertions import (
+    CallForesight,
+    Expectations,
+    foreseen_answer,
+    foreseen_number,
+)
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
@@ -116,14 +122,15 @@ class Tracer(Machine, Tracing):
         self.recorder = Recorder(
             self.fakes, self.provenance.source_of, self._dims, self.where, lambda: self.outer_step,
             number_in=lambda tensor: number_in(self, tensor),
-            index_in=lambda tensor: index_in(self, tensor),
+            index_in=self._index_in,
             concrete=None if shapes.takes_numbers else self._concrete,
             may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
             floats=shapes.takes_data_floats,
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
+        self.recorder.identify = partial(self.provenance.guard, GuardKind.IS)
         if shapes.follows_data:
-            self.recorder.follow_data()
+            self.recorder.follow_data(partial(foreseen_answer, self))
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
         self.scalars = Numbers(self, self.fakes.shape_env is not None)
@@ -168,6 +175,10 @@ class Tracer(Machine, Tracing):
         value, source = unread.value, unread.source
         is_read = type(value) is types.FunctionType and self.calls.read_by_code(value, source)
         return value if is_read else self.open(unread)
+
+    def _index_in(self, tensor: torch.Tensor) -> Any:
+        known = index_in(self, tensor)
+        return known if known is not None else foreseen_number(self, self.fakes.current(tensor))
 
     def _concrete(self, leaf: Any) -> Any:
         return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf

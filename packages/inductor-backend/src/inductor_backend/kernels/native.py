@@ -81,6 +81,8 @@ FAMILY_OF = {
 }
 
 _restored: dict[str, Library] = {}
+#: Libraries that stay mapped, because generated modules hold addresses in them.
+_addressed: dict[str, Library] = {}
 _building: dict[str, threading.Lock] = {}
 
 
@@ -126,7 +128,9 @@ def function(launcher: str) -> Callable[..., None]:
 
 def address(launcher: str) -> int:
     """Returns the address of an exported function of native/*.cpp, which stays loaded."""
-    return library(FAMILY_OF[launcher]).address(launcher)
+    found = library(FAMILY_OF[launcher])
+    _addressed[found.key] = found
+    return found.address(launcher)
 
 
 def prepare(launchers: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from inductor_backend.ir.nodes import (
     Strided,
     same_strides,
 )
-from inductor_backend.ir.ops import MEMORY_DTYPES, compute_dtype
+from inductor_backend.ir.ops import COPIED_DTYPES, MEMORY_DTYPES, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Number, Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
@@ -312,7 +312,7 @@ class Lowering:
         )
         if key in self.copies and not again:
             return self.copies[key]
-        if ref.dtype in MEMORY_DTYPES:
+        if ref.dtype in MEMORY_DTYPES | COPIED_DTYPES:
             made = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
         else:
             made = self._strided_copy(ref, strides, label, exactly)

@@ -18,6 +18,9 @@ long long PyLong_AsLongLong(PyObject*);
 PyObject* Py_BuildValue(const char*, ...);
 void* PyEval_SaveThread(); void PyEval_RestoreThread(void*); void Py_DecRef(PyObject*);
 PyObject* PyObject_Type(PyObject*);
+PyObject* PyCapsule_New(void*, const char*, void (*)(PyObject*));
+int PyCapsule_SetContext(PyObject*, void*);
+void *PyCapsule_GetPointer(PyObject*, const char*), *PyCapsule_GetContext(PyObject*);
 }
 struct Launch { void (*function)(const int64_t*); ssize nargs; int* error; char name[64]; };
 static PyObject* data_ptr;
@@ -69,9 +72,21 @@ static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
 
 static MethodDef method = {"launch", call, 0x80 /* METH_FASTCALL */, "Runs a compiled kernel."};
 
-// called once through ctypes.PyDLL
+// called through ctypes.PYFUNCTYPE
 extern "C" __attribute__((visibility("default"))) PyObject* tc_launcher(PyObject* record, PyObject* int_class) {
     data_ptr = PyUnicode_InternFromString("data_ptr");      // the same for every thread, so that none finds half
     type_of_int = int_class;
-    return PyCFunction_NewEx(&method, record, nullptr);   // record: (bytes of a Launch, what to keep alive)
+    return PyCFunction_NewEx(&method, record, nullptr);   // record: (bytes of a Launch, what to keep alive, ...)
+}
+
+static void unmap(PyObject* mapping) {
+    auto close = (int (*)(void*))PyCapsule_GetContext(mapping);
+    close(PyCapsule_GetPointer(mapping, nullptr));
+}
+
+// what unmaps another library when it is freed. handle: dlopen's; close: dlclose
+extern "C" __attribute__((visibility("default"))) PyObject* tc_mapping(void* handle, void* close) {
+    PyObject* mapping = PyCapsule_New(handle, nullptr, unmap);
+    if (mapping) PyCapsule_SetContext(mapping, close);
+    return mapping;
 }

@@ -8,17 +8,17 @@ features.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from inductor_backend.runtime.cpp.launch import launcher, maker
+from inductor_backend.runtime.cpp.launch import Image, launcher, opened
 from inductor_backend.runtime.cpp.objects import LAUNCHER, Unit, compiled, key_of, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
 from inductor_backend.runtime.kernel_cache import libraries
@@ -33,10 +33,12 @@ from tracer_core.plugin_api import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Library:
     """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True
-    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time."""
+    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time. image: its
+    mapping into memory, which lasts until this object and each callable from `function` are gone; an
+    address from `address` keeps nothing."""
 
     name: str
     key: str
@@ -44,18 +46,15 @@ class Library:
     hit: bool
     reason: str
     seconds: float
-    handle: ctypes.CDLL = field(repr=False, compare=False)
+    image: Image = field(repr=False, compare=False)
 
     def address(self, function: str) -> int:
         """Returns the address of an exported function. Raises BackendError if the library lacks it."""
-        try:
-            return ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value or 0
-        except AttributeError:
-            raise BackendError(
-                "inductor",
-                "load",
-                f"library {self.name!r} ({self.path}) exports no function {function!r}",
-            ) from None
+        address = self.image.address(function)
+        if address is None:
+            detail = f"library {self.name!r} ({self.path}) exports no function {function!r}"
+            raise BackendError("inductor", "load", detail)
+        return address
 
     def function(self, name: str, nargs: int, fails: bool = True) -> Callable[..., None]:
         """Returns a callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors
@@ -64,16 +63,9 @@ class Library:
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel
         reports by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer
         division by zero. fails: whether a kernel of this function may report an error."""
-        error = self._error_flag() if fails else 0
-        return launcher(maker(self.handle), self.address(name), nargs, name, error, keep_alive=self)
-
-    def _error_flag(self) -> int:
-        """Returns the address of the prelude's ``tc_error``; 0 in a library built without the
-        prelude."""
-        try:
-            return ctypes.addressof(ctypes.c_int.in_dll(self.handle, "tc_error"))
-        except ValueError:
-            return 0
+        # a library built without the prelude has no error flag
+        error = (self.image.address("tc_error") or 0) if fails else 0
+        return launcher(self.image, self.address(name), nargs, name, error, keep_alive=self)
 
     def read_binary(self) -> bytes:
         """Returns the library as bytes, for `load_binary` in another process on the same kind of
@@ -88,8 +80,8 @@ class Library:
 
 Made = TypeVar("Made")
 
-#: Never unloaded: a collection may free what was compiled after the library that holds its code.
-_loaded: dict[str, Library] = {}
+#: The libraries that something uses, by their keys.
+_loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _loaded_lock = threading.Lock()
 
 
@@ -104,8 +96,8 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises CompilerMissingError, or BackendError with stage "c++ compile" (with the compiler's
-    first lines and the path of the kept source).
+    Raises CompilerMissingError, also where nothing can be written, or BackendError with stage
+    "c++ compile" (with the compiler's first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
@@ -125,11 +117,11 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
 
 def in_a_folder(make: Callable[[Folder], Made]) -> Made:
     """Returns make(the store's folder), or with a temporary one if files cannot be written or loaded
-    there."""
+    there. Raises CompilerMissingError where there is no such folder."""
     try:
         return libraries().inside(make)
     except CacheLocationError as error:
-        raise BackendError("inductor", "load", str(error)) from error
+        raise CompilerMissingError("inductor", "load", str(error)) from error
 
 
 def _found_or_built(
@@ -147,11 +139,11 @@ def _found_or_built(
         with folder.scratch() as scratch:
             more = tools.link_flags
             image = link([*units, LAUNCHER], tools, folder, name, scratch, more).read_bytes()
-        handle = folder.write(path.name, image, _opened)
+        loaded = folder.write(path.name, image, _opened)
         folder.write(_for_any_compiler(units), key.encode())
         seconds = time.perf_counter() - started
     reason = f"compiled in {seconds:.2f} s: {damage} ({folder.name})"
-    return _known(Library(name, key, path, False, reason, seconds, handle))
+    return _known(Library(name, key, path, False, reason, seconds, loaded))
 
 
 def _built_by_any_compiler(units: Sequence[Unit], name: str, folder: Folder) -> Library | None:
@@ -187,15 +179,15 @@ def load_binary(data: bytes, *, name: str) -> Library:
 
     def written(folder: Folder) -> Library:
         path, missing = folder.find(f"{key}.so")
-        handle = _opened(path) if missing is None else folder.write(path.name, image, _opened)
+        loaded = _opened(path) if missing is None else folder.write(path.name, image, _opened)
         reason = f"loaded from stored bytes ({folder.name})"
-        return _known(Library(name, key, path, True, reason, 0.0, handle))
+        return _known(Library(name, key, path, True, reason, 0.0, loaded))
 
     return in_a_folder(written)
 
 
 def forget_loaded() -> None:
-    """Drops the in-process table (not the mapped libraries: compiled code may still be running)."""
+    """Drops the in-process table. What compiled code refers to stays mapped."""
     with _loaded_lock:
         _loaded.clear()
 
@@ -223,11 +215,11 @@ def link(
 # ---- loading
 
 
-def _opened(path: Path) -> ctypes.CDLL:
+def _opened(path: Path) -> Image:
     """Raises OSError where nothing can be loaded from the folder, BackendError for a file that is no
     library."""
     try:
-        return ctypes.CDLL(str(path))
+        return opened(path)
     except OSError as error:
         if os.statvfs(path).f_flag & os.ST_NOEXEC:
             raise
@@ -235,6 +227,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 
 def _known(library: Library) -> Library:
+    """Puts the library into the in-process table."""
     hit = "hit" if library.hit else "miss"
     note("cache", "library of %s: %s: %s", library.name, hit, library.reason)
     with _loaded_lock:
@@ -243,5 +236,6 @@ def _known(library: Library) -> Library:
 
 
 def _as_hit(library: Library, reason: str) -> Library:
-    note("cache", "library of %s: hit: %s", library.name, reason)
-    return Library(library.name, library.key, library.path, True, reason, 0.0, library.handle)
+    return _known(
+        Library(library.name, library.key, library.path, True, reason, 0.0, library.image)
+    )

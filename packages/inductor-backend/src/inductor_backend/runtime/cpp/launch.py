@@ -10,13 +10,20 @@ Measured on the 2-core AVX-512 machine (Python 3.11, three tensors and an int, n
     CFUNCTYPE object, the same                                                  510
     ctypes with argtypes (c_void_p, ..., c_int64), data_ptr() called in Python  590
 It is codegen/cpp/launcher.cpp, compiled once per machine and linked into every library, so that a
-stored library runs where there is no compiler.
+stored library runs where there is no compiler. The first library that a process loads stays mapped,
+and serves all others: CPython reads a launcher's method table until the launcher is freed, which may
+be after its kernel's library was unmapped.
 """
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import os
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -29,24 +36,75 @@ class _Record(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Bridge:
+    """launcher.cpp of the library that stays mapped. The GIL is held while these run: they make
+    Python objects. launcher: ``tc_launcher``. mapping: ``tc_mapping``."""
+
+    launcher: Any
+    mapping: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A shared library in memory. handle: dlopen's. mapping: what unmaps the library when the last
+    reference to it goes away; None: the library that stays.
+
+    The garbage collector frees the objects of a cycle in any order, so each launcher refers to the
+    mapping by itself, and the mapping is a capsule, which is freed by its reference count alone. No
+    kernel of the library runs then, because who calls a launcher refers to it; nor do threads of
+    OpenMP, because a kernel's parallel regions end before it returns."""
+
+    handle: int
+    mapping: object
+
+    def address(self, name: str) -> int | None:
+        """Returns the address of an exported symbol, or None."""
+        try:
+            return _ctypes.dlsym(self.handle, name)
+        except OSError:
+            return None
+
+
+_bridge: _Bridge | None = None
+_bridge_lock = threading.Lock()
+
+
+def _new_process() -> None:
+    global _bridge_lock
+    _bridge_lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
+def opened(path: Path) -> Image:
+    """Loads a shared library. Raises OSError with the loader's words."""
+    global _bridge
+    handle = _ctypes.dlopen(os.fspath(path), ctypes.DEFAULT_MODE)
+    with _bridge_lock:
+        if _bridge is None:
+            objects = (ctypes.py_object, ctypes.py_object, ctypes.py_object)
+            addresses = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
+            _bridge = _Bridge(
+                ctypes.PYFUNCTYPE(*objects)(_ctypes.dlsym(handle, "tc_launcher")),
+                ctypes.PYFUNCTYPE(*addresses)(_ctypes.dlsym(handle, "tc_mapping")),
+            )
+            return Image(handle, None)
+    close = ctypes.cast(ctypes.CDLL(None).dlclose, ctypes.c_void_p)
+    return Image(handle, _bridge.mapping(handle, close))
+
+
 def launcher(
-    make: Any, address: int, nargs: int, name: str, error: int, keep_alive: object
+    image: Image, address: int, nargs: int, name: str, error: int, keep_alive: object
 ) -> Callable[..., None]:
-    """Returns a callable of exactly `nargs` tensors or ints for the function at `address`.
+    """Returns a callable of exactly `nargs` tensors or ints for the function at `address` in `image`.
 
     It raises TypeError on a wrong number of arguments, AttributeError on an argument that is
     neither an int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits, and what the
     kernel reported in the two ints at address `error` (see ``tc_fail``; 0: its kernels report
-    nothing). make: the library's own ``tc_launcher``. keep_alive: the library."""
+    nothing). keep_alive: what lives as long as the callable."""
     record = _Record(address, nargs, error, name.encode()[:63])
-    launch: Callable[..., None] = make((bytes(record), keep_alive), int)
+    assert _bridge is not None  # of `opened`
+    launch: Callable[..., None] = _bridge.launcher((bytes(record), image.mapping, keep_alive), int)
     return launch
-
-
-def maker(library: ctypes.CDLL) -> Any:
-    """Returns the library's ``tc_launcher``. The GIL is held while it runs: it makes a Python
-    object."""
-    make = ctypes.PyDLL(library._name, handle=library._handle).tc_launcher
-    make.restype = ctypes.py_object
-    make.argtypes = (ctypes.py_object, ctypes.py_object)
-    return make

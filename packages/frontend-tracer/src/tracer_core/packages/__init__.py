@@ -1,0 +1,1 @@
+"""Packages: one file with a compiled program, which runs without the program's source."""

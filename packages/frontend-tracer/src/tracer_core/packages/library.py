@@ -1,0 +1,99 @@
+"""Writes a program as a shared library, by a backend that can (`write_library`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tracer_core.aot.output_aliasing import FromGraph
+from tracer_core.contract.backend import resolve
+from tracer_core.contract.runner import Runner
+from tracer_core.contract.specs import CompileSpec
+from tracer_core.dispatch.validation import build_config
+from tracer_core.errors import PackageError
+from tracer_core.packages.build import Program, captured, prepared
+from tracer_core.packages.containers import Node
+
+
+def package_library(
+    fn: Any,
+    args: Sequence[Any],
+    directory: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any],
+    backend: Any,
+    options: Any,
+) -> None:
+    """See `tracer_core.package_library`."""
+    config = build_config(backend=backend, fullgraph=True, dynamic=False, options=options)
+    # a field of the contract that a plug-in may be older than
+    write = getattr(config.backend, "write_library", None)
+    if write is None:
+        raise PackageError(f"backend {config.backend.name!r} does not offer write_library")
+    lowered: list[tuple[torch.fx.GraphModule, CompileSpec]] = []
+
+    def record(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+        lowered.append((gm, spec))
+        return Runner(lambda inputs: gm(*inputs))
+
+    recording = replace(config.backend, compile=record, supports=None, prepare=None)
+    call = prepared(fn, tuple(args), dict(kwargs))
+    program = captured(call, replace(config, backend=recording), "package")
+    if len(lowered) != 1:
+        raise PackageError(f"{call.name} runs no operator, or its graph is compiled in parts")
+    ((gm, spec),) = lowered
+    resolve(write)(*_with_weights(program, gm, spec), Path(directory))
+
+
+def _with_weights(
+    program: Program, gm: torch.fx.GraphModule, spec: CompileSpec
+) -> tuple[torch.fx.GraphModule, CompileSpec]:
+    """Returns the lowered graph with the program's tensors as ``get_attr`` tensors."""
+    name = program.call.name
+    assert program.runner is not None
+    assert program.runner.artifacts is not None
+    plan = program.runner.artifacts.plan
+    kinds = {leaf["kind"] for leaf in _leaves(program.outputs)}
+    if not kinds <= {"output"} or not all(isinstance(one, FromGraph) for one in plan.steps):
+        raise PackageError(f"{name} returns a view of an input, an input, a weight or a number")
+    tensors: list[torch.Tensor | None] = [
+        program.states[at].tensor if kind == "state" else None for kind, at in program.inputs
+    ]
+    tensors += plan.constants
+    graph, root = torch.fx.Graph(), torch.nn.Module()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    for number, (node, tensor) in enumerate(zip(placeholders, tensors, strict=True)):
+        if tensor is None:
+            made[node] = graph.node_copy(node)
+            continue
+        root.register_buffer(f"weight_{number}", tensor.detach())
+        made[node] = graph.get_attr(f"weight_{number}")
+        made[node].meta = dict(node.meta)
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            root.register_buffer(node.target, getattr(gm, node.target))
+        if node.op == "output":
+            found = node.args[0]
+            outputs = [found[step.index] for step in plan.steps if isinstance(step, FromGraph)]
+            graph.output(tuple(made[one] for one in outputs))
+        elif node not in made:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    inputs = tuple(one for one, tensor in zip(spec.inputs, tensors, strict=True) if tensor is None)
+    return torch.fx.GraphModule(root, graph), replace(spec, inputs=inputs, constants=())
+
+
+def _leaves(node: Node) -> list[Node]:
+    """Returns the tensors of a structure."""
+    if node["kind"] == "constant":
+        return []
+    inner: list[Node] = node.get("items") or node.get("fields") or []
+    if "items" not in node and "fields" not in node:
+        return [node]
+    parts = [one[1] if isinstance(one, list) else one for one in inner]
+    return [leaf for part in parts for leaf in _leaves(part)]

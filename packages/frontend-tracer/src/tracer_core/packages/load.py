@@ -1,0 +1,229 @@
+"""Loads packages: `Package` runs one, without the tracer, sympy, or the program's source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.contract.backend import Backend
+from tracer_core.dispatch.validation import build_options
+from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
+from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
+from tracer_core.packages.containers import Node, builder
+from tracer_core.packages.inputs import ArgumentReader, Rules
+from tracer_core.packages.requirements import FORMAT, refuse_others
+from tracer_core.packages.tensors import dtype_of, placed, read_tensors
+from tracer_core.storage.private_file import open_private
+from tracer_core.storage.processor import processor
+
+#: How the names of members end that hold tensors.
+_TENSORS = ".safetensors"
+
+
+class Graph:
+    """One of the graphs of a package. run: its runner."""
+
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        number: int,
+        run: Callable[[list[Any]], Any],
+        states: dict[str, torch.Tensor],
+    ) -> None:
+        self._name, described = manifest["name"], manifest["graphs"][number]
+        self.rules = Rules(self._name, described, manifest["same"])
+        self._run, self._states = run, states
+        self._result = builder(described["outputs"], self._leaf)
+        self._inputs = [
+            (at if kind == "input" else None, None if kind == "input" else states[at])
+            for kind, at in described["graph_inputs"]
+        ]
+        self._asserted: int | None = described["asserted"]
+
+    def __call__(self, given: list[torch.Tensor]) -> Any:
+        tensors = self.rules.laid_out(given)
+        inputs = [state if at is None else tensors[at] for at, state in self._inputs]
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                outputs = self._run(inputs)
+        else:
+            outputs = self._run(inputs)
+        if self._asserted is not None and not outputs[self._asserted]:
+            raise AssertionError(
+                f"{self._name}: what the program asserts of its inputs does not hold"
+            )
+        return self._result((given, outputs))
+
+    def _leaf(self, node: Node) -> Callable[[Any], Any]:
+        """Returns what reads a leaf of the result from (inputs, outputs of the graph)."""
+        if node["kind"] == "state":
+            state = self._states[node["name"]]
+            return lambda both: state
+        which, index = ("input", "output").index(node["kind"]), node["index"]
+        return lambda both: both[which][index]
+
+
+class Package:
+    """A compiled program, which is called as the program is. manifest: what it was made from and
+    for."""
+
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        runs: Sequence[Callable[[list[Any]], Any]],
+        states: dict[str, torch.Tensor],
+    ) -> None:
+        self.manifest: dict[str, Any] = manifest
+        self._reader = ArgumentReader(manifest["name"], manifest)
+        self.__signature__ = self._reader.signature
+        self._states = states
+        self._graphs = [Graph(manifest, i, run, states) for i, run in enumerate(runs)]
+
+    def __repr__(self) -> str:
+        return f"<package {self.manifest['name']}{self._reader.signature}>"
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        given = self._reader.read(args, kwargs)
+        refused: InputMismatchError | None = None
+        for graph in self._graphs:
+            mismatch = graph.rules.mismatch(given)
+            if mismatch is None:
+                return graph(given)
+            refused = refused or mismatch
+        assert refused is not None
+        raise refused
+
+    def weights(self) -> list[str]:
+        """Returns the names of the weights that the graph reads, as in the state_dict of the program;
+        tied ones have several."""
+        return [name for row in self._weight_rows() for name in row["names"]]
+
+    def update_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Copies other values into the weights and buffers that `state_dict` names. Entries that the
+        graph does not read are ignored. Raises StoredError, and changes nothing, if sizes or a dtype
+        differ."""
+        found = _chosen(self.manifest["name"], self._weight_rows(), state_dict)
+        with torch.no_grad():
+            for name, tensor in found.items():
+                self._states[name].copy_(tensor)
+
+    def _weight_rows(self) -> list[dict[str, Any]]:
+        return [row for row in self.manifest["states"] if row["weight"]]
+
+
+def _chosen(
+    name: Any, rows: list[dict[str, Any]], state_dict: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a state_dict that the rows name."""
+    found: dict[str, torch.Tensor] = {}
+    for row in rows:
+        for one in row["names"]:
+            if one not in state_dict:
+                continue
+            tensor = state_dict[one]
+            if tensor.dtype is not dtype_of(row) or list(tensor.shape) != row["sizes"]:
+                raise StoredError(
+                    f"{name}: {one} is {row['dtype']} of sizes {tuple(row['sizes'])}, not"
+                    f" {tensor.dtype} of {tuple(tensor.shape)}"
+                )
+            other = found.setdefault(row["name"], tensor)
+            if other is not tensor and not torch.equal(other, tensor):
+                raise StoredError(f"{name}: {' and '.join(row['names'])} are one tensor, and the"
+                                  " state_dict has different values for them")  # fmt: skip
+    return found
+
+
+def load_package(
+    path: str | os.PathLike[str],
+    *,
+    weights: Mapping[str, torch.Tensor] | None,
+    trust: bool,
+    key: bytes | None,
+) -> Package:
+    """See `tracer_core.load_package`."""
+    try:
+        file = open_private(path, trust, "load_package")
+    except OSError as error:
+        raise StoredError(f"{path} cannot be read: {error}") from error
+    with file:
+        try:
+            archive = Archive(path, file, key)
+            if archive.manifest.get("format") != FORMAT:
+                found = archive.manifest.get("format")
+                raise StoredError(f"{path} has format {found}, this version reads {FORMAT}")
+            return _loaded(path, archive, weights)
+        except OSError as error:
+            raise StoredError(f"{path} cannot be read: {error}") from error
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise StoredError(f"{path}: its manifest is of no package: {error!r}") from error
+
+
+def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | None) -> Package:
+    manifest = archive.manifest
+    backend = refuse_others(path, manifest["needs"])
+    # all of it is read and verified before any of it is used
+    members = {name: archive.read(name) for name in archive if not name.endswith(_TENSORS)}
+    constants = [row for row in manifest["states"] if not row["weight"]]
+    rows = [row for row in manifest["states"] if row["weight"]]
+    states = read_tensors(archive, CONSTANTS, constants, path) if constants else {}
+    if manifest["weights_inside"] and rows:
+        states |= read_tensors(archive, WEIGHTS, rows, path)
+    if weights is not None or not manifest["weights_inside"]:
+        given = _chosen(path, rows, weights or {})
+        missing = [row["name"] for row in rows if row["name"] not in given | states]
+        if missing:
+            raise StoredError(
+                f"{path} was made without weights: load_package(..., weights=state_dict) with"
+                f" {', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}"
+            )
+        for row in rows:
+            if row["name"] in given:
+                own = given[row["name"]].detach().clone()
+                states[row["name"]] = placed(own, row)
+    runs = [_runner(path, manifest, one, members, backend) for one in manifest["graphs"]]
+    return Package(manifest, runs, states)
+
+
+def _runner(
+    path: Any,
+    manifest: dict[str, Any],
+    graph: dict[str, Any],
+    members: dict[str, bytes],
+    backend: Backend,
+) -> Callable[[list[Any]], Any]:
+    """Returns the runner of a graph."""
+    stored = graph["runner"]
+    if stored is None:
+        return lambda inputs: ()
+    names = stored["members"]
+    try:
+        options = build_options(backend, manifest["needs"]["backend"]["options"])
+        spec = spec_from_json(stored["spec"], options)
+        run = stored_runner(members[names["runner"]], spec, backend)
+    except (BackendError, OptionError) as error:
+        detail = error.detail if isinstance(error, BackendError) else str(error)
+        made_on = manifest["needs"]["processor"]["name"]
+        raise StoredError(
+            f"{path}: {detail} (it was made on {made_on}, and this is {processor()})"
+        ) from error
+    plan = members[names["outputs"]].decode() if "outputs" in names else None
+    run = with_outputs({"plan": plan, "constants": stored["plan_constants"]}, run)
+    run = without_modes(stored["modes"], run)
+    return _without_autocast(run, spec.device.type)
+
+
+def _without_autocast(run: Callable[[list[Any]], Any], device: str) -> Callable[[list[Any]], Any]:
+    """Returns a runner that autocast of the caller does not reach: the graph has its own casts."""
+
+    def run_without(inputs: list[Any]) -> Any:
+        if not torch.is_autocast_enabled(device):
+            return run(inputs)
+        with torch.autocast(device, enabled=False):
+            return run(inputs)
+
+    return run_without

@@ -1,0 +1,131 @@
+"""What a package needs of the process that runs it: versions, a backend, a processor or a GPU.
+
+`here` writes it down where the package is made; `refuse_others` compares it where it is loaded, and
+names what differs.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.version import __version__
+from tracer_core.errors import BackendNotFoundError, StoredError, TracerError
+from tracer_core.options import CompileConfig
+from tracer_core.registry.discovery import get, rows
+from tracer_core.storage.processor import processor
+from tracer_core.torch_private import settings
+
+FORMAT = 1
+
+
+def here(config: CompileConfig, device: torch.device, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the requirements of a package that is made in this process."""
+    distribution, version = _origin(config.backend.name)
+    return {
+        "tracer_core": __version__,
+        "torch": _release(torch.__version__),
+        "backend": {
+            "name": config.backend.name,
+            "distribution": distribution,
+            "version": version,
+            "mode": config.mode,
+            "options": options,
+        },
+        "device": str(device),
+        "processor": {
+            "machine": f"{platform.system()} {platform.machine()}",
+            "name": processor(),
+            "features": sorted(_features()),
+        },
+        "gpu": _gpu(device),
+        "settings": settings.of_kernels(),
+    }
+
+
+def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
+    """Returns the backend of a package. Raises StoredError naming what this process lacks."""
+
+    def demand(what: str, made_with: Any, found: Any) -> None:
+        if made_with != found:
+            raise StoredError(
+                f"{path} was made with {what} {made_with}, here it is {found}; make it again here"
+            )
+
+    demand("tracer_core", needs["tracer_core"], __version__)
+    demand("torch", needs["torch"], _release(torch.__version__))
+    wanted = needs["backend"]
+    try:
+        backend = get(wanted["name"])
+    except BackendNotFoundError as error:
+        install = wanted["distribution"] or wanted["name"]
+        raise StoredError(
+            f"{path} needs the backend {wanted['name']!r} {wanted['version'] or ''}, which is not"
+            f" installed: python -m pip install {install}"
+        ) from error
+    except TracerError as error:
+        raise StoredError(f"{path} needs the backend {wanted['name']!r}: {error}") from error
+    demand(f"{wanted['name']}'s version", wanted["version"], _origin(wanted["name"])[1])
+    if backend.deserialize is None:
+        raise StoredError(f"{path}: the backend {backend.name!r} loads nothing that was stored")
+    device = torch.device(needs["device"])
+    if device.type == "cuda":
+        gpu = _gpu(device)
+        if gpu is None:
+            raise StoredError(f"{path} was made for {device} ({needs['gpu']}), and here is no CUDA")
+        demand("the GPU", needs["gpu"], gpu)
+    made_on = needs["processor"]
+    demand("the system", made_on["machine"], f"{platform.system()} {platform.machine()}")
+    missing = sorted(set(made_on["features"]) - _features(), key=_shown_first)
+    if missing:
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise StoredError(
+            f"{path} was made for a processor with {', '.join(missing[:8])}{more}"
+            f" ({made_on['name']}), which {processor()} lacks; make it again here"
+        )
+    now = settings.of_kernels()
+    for setting, value in needs["settings"].items():
+        if now.get(setting) != value:
+            raise StoredError(
+                f"{path}: {setting} was {value} where it was made, and here is {now.get(setting)}"
+            )
+    return backend
+
+
+def _origin(backend: str) -> tuple[str | None, str | None]:
+    """Returns the distribution of a backend and its version."""
+    for row in rows():
+        if row.name == backend:
+            return row.distribution, row.version
+    return None, None
+
+
+def _release(version: str) -> str:
+    """Returns the major and minor version."""
+    return ".".join(version.split(".")[:2])
+
+
+def _gpu(device: torch.device) -> dict[str, Any] | None:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return {"name": torch.cuda.get_device_name(device), "architecture": f"sm_{major}{minor}"}
+
+
+def _features() -> set[str]:
+    """Returns the features that the processor says it has; none where the system does not tell."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith(("flags", "Features")):
+                    return set(line.partition(":")[2].split())
+    except OSError:  # not Linux
+        pass
+    return set()
+
+
+def _shown_first(feature: str) -> tuple[bool, str]:
+    return not feature.startswith(("avx", "amx", "sve", "fma", "asimd")), feature

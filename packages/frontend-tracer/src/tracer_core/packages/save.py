@@ -1,0 +1,228 @@
+"""Writes packages and libraries."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tracer_core.contract.backend import wants_constants
+from tracer_core.debug.logs import logger
+from tracer_core.dispatch.validation import build_config
+from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.execution.entry_writer import constant_to_json, serialized, spec_to_json
+from tracer_core.execution.object_descriptions import NotPortable
+from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
+from tracer_core.options import CompileConfig
+from tracer_core.packages.archive import (
+    CONSTANTS,
+    WEIGHTS,
+    Data,
+    write_archive,
+)
+from tracer_core.packages.build import Call, Program, State, captured, prepared, with_leaves
+from tracer_core.packages.inputs import takes
+from tracer_core.packages.requirements import FORMAT, here
+from tracer_core.packages.tensors import row_of, tensors_member
+
+Dynamic = bool | None | Mapping[str, Mapping[int, Any]]
+
+
+def package(
+    fn: Any,
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any],
+    dynamic: Dynamic,
+    weights: bool,
+    backend: Any,
+    mode: str | None,
+    options: Any,
+    key: bytes | None,
+) -> dict[str, Any]:
+    """See `tracer_core.package`."""
+    config = build_config(
+        backend=backend, fullgraph=True, mode=mode, options=options,
+        dynamic=None if isinstance(dynamic, Mapping) else dynamic,
+    )  # fmt: skip
+    if config.backend.serialize is None or config.backend.deserialize is None:
+        raise PackageError(f"backend {config.backend.name!r} does not offer serialize")
+    if wants_constants(config.backend, config.options):
+        raise PackageError(
+            "freeze=True: what is made of frozen parameters is not stored; a package holds the"
+            " weights beside the graph"
+        )
+    call = prepared(fn, tuple(args), dict(kwargs))
+    with _marked(call, dynamic if isinstance(dynamic, Mapping) else {}):
+        programs = _captured(call, config)
+    states = _states(programs)
+    members: dict[str, Sequence[Data]] = {}
+    manifest = {
+        "format": FORMAT,
+        "name": call.name,
+        "needs": here(config, _device(programs[0]), _options(config)),
+        "parameters": call.parameters,
+        "same": call.same,
+        "graphs": [_graph(number, one, config, members) for number, one in enumerate(programs)],
+        "states": [_state_row(one) for one in states],
+        "weights_inside": weights,
+    }
+    groups = [(CONSTANTS, [one for one in states if not one.weight])]
+    if weights:
+        groups.append((WEIGHTS, [one for one in states if one.weight]))
+    for member, found in groups:
+        if found:
+            members[member] = tensors_member({one.name: one.tensor for one in found})
+    return write_archive(path, manifest, members, key)
+
+
+def _captured(call: Call, config: CompileConfig) -> list[Program]:
+    """Returns the graphs of a call: one, and others for sizes of 1 that the user asked for and that
+    it does not take (the program would do something else there)."""
+    programs = [captured(call, config, "package_0")]
+    for group in _from_one(call):
+        tensors = [leaf.tensor for leaf in call.leaves]
+        for index, dim in group:
+            tensors[index] = _of_one(tensors[index], dim)
+        other = with_leaves(call, tensors)
+        if any(takes(call.name, one.rules, other) for one in programs):
+            continue
+        try:
+            programs.append(captured(other, config, f"package_{len(programs)}"))
+        except (PackageError, MarkedSizeError) as error:  # as a norm over one value does
+            sizes = ", ".join(f"{call.leaves[i].name}.shape[{dim}]" for i, dim in group)
+            logger().warning("%s: the package takes no 1 for %s: %s", call.name, sizes, error)
+    return programs
+
+
+def _from_one(call: Call) -> list[tuple[tuple[int, int], ...]]:
+    """Returns the sizes (index of a leaf, dimension) to try 1 for: those whose range begins at 1.
+    Sizes that have one value and one range in the example are taken for one size (a batch)."""
+    groups: dict[Any, list[tuple[int, int]]] = {}
+    for index, leaf in enumerate(call.leaves):
+        for dim, bounds in dynamic_dims(leaf.tensor).items():
+            size = leaf.tensor.shape[dim]
+            if bounds[0] == 1 and size > 1:
+                groups.setdefault((size, bounds), []).append((index, dim))
+    several = list(groups.values())[:_MOST_FROM_ONE]
+    chosen = itertools.chain.from_iterable(
+        itertools.combinations(several, count) for count in range(1, len(several) + 1)
+    )
+    return [tuple(itertools.chain.from_iterable(one)) for one in chosen]
+
+
+#: How many sizes are tried for 1 in all combinations.
+_MOST_FROM_ONE = 3
+
+
+def _of_one(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Returns the beginning of a tensor, of size 1 in a dimension that is no longer dynamic."""
+    made = tensor.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
+    marks = {other: bounds for other, bounds in dynamic_dims(tensor).items() if other != dim}
+    setattr(made, DYNAMIC_DIMS, marks)
+    return made
+
+
+def _states(programs: Sequence[Program]) -> list[State]:
+    """Returns the tensors of all graphs."""
+    found: dict[str, State] = {}
+    for state in itertools.chain.from_iterable(one.states.values() for one in programs):
+        known = found.setdefault(state.name, state)
+        if known.tensor is not state.tensor:
+            raise PackageError(f"two tensors of the program have the name {state.name}")
+        if state.written:
+            found[state.name] = state
+    return list(found.values())
+
+
+def _graph(
+    number: int, program: Program, config: CompileConfig, members: dict[str, Sequence[Data]]
+) -> dict[str, Any]:
+    """Returns what the manifest says of one graph; adds its members."""
+    described = {
+        **program.rules,
+        "graph_inputs": [list(one) for one in program.inputs],
+        "outputs": program.outputs,
+        "asserted": program.asserted,
+        "runner": None,
+    }
+    if program.runner is None:
+        return described
+    parts = program.runner.artifacts
+    assert parts is not None
+    assert program.gm is not None
+    names = {
+        "runner": f"runner_{number}.bin", "outputs": f"outputs_{number}.py",
+        "graph": f"graph_{number}.txt",
+    }  # fmt: skip
+    try:
+        members[names["runner"]] = [serialized(parts, config)]
+        constants = [constant_to_json(one) for one in parts.plan.constants]
+    except NotPortable as error:
+        raise PackageError(f"{program.call.name}: {error}") from error
+    if parts.plan.trivial:
+        del names["outputs"]
+    else:
+        members[names["outputs"]] = [parts.plan.text().encode()]
+    members[names["graph"]] = [str(program.gm.graph).encode()]
+    described["runner"] = {
+        "members": names,
+        "spec": spec_to_json(parts.spec),
+        "modes": list(parts.modes),
+        "plan_constants": constants,
+    }
+    return described
+
+
+def _state_row(state: State) -> dict[str, Any]:
+    """Returns what the manifest says of a tensor of the program."""
+    facts = {"names": list(state.names), "weight": state.weight, "written": state.written}
+    return {**row_of(state.name, state.tensor), **facts}
+
+
+def _device(program: Program) -> torch.device:
+    runner = program.runner
+    if runner is None or runner.artifacts is None:
+        return torch.device("cpu")
+    return runner.artifacts.spec.device
+
+
+def _options(config: CompileConfig) -> dict[str, Any]:
+    """Returns the options of the backend, as JSON."""
+    if config.options is None:
+        return {}
+    values = dataclasses.asdict(config.options)
+    for name, value in values.items():
+        if value is not None and type(value) not in (bool, int, float, str):
+            raise PackageError(f"options: {name}={value!r} cannot be stored")
+    return values
+
+
+@contextmanager
+def _marked(call: Call, dynamic: Mapping[str, Mapping[int, Any]]) -> Any:
+    """Context in which the sizes that `dynamic` names are marked as dynamic."""
+    by_name = {leaf.name: leaf.tensor for leaf in call.leaves}
+    before = []
+    try:
+        for name, dims in dynamic.items():
+            if name not in by_name:
+                names = ", ".join(by_name) or "none"
+                raise PackageError(f"dynamic: no input {name!r}; the tensors are {names}")
+            tensor = by_name[name]
+            before.append((tensor, getattr(tensor, DYNAMIC_DIMS, None)))
+            for dim, bounds in dims.items():
+                low, high = bounds or (None, None)
+                mark_dynamic(tensor, dim, min=low, max=high)
+        yield
+    finally:
+        for tensor, marks in reversed(before):
+            if marks is None:
+                delattr(tensor, DYNAMIC_DIMS)
+            else:
+                setattr(tensor, DYNAMIC_DIMS, marks)

@@ -1,0 +1,76 @@
+"""Operators that FakeTensorMode does not answer: those that read objects of C++ (ScriptObjects, such
+as packed weights), and those of which some size depends on data that no program sees."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_CLASSES = "__torch__.torch.classes"
+
+
+@functools.lru_cache(maxsize=4096)
+def takes_objects(func: Any) -> bool:
+    """Returns whether an operator has an argument that is an object of C++."""
+    return isinstance(func, torch._ops.OpOverload) and any(
+        _CLASSES in str(one.type) for one in func._schema.arguments
+    )
+
+
+@contextlib.contextmanager
+def without_cache(mode: Any) -> Iterator[None]:
+    """Keeps a FakeTensorMode from using its cache, whose keys would compare the objects."""
+    before, mode.cache_enabled = mode.cache_enabled, False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = before
+
+
+def _packed_linear(value: Any, packed: Any, *options: Any) -> Any:
+    """A linear layer over packed weights, of any sizes."""
+    if value.dtype is not torch.float32 or value.dim() < 2:
+        return None
+    with torch._C._DisableTorchDispatch():
+        wide, narrow = packed.unpack()[0].shape
+    return value.new_empty((*value.shape[:-1], wide)) if value.shape[-1] == narrow else None
+
+
+def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
+    """The second result is for the backward alone, and at most as wide."""
+    if log_probs.dim() != 3 or targets.dim() not in (1, 2):
+        return None
+    steps, batch, _ = log_probs.shape
+    wide = 2 * targets.shape[-1] + 1
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, wide))
+
+
+def _ctc_loss_gradient(gradient: Any, log_probs: Any, *rest: Any, **options: Any) -> Any:
+    return log_probs.new_empty(log_probs.shape)
+
+
+@functools.cache
+def fakes() -> dict[Any, Callable[..., Any]]:
+    """Returns the functions that give an operator's result on fakes, or None where they do not know
+    it."""
+    found: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten._ctc_loss.Tensor: _ctc_loss,
+        torch.ops.aten._ctc_loss_backward.Tensor: _ctc_loss_gradient,
+    }
+    for name in ("linear_dynamic", "linear_dynamic_fp16"):
+        for kind in (name, name.replace("linear", "linear_relu")):
+            found[getattr(torch.ops.quantized, kind).default] = _packed_linear
+    return found
+
+
+def fake_result(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Returns an operator's result on the fakes of a mode; None where FakeTensorMode gives it."""
+    function = fakes().get(func)
+    if function is None:
+        return None
+    with mode:
+        return function(*args, **kwargs)

@@ -1,0 +1,113 @@
+"""Hostile names, generated from a seed: what ends strings, comments and lines, and runs a marker."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+import random
+import string
+from collections.abc import Callable
+from typing import Any
+
+SAYS = "import builtins; builtins.planted = True"
+ASKS = "__import__('builtins').__setattr__('planted', True)"
+
+PIECES = (
+    '"""', "'''", '"', "'", "\\", "\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028",
+    "\u2029", "\x00", "\x1b[2J", "\udcff", "\ud800", "\U0001f600", "\u202e", "*/", "/*", "//", "#",
+    "??/", "??/\n", "?>", "%s", "%n", "{", "}", "{0}", "{x}", "{{", "\\N{BULLET}", "\\u0041", "\\x00",
+    "$(id)", "`id`", ";", ")", "]", "(", "[", ",", ":", "=", "\t", " ", "../", "/", "|", "<", ">", "&",
+    "\n#error planted\n", '"\n#include "/etc/passwd"\n', "))) or ", "\nimport os\n", "_", "a", "Z9",
+    "name", "self", "é", "名前", "²", "ﬁ", "e\u0301", "\ufeff", "\u200b",
+    SAYS, f"\n{SAYS}\n", f'"""\n{SAYS}\n"""', f"'''\n{SAYS}\n'''", f"{{{ASKS}}}", f"+{ASKS}+",
+    f"] if {ASKS} else [", f"\" + str({ASKS}) + \"",
+    "class", "None", "__class__", "__dict__", "lambda", "x" * 300, "\\" * 65, "'" * 65,
+)  # fmt: skip
+
+
+def names(seed: int, count: int) -> list[str]:
+    """Returns `count` different names."""
+    rng, found = random.Random(seed), dict[str, None]()
+    while len(found) < count:
+        name = "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 5)))
+        if rng.random() < 0.05:
+            name *= rng.choice((7, 40))  # very long
+        found[name] = None
+    return list(found)
+
+
+def identifier(name: str) -> str:
+    """Returns a parameter's name as near to `name` as Python's grammar lets it be."""
+    made = "".join(c for c in name if ("a" + c).isidentifier() and c not in string.whitespace)
+    made = "p" + made[:200]
+    return made if not keyword.iskeyword(made) else made + "_"
+
+
+def named(function: Callable[..., Any], name: str) -> Any:
+    """Returns the function under another name, in a file of that name."""
+    code = function.__code__.replace(co_filename=name, co_name=name, co_qualname=name)
+    made = type(function)(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__name__ = made.__qualname__ = name
+    return made
+
+
+def check(name: str, backend: str) -> None:
+    """Compiles functions whose file, function, parameter, module, attribute, key and global have the
+    name. Raises AssertionError where a result is wrong or the name has run."""
+    import torch
+
+    import tracer_core
+
+    x = torch.randn(3, 4)
+
+    def same(function: Any, *args: Any, **kwargs: Any) -> None:
+        fast = tracer_core.compile(function, backend=backend)
+        for _ in range(2):
+            torch.testing.assert_close(fast(*args, **kwargs), function(*args, **kwargs))
+
+    def work(x: Any) -> Any:
+        return torch.sin(x) * 2
+
+    same(named(work, name), x)  # file and function
+
+    def breaks(x: Any) -> Any:
+        y = torch.cos(x)
+        tracer_core.graph_break()
+        return y + 1
+
+    same(named(breaks, name), x)
+
+    def keywords(**given: Any) -> Any:
+        return sum(value * 2 for value in given.values())
+
+    same(keywords, **{name: x, "other": x})
+    same(lambda table: table[name] + table.get(name), {name: x, 1: x})  # keys
+
+    parameter = identifier(name)
+    space: dict[str, Any] = {"torch": torch}
+    exec(f"def f({parameter}, *, k{parameter}=2):\n    return {parameter} * k{parameter}", space)
+    same(space["f"], x)
+    same(space["f"], x, **{ast.parse(f"k{parameter}").body[0].value.id: 3})  # type: ignore[attr-defined]
+
+    attribute = name.replace(".", "") or "a"
+    module = torch.nn.Module()
+    module.forward = lambda x: module._modules[attribute](x) * getattr(module, attribute + "n")  # type: ignore[method-assign]
+    module.add_module(attribute, torch.nn.Linear(4, 4))
+    module.register_buffer(attribute + "n", torch.randn(4))
+    with torch.no_grad():
+        same(module.forward, x)
+
+    def reads(x: Any) -> Any:
+        return torch.relu(x) + THING  # type: ignore[name-defined]
+
+    asked = tuple(name if one == "THING" else one for one in reads.__code__.co_names)
+    made = type(reads)(
+        reads.__code__.replace(co_names=asked), {"torch": torch, name: x * 2}, name, None,
+        reads.__closure__,
+    )  # fmt: skip
+    made.__module__ = name
+    same(made, x)
+    assert not vars(builtins).pop("planted", False), f"{name!r} ran"
