@@ -24,6 +24,7 @@ from inductor_backend.native_library.interface import C_TYPES, Parameter, identi
 from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
 from tracer_core.contract.backend import resolve
+from tracer_core.errors import PackageError
 from tracer_core.plugin_api import BackendError, CompileSpec
 from tracer_core.torch_private.releases import is_before
 
@@ -615,6 +616,36 @@ int main(void) {
     made.build("wrong.c", "wrong")
     wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
     assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
+
+
+def test_a_library_of_the_core(tmp_path) -> None:
+    """`package_library` takes marks, names inputs as the program does, and size 1 where it may."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 64), nn.GELU(), nn.Linear(64, 5)).eval()
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, rows, *, scale):
+            return {"all": self.layers(rows) * scale, "last": rows[-1]}
+
+    model, rows, scale = Scaled(), torch.randn(7, 20), torch.tensor(3.0)
+    tracer_core.mark_dynamic(rows, 0, min=1, max=64)
+    with pytest.raises(PackageError, match="returns a view of an input"):
+        tracer_core.package_library(model, (rows,), tmp_path / "x", kwargs={"scale": scale})
+    model.forward = lambda rows, *, scale: {"all": layers(rows) * scale, "last": rows[-1] * 1}
+    made = Library(tmp_path / "scaled", [0, 1])
+    tracer_core.package_library(model, (rows,), made.folder, kwargs={"scale": scale})
+    made.build("example.c", "example")
+    assert [one["source"] for one in made.about["inputs"]] == ["rows", "scale"]
+    for count in (7, 1, 64, 2):
+        rows = torch.randn(count, 20)
+        with torch.no_grad():
+            ours, wanted = made(rows, scale), model(rows, scale=scale)
+        for one, other in zip(ours, wanted.values(), strict=True):
+            close(one, other)
 
 
 def test_conditions_on_sizes(tmp_path) -> None:

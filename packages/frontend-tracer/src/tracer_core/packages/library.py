@@ -30,7 +30,7 @@ def package_library(
     options: Any,
 ) -> None:
     """See `tracer_core.package_library`."""
-    config = build_config(backend=backend, fullgraph=True, dynamic=False, options=options)
+    config = build_config(backend=backend, fullgraph=True, dynamic=None, options=options)
     # a field of the contract that a plug-in may be older than
     write = getattr(config.backend, "write_library", None)
     if write is None:
