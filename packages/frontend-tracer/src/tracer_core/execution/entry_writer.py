@@ -130,6 +130,7 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
         "constants": [constant_to_json(one) for one in parts.plan.constants],
         "modes": list(parts.modes),
         "grad_mode": parts.grad_mode,
+        "is_step": parts.is_step,
         "used_up": list(parts.used_up),
         "training": None if parts.training is None else _training_to_json(
             parts.training, record, describe, config),
