@@ -20,7 +20,15 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core import markers
 from tracer_core.execution import kept
+from tracer_core.execution.guarded_cache import GuardedCache
+from tracer_core.execution.profitability import (
+    MOST_USES,
+    EagerRegion,
+    StoredVerdict,
+    TimedRegion,
+)
 
 _names = (f"kept_program_{number}" for number in itertools.count())
 
@@ -735,6 +743,53 @@ def test_a_graph_of_views_alone_is_found(program):
     assert captures(program.fast) == 0
     with torch.no_grad():
         assert program.fast(X)[0].data_ptr() == X[1:4].data_ptr()
+
+
+@pytest.fixture
+def judged(program, monkeypatch):
+    """Starts PLAIN in a process that compares the two ways; returns the compiled function."""
+    monkeypatch.setenv("TRACER_STRICT", "0")
+
+    def start():
+        program.started(PLAIN)
+        program.check(X)
+        return markers.compiled(program.fast).function
+
+    return start
+
+
+def decide(function, native):
+    found = StoredVerdict(3e-5, 2e-5, native, False, 2e-5, False)
+    function.decided((1,), found.verdict(), found)
+
+
+def test_what_runs_natively_does_so_at_once_in_a_later_process(program, judged):
+    decide(judged(), native=True)
+    for _ in range(MOST_USES):
+        function = judged()
+        assert isinstance(function._positional[1], EagerRegion)
+        assert "an earlier process found this" in told(program.fast)
+        assert captures(program.fast) == 0 and not function.loaded
+    x = X.clone().requires_grad_()  # the other grad mode has its own graphs
+    torch.testing.assert_close(program.fast(x), torch.relu(x) * 2 + 1)
+    assert captures(program.fast) == 1
+    assert isinstance(judged()._positional[1], TimedRegion)  # it is measured again
+
+
+def test_what_stays_compiled_is_not_compared_in_a_later_process(program, judged):
+    decide(judged(), native=False)
+    function = judged()
+    assert type(function._positional[1]) is GuardedCache and len(function.loaded) == 1
+    decide(function, native=True)  # a later comparison of any process counts
+    assert isinstance(judged()._positional[1], EagerRegion)
+
+
+def test_a_verdict_belongs_to_its_code(program, judged):
+    decide(judged(), native=True)
+    program.started(PLAIN.replace("* 2", "* 3"))
+    program.check(X)
+    function = markers.compiled(program.fast).function
+    assert isinstance(function._positional[1], TimedRegion) and captures(program.fast) == 1
 
 
 # -- what is no code
