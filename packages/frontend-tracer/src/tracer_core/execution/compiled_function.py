@@ -856,6 +856,7 @@ class CompiledFunction:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
+        self.kept.explain([one for one in self.loaded if one.attempt in segment.entries], record)
         segment.add(record.attempt, state)
         if record.pending is not None:
             self._compile_later(segment, record, record.pending, expects)

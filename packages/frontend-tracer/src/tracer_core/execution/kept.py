@@ -22,7 +22,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -45,6 +45,8 @@ from tracer_core.storage.store import Store
 FORMAT = 4
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
+#: How many captures of a function say why no entry of an earlier process fitted.
+MOST_EXPLAINED = 3
 #: What `Kept.enter` returns where the call is to run natively.
 NATIVE = -1
 #: The most entries, and bytes, of one document.
@@ -103,6 +105,7 @@ class Kept:
         self._own = _parts_of(function)
         self.current: Document | None = None
         self.found, self.seconds = "", 0.0
+        self._n_explained = 0
 
     def enter(self, key: tuple[Any, ...], state: Iterable[Any]) -> int:
         """Notes which start is called, when a call finds no entry. key: its number of arguments and
@@ -154,6 +157,18 @@ class Kept:
         note("cache", "%s: %s", document.name, self.found)
         return True
 
+    def explain(self, loaded: Collection[LoadedEntry], record: Captured) -> None:
+        """Says why an entry was captured though there are some of earlier processes: the first
+        condition of the one most alike that the new one does not share."""
+        if self._n_explained >= MOST_EXPLAINED or not loaded:
+            return
+        self._n_explained += 1
+        here = set(record.check_first.conditions())
+        others = [[one for one in entry.conditions() if one not in here] for entry in loaded]
+        differing = min(others, key=len)
+        reason = differing[0] if differing else "it depends on more"
+        self.found += f"; {record.name} was captured, as no entry fits: not {reason}"
+
     def decided(self, key: tuple[Any, ...], found: StoredVerdict) -> None:
         """Keeps which way is faster for a start."""
         document = self._of_start.get(key)
@@ -187,6 +202,7 @@ class Kept:
     def forget(self) -> None:
         """Drops what was not written yet."""
         self._documents, self._of_start, self.current, self.found = {}, {}, None, ""
+        self._n_explained = 0
 
     def write(self) -> bool:
         """Writes the documents with entries that were captured here; returns whether some entries
@@ -292,6 +308,8 @@ def _internal(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
+#: Entry beside the parts of a key: why nothing was kept.
+_NOT_KEPT = "not kept"
 #: Parts of a key that are digests alone -> what a difference means.
 _DIGESTED = {
     "code": "the code of the function has changed",
@@ -311,7 +329,7 @@ def _why_missing(document: Document) -> str:
         for part, value in document.parts.items()
         if last.get(part) != value
     ]
-    return "; ".join(changed) or "what was kept is gone"
+    return "; ".join(changed) or last.get(_NOT_KEPT) or "what was kept is gone"
 
 
 def _key_of_name(document: Document) -> str:
@@ -329,7 +347,8 @@ def _write(document: Document, function: Function) -> None:
 
     wanted = {id(record) for record in document.records}
     document.records.clear()
-    made = []
+    made: list[dict[str, Any]] = []
+    reasons: list[str] = []
     for key, record in function.captured():
         if id(record) not in wanted:
             continue
@@ -337,11 +356,14 @@ def _write(document: Document, function: Function) -> None:
             made.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+            reasons.append(f"{record.name} was not kept: {error}")
             if isinstance(error, NotYet):
                 document.records.append(record)
         except Exception as error:
             _internal(error, f"{document.name}: {record.name} is not kept")
     if not made:
+        if reasons:
+            _explain_nothing(document, reasons)
         return
     key, dropped = document.key, document.outdated | set(map(_identity, made))
     _WRITER.written.add(key)
@@ -386,6 +408,16 @@ def _identity(entry: dict[str, Any]) -> str:
     """Returns a digest of all of an entry that another one may not share."""
     parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _explain_nothing(document: Document, reasons: list[str]) -> None:
+    """Leaves word why nothing was kept of a start, unless something was."""
+    try:
+        if _STORE.read(document.key) is None:
+            told = {**document.parts, _NOT_KEPT: "; ".join(dict.fromkeys(reasons))}
+            _STORE.write(_key_of_name(document), json.dumps(told).encode())
+    except CacheLocationError as error:
+        note("cache", "%s: not kept: %s", document.name, error)
 
 
 def _add_backwards(entry: dict[str, Any], other: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import functools
 import marshal
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,10 @@ class LoadedEntry:
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
     backwards: StoredBackwards | None
+
+    def conditions(self) -> list[str]:
+        """Returns what its guards check, as `Failure.conditions` does."""
+        return zlib.decompress(base64.b64decode(self.json["guards"])).decode().split("\n")
 
 
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
