@@ -63,7 +63,10 @@ class Child:
 
 
 def child(
-    logs: Path, work: Callable[[], None], before: Callable[[], None] | None = None, **environment: str
+    logs: Path,
+    work: Callable[[], None],
+    before: Callable[[], None] | None = None,
+    **environment: str,
 ) -> Child:
     """Forks a process that calls `before`, then `work`, with more environment variables."""
     descriptor, log = tempfile.mkstemp(dir=logs, suffix=".log")

@@ -111,7 +111,9 @@ def main() -> int:
         sys.dont_write_bytecode = True
         rows = measured(arguments.count, arguments.own, Path(folder))
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps({"command": sys.argv[1:], "rows": rows}, indent=1) + "\n")
+        arguments.out.write_text(
+            json.dumps({"command": sys.argv[1:], "rows": rows}, indent=1) + "\n"
+        )
     return 0
 
 

@@ -101,7 +101,7 @@ def check(name: str, backend: str) -> None:
         same(module.forward, x)
 
     def reads(x: Any) -> Any:
-        return torch.relu(x) + THING  # type: ignore[name-defined]  # noqa: F821
+        return torch.relu(x) + THING  # type: ignore[name-defined]
 
     asked = tuple(name if one == "THING" else one for one in reads.__code__.co_names)
     made = type(reads)(

@@ -274,7 +274,9 @@ def full_disk(bench: Bench) -> None:
 
 def small_files(bench: Bench) -> None:
     """No file may be longer than a limit: of the store, of temporary folders, of the compiler."""
-    limit = bench.rng.choice((0, 100, 1000, 4000)) if bench.turn % 2 else bench.rng.randrange(200_000)
+    limit = (
+        bench.rng.choice((0, 100, 1000, 4000)) if bench.turn % 2 else bench.rng.randrange(200_000)
+    )
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

@@ -100,7 +100,11 @@ def main() -> int:
                     print(f"{kind.name} {turn}: {rows[-1]['failed']}", flush=True)
             print(f"{kind.name}: {summary(rows)[kind.name]}", flush=True)
     if arguments.page is not None:
-        page = {"python": sys.version.split()[0], "torch": torch.__version__, "kinds": summary(rows)}
+        page = {
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "kinds": summary(rows),
+        }
         arguments.page.write_text(json.dumps(page, indent=1) + "\n")
     return int(any("failed" in row for row in rows))
 

@@ -201,6 +201,10 @@ print("ends")
 def test_the_end_of_a_process_with_a_thread_in_a_kernel() -> None:
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", AT_EXIT],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0 and done.stdout == "ends\n", done.stderr

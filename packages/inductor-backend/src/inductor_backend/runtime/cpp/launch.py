@@ -106,7 +106,5 @@ def launcher(
     nothing). keep_alive: what lives as long as the callable."""
     record = _Record(address, nargs, error, name.encode()[:63])
     assert _bridge is not None  # of `opened`
-    launch: Callable[..., None] = _bridge.launcher(
-        (bytes(record), image.mapping, keep_alive), int
-    )
+    launch: Callable[..., None] = _bridge.launcher((bytes(record), image.mapping, keep_alive), int)
     return launch
