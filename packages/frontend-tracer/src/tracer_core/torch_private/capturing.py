@@ -115,7 +115,8 @@ def _capture_mode_class() -> Any:
                 return answer(args)  # a metadata query
             if self.by_class is not None and self.records:
                 return self.by_class(func, args, kwargs)
-            kwargs, slow, shape_env = kwargs or {}, self.slow, self.shape_env
+            kwargs, slow = kwargs or {}, self.slow
+            shape_env: Any = self.shape_env
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
 
