@@ -190,7 +190,7 @@ def foreseen_answer(tracer: Tracing, question: Any) -> int | bool | None:
     if type(found) not in (int, bool):
         return None
     data.foresee(torch_private.fact_of(question, found))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _may_foresee(tracer: Tracing, *values: torch.Tensor) -> bool:
