@@ -430,7 +430,8 @@ def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
     if path == "linalg.norm" and args[0].tensor.dtype is torch.float16:
         return made.refuse("of half precision")
     known = path in _FUNCTIONS and function is functools.reduce(getattr, path.split("."), numpy)
-    if name in numpy_calls.FUNCTIONS and getattr(numpy, name, None) is function:
+    by_numpy = path in numpy_calls.FUNCTIONS and function is getattr(numpy, path, None)
+    if by_numpy:
         return made.called(made.asked(function, args, kwargs), args, kwargs)
     version = numpy_functions.function(path) if known else None
     if version is None:
