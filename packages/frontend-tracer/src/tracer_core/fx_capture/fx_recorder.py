@@ -34,6 +34,7 @@ from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
 from tracer_core.fx_capture.mutations import CallWrites
+from tracer_core.fx_capture.packed_sequences import PackedSequences
 from tracer_core.fx_capture.unbacked import (
     READS_A_FLOAT,
     READS_A_NUMBER,
@@ -102,6 +103,7 @@ class Recorder(WrittenGraph):
         self.mode = _Mode(self)
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
+        self.packed = PackedSequences()
         self.step, self.number_in, self.concrete = step, number_in, concrete
         self.index_in = index_in
         #: The last `Break` raised by a torch function; native code in between may have caught it.
@@ -234,6 +236,7 @@ class Recorder(WrittenGraph):
         for fake in writes.unseen:
             self.fakes.note_write(fake)
         self.scalars.after(changes, writes.unseen, func, fake_args, fake_kwargs, result)
+        self.packed.note(func, fake_args, result)
         result = self._record(func, fake_args, fake_kwargs, result, writes.written)
         if self.data is not None:
             self.data.note(result, self.node_of)
@@ -291,7 +294,8 @@ class Recorder(WrittenGraph):
             kernels, ones = self._kernels(func, given, args, kwargs), self.fakes.sizes_of_one(given)
             one_thread = torch_private.backward_on_this_thread()
             with self.fakes.mode, kernels, one_thread, self._data_sizes(), ones as results:
-                result = out_variants.given_back(func(*run_args, **run_kwargs), memory)
+                run = func if run_kwargs else self.packed.stand_in(func, run_args) or func
+                result = out_variants.given_back(run(*run_args, **run_kwargs), memory)
                 results += pytree.tree_leaves(result)
             return result
         except self.values_needed as error:
