@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import higher_order_calls, out_variants
+from tracer_core.fx_capture.eager_errors import eager_error
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
     EFFECT_ONLY,
@@ -136,6 +137,8 @@ class Recorder(WrittenGraph):
         self.may_follow_data, self.floats = may_follow_data, floats
         #: Whether all assertions of the program hold: a result that the entry reads, or None.
         self.asserted: torch.Tensor | None = None
+        #: Returns whether the program handles an exception that is raised now.
+        self.catches: Callable[[], bool] = lambda: False
         #: Whether subscripts by 0-d tensors read elements (in a function of scores), rather than
         #: ask for the values of the indices.
         self.reads_elements = False
@@ -223,6 +226,7 @@ class Recorder(WrittenGraph):
             func, fake_args, fake_kwargs, self.fakes.mode
         )
         if unfit is not None:
+            self._raise_as_eager(func, fake_args, fake_kwargs)
             raise Break("operator_failed", f"{name_of(func)}: {unfit}")
         if self.data is not None and operator_name(func) in READS_A_NUMBER | READS_A_FLOAT:
             func = torch.Tensor.item
@@ -309,9 +313,18 @@ class Recorder(WrittenGraph):
             self._ask_for_data_sizes("data_dependent_shape", name_of(func))
             raise Break("data_dependent_shape", f"{name_of(func)}: {error}") from None
         except Exception as error:
-            # The real operator may raise another exception than its fakes, or none: run it eagerly.
-            reason = f"{name_of(func)}: {type(error).__name__}: {error}"
-            raise Break("operator_failed", reason) from None
+            failure = f"{name_of(func)}: {type(error).__name__}: {error}"
+        # outside of the handler: the program's exception has no context
+        self._raise_as_eager(func, args, kwargs)
+        # The real operator may raise another exception than its fakes, or none: run it eagerly.
+        raise Break("operator_failed", failure)
+
+    def _raise_as_eager(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raises what an operator that fails on fakes raises in eager mode, if the program handles
+        it and it is known."""
+        known = eager_error(func, args, kwargs) if self.catches() else None
+        if known is not None:
+            raise known
 
     def _check(self, func: Any, result: Any, writes: CallWrites) -> None:
         """Raises Break or Restart for results that a graph cannot hold and for writes that eager
