@@ -807,6 +807,17 @@ def _():
     return (lambda x: x * getattr(m, "k", 2)), lambda: setattr(m, "__getattr__", lambda name: 3)
 
 
+@fact("torch.Tensor: what a property of the program reads", told="SCALE")
+def _():
+    m = module("SCALE = 2\nscaled = property(lambda x: x * SCALE)\n")
+    torch.Tensor.test_scaled = m.scaled
+    return (
+        lambda x: x.test_scaled,
+        lambda: setattr(m, "SCALE", 3),
+        lambda: delattr(torch.Tensor, "test_scaled"),
+    )
+
+
 @fact("class: its members are listed", breaks=None)
 def _():
     class C:

@@ -185,7 +185,11 @@ class Kept:
         self._note(document, record)
         parts = None if record.runner is None else record.runner.artifacts
         if parts is not None and parts.training is not None:
-            this, its_document, entry = map(weakref.ref, (self, document, record))
+            this, its_document, entry = (
+                weakref.ref(self),
+                weakref.ref(document),
+                weakref.ref(record),
+            )
 
             def again() -> None:
                 kept, place, changed = this(), its_document(), entry()

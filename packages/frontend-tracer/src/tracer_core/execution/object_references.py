@@ -127,7 +127,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
     "partial": functools.partial(_call, functools.partial),
     "with_rest": functools.partial(_call, WithRest),
-    "layouts": lambda f, value: Transition(f.layouts(value[0]), *value[1:], stored=True),
+    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1], value[2], stored=True),
     "weak": lambda f, value: OwnReference(f.find(value)),
     # one that was not used yet
     "snapshot": lambda f, value: InputSnapshot(frozenset(value), True),

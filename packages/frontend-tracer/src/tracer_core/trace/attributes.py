@@ -452,6 +452,10 @@ class Attributes(Component):
             return types.MethodType(raw, tensor)
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return raw.__get__(tensor, type(tensor))
+        if type(raw) is property and isinstance(raw.fget, types.FunctionType):
+            package = raw.fget.__globals__.get("__name__", "").partition(".")[0]
+            if package != "torch":  # a property that the program has added
+                return self.get_descriptor(raw, tensor, torch.Tensor, name)
         if isinstance(raw, (types.GetSetDescriptorType, property)):
             return self.recorder.call(raw.__get__, (tensor,), {})
         return getattr(tensor, name)
