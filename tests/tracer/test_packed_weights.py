@@ -116,15 +116,16 @@ def test_inputs_that_require_grad(backend: str) -> None:
 
 def test_objects_that_are_arguments() -> None:
     first, second = (layers()[i]._packed_params._packed_params for i in (0, 2))
+    narrow = quantized(nn.Sequential(nn.Linear(8, 3)))[0]._packed_params._packed_params
 
     def program(x: torch.Tensor, packed: Any) -> torch.Tensor:
         return torch.ops.quantized.linear_dynamic(x, packed, reduce_range=True) * 2
 
     fast = tracer_core.compile(program, backend="eager")
     with torch.no_grad(), CaptureCounter() as counter:
-        for x, packed in ((X, first), (X[:, :6], second), (Y, first)):
+        for x, packed in ((X, first), (X[:, :6], second), (Y, first), (Y, narrow), (X, first)):
             assert torch.equal(fast(x, packed), program(x, packed))
-    assert len(counter.graphs) == 2 and not counter.breaks
+    assert len(counter.graphs) == 3 and not counter.breaks
 
 
 def test_what_is_made_inside_breaks_the_graph() -> None:

@@ -117,6 +117,11 @@ class DataSizes:
         for node in self.nodes:
             node.meta[MARK] = True
 
+    def are_read(self, expr: Any) -> bool:
+        """Returns whether nodes read all unbacked symbols of an expression."""
+        unread: set[Any] = self._env.beginnings | self._env.unread
+        return unread.isdisjoint(expr.free_symbols)
+
     def foresee(self, fact: Any) -> None:
         """Adds a node that checks a fact of the call that is captured."""
         args = self._symbol(fact), str(fact)

@@ -183,7 +183,9 @@ def foreseen_answer(tracer: Tracing, question: Any) -> int | bool | None:
     """Returns what a question about numbers that depend on data, an expression, is answered with in
     the call that is captured, and makes it a condition of the graph; else None."""
     data = tracer.recorder.data
-    if data is None or not (_may_assert(tracer) and tracer.foresight.asks(tracer.frames[-1])):
+    if data is None or not data.are_read(question) or not _may_assert(tracer):
+        return None
+    if not tracer.foresight.asks(tracer.frames[-1]):
         return None
     node = tracer.recorder.sizes.node(question)
     found = tracer.foresight.number_of(node) if isinstance(node, torch.fx.Node) else None
