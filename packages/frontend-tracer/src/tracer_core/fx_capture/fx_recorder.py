@@ -261,7 +261,7 @@ class Recorder(WrittenGraph):
             if all(map(_is_element, indices)):
                 func, args = higher_order_calls.read_element, (args[0], *indices)
         elif func in INDEXING or operator_name(func) in _TAKES_SIZES:
-            args, kwargs = self._with_indices(args), {k: self._index(v) for k, v in kwargs.items()}
+            args, kwargs = self._with_indices(func, args), {k: self._index(v) for k, v in kwargs.items()}
         func, args, kwargs = recordable(func, args, kwargs)
         for key in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[key], torch.Tensor):
@@ -269,17 +269,18 @@ class Recorder(WrittenGraph):
                 kwargs = kwargs if number is None else {**kwargs, key: number}
         return func, args, kwargs
 
-    def _with_indices(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_indices(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces tensors that C code reads as whole numbers; the first argument is the operand."""
         first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
-        return (*first, *map(self._index, args[len(first) :]))
+        return (*first, *[self._index(one, func in INDEXING) for one in args[len(first) :]])
 
-    def _index(self, value: Any) -> Any:
+    def _index(self, value: Any, masks: bool = False) -> Any:
+        """masks: whether bytes select elements, as they do in a subscript outside of its slices."""
         if isinstance(value, torch.Tensor):
-            number = self.index_in(value)
+            number = None if masks and value.dtype is torch.uint8 else self.index_in(value)
             return value if number is None else number
         if type(value) in (tuple, list):
-            return type(value)(map(self._index, value))
+            return type(value)([self._index(one, masks) for one in value])
         if type(value) is slice:
             return slice(*map(self._index, (value.start, value.stop, value.step)))
         return value
