@@ -2,8 +2,9 @@
 
 In: models and makers of packages. Out: for each the seconds to make the package (cold), its bytes
 (with weights), and medians over fresh processes of the seconds to import, to load, and until the
-first result, with the milliseconds of a settled call and the error against eager. What always holds:
-the loading processes have empty caches and build no model.
+first result (both also as processor time: machines are busy), with the milliseconds of a settled
+call and the error against eager. What always holds: the loading processes have empty caches and
+build no model.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def measure(model: str, maker: str) -> dict[str, Any]:
     """Makes a package in this process and loads it in others."""
     import torch
 
+    harness.warm_up_files()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     (chosen,) = models.choose([model], [])
     program = chosen.program()
@@ -89,14 +91,14 @@ def load(maker: str, path: str, inputs: str) -> dict[str, float]:
 
     library, _, load_it, _ = _MAKERS[maker]
     importlib.import_module(library)
-    imported = time.perf_counter()
+    imported, began = time.perf_counter(), time.process_time()
     with torch.no_grad():
         loaded = load_it(path)
-        ready = time.perf_counter()
+        ready, processor_load = time.perf_counter(), time.process_time() - began
         args, kwargs, wanted = torch.load(inputs)
-        read = time.perf_counter()
+        read, reading = time.perf_counter(), time.process_time()
         result = loaded(*args, **kwargs)
-        first = time.perf_counter()
+        first, processor = time.perf_counter(), time.process_time() - reading
         seconds = []
         for _ in range(_CALLS):
             begin = time.perf_counter()
@@ -106,8 +108,9 @@ def load(maker: str, path: str, inputs: str) -> dict[str, float]:
     errors = [float((one - other).norm() / other.norm()) for one, other in pairs]
     return {
         "import": imported - BEGIN,
-        "load": ready - imported,
+        "loading": ready - imported,
         "first": first - read,
+        "processor": processor_load + processor,
         "call": statistics.median(seconds),
         "error": max(errors),
     }
@@ -123,7 +126,7 @@ def _tensors(result: Any) -> list[Any]:
 def _line(row: dict[str, Any]) -> Sequence[str]:
     return [
         f"{row['make']:.1f}", f"{row['bytes'] / 1e6:.1f}", f"{row['import']:.2f}",
-        f"{row['load']:.3f}", f"{row['first']:.3f}", f"{row['load'] + row['first']:.3f}",
+        f"{row['loading']:.3f}", f"{row['first']:.3f}", f"{row['loading'] + row['first']:.3f}", f"{row['processor']:.3f}",
         f"{row['call'] * 1e3:.2f}", f"{row['error']:.1e}",
     ]  # fmt: skip
 
@@ -135,5 +138,5 @@ def _wrong(row: dict[str, Any], *names: str) -> list[str]:
 main = harness.Grid(
     name="packages", doc=__doc__, axes={"models": _MODELS, "makers": tuple(_MAKERS)},
     measure=measure, line=_line, wrong=_wrong, limit=900.0,
-    head=["make s", "MB", "import s", "load s", "first s", "load + first", "call ms", "error"],
+    head=["make s", "MB", "import s", "load s", "first s", "load + first", "processor s", "call ms", "error"],
 ).main  # fmt: skip

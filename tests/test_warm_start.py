@@ -182,6 +182,25 @@ def test_a_training_graph_is_stored_once_its_backward_has_run(tmp_path):
     assert torch.equal(x.grad, torch.full((3,), 2.0)) and not tracer_core.last_compile(second)
 
 
+def turned(x):
+    return x.t(), x.view(-1)
+
+
+def test_a_graph_of_views_is_stored(tmp_path):
+    path, x = tmp_path / "turned.json", torch.arange(6.0).view(2, 3)
+    with torch.no_grad():
+        first = tracer_core.compile(turned)
+        first(x)
+        report = tracer_core.save(first, path)
+        assert report.stored and not report.left_out
+        second = tracer_core.compile(turned)
+        assert tracer_core.load(second, path) == 1
+        for got, want in zip(second(x), turned(x), strict=True):
+            assert torch.equal(got, want)
+            assert got.stride() == want.stride() and got.data_ptr() == x.data_ptr()
+    assert not tracer_core.last_compile(second)
+
+
 def test_what_cannot_be_stored_is_named(tmp_path):
     fast = tracer_core.compile(double, backend="eager")
     fast(torch.ones(3))

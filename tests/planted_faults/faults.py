@@ -73,7 +73,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("changes of dictionaries are not counted", "guards", "guards/watched_words.py",
     "self.depths[0].extend(self._counters.addresses)\n", "pass\n", (3, 13)),
     Fault("an emptied container is not counted", "guards", "guards/watched_words.py",
-    "                self._counted[id(container)] = container\n", "                pass\n", (3, 13)),
+    "            self._counted[id(container)] = container\n", "            pass\n", (3, 13)),
     Fault("constants are not guarded", "guards", "fx_capture/provenance.py",
     "        if is_constant(value):\n            self.guard(GuardKind.EQ, source, value)\n",
     "        if is_constant(value):\n"),

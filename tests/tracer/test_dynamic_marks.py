@@ -177,6 +177,27 @@ def test_a_branch_that_the_range_decides_is_none():
     assert graphs_of(program, [marked(8, min=2, max=64), *sized(2, 64)]) == 1
 
 
+@pytest.mark.parametrize("highest", [64, None])
+def test_a_condition_that_holds_for_every_size_of_the_range_is_none(highest):
+    def program(x):
+        pairs = x @ x.t()
+        return pairs * 2 if pairs.numel() >= x.shape[0] else pairs  # n * n >= n
+
+    tensors = [marked(n, min=2, max=highest) for n in (5, 2, 64)]
+    assert graphs_of(program, tensors) == 1
+
+
+@pytest.mark.parametrize("highest", [64, None])
+def test_a_condition_that_fails_for_one_size_of_the_range_is_named(highest):
+    def program(x):
+        pairs = x @ x.t()
+        return pairs * 2 if pairs.numel() >= 3 * x.shape[0] else pairs  # not for 2
+
+    fast = tracer_core.compile(program, backend="eager")
+    with pytest.raises(MarkedSizeError, match="3"):
+        fast(marked(5, min=2, max=highest))
+
+
 def test_without_a_range_a_branch_may_narrow():
     def program(x):
         return x + 1 if x.shape[0] > 5 else x - 1

@@ -82,8 +82,9 @@ class Refused(Exception):
         self.what = what
 
 
-class Generator:
-    """Turns a finished trace into a cache entry. Mutable, used once."""
+class TraceWriter:
+    """What is made of a finished trace: its graph, compiled, and the parts of a cache entry. Mutable,
+    used once."""
 
     def __init__(
         self,
@@ -147,45 +148,6 @@ class Generator:
             raise CannotRebuild("a tensor that is no part of the graph", type(value))
         return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
 
-    def write(self, value: Any, broken: Break | None) -> None:
-        """Emits the lines that make the result, or the state at the break, and that replay the
-        changes."""
-        tracer, entry = self.tracer, self.entry
-        entry.replaced, entry.written = frozenset(self._replaced()), frozenset(self._written())
-        if tracer.recorder.asserted is not None:
-            self._output(tracer.recorder.asserted)
-        self.rebuilder.suspends = broken is not None
-        if broken is None:
-            self.result = f"return {self.rebuilder.value(value)}"
-        else:
-            for live in flatten(tracer.frames, lambda _: False)[1]:
-                self.rebuilder.value(live)
-        for handle in tracer.side_effects.hooks:
-            if handle.removed:
-                continue
-            if not handle.tensor.is_leaf and tracer.fakes.real_was_written(handle.tensor):
-                reason = "a tensor with a hook that was put on it here is written to"
-                raise Restart(handle.born, "autograd_in_graph", reason)
-            self.rebuilder.value(handle)
-        for change in tracer.effects.changes.values():
-            if id(change) not in self.replayed:
-                self.effects += entry.effect(self.rebuilder, change)
-        self.effects[:0] = [
-            *map(self._late_call, tracer.side_effects.late),
-            *tracer.carried.steps(entry.use),
-            *tracer.draws.steps(entry.use, entry.constants.text),
-        ]
-        self.effects += [
-            self.rebuilder.rewritten(entry.use(at), made) for at, made in tracer.carried.moved()
-        ]
-        if broken is not None:
-            layouts, values = flatten(tracer.frames, self._held)
-            parts = ", ".join(self.rebuilder.value(v) for v in values)
-            raises = broken.reason if broken.kind == "raises" else ""
-            transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
-            self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
-            tracer.check_generators(self.rebuilder.has_made)
-
     def _replaced(self) -> Iterator[Source]:
         """Yields the attributes and entries of dictionaries where the program puts another tensor in
         place of the one that it has read."""
@@ -229,23 +191,6 @@ class Generator:
             return True
         watched = isinstance(value, HOST_ITERATORS) or can_be_watched(value)
         return end_is_seen(value) or (self.rebuilder.has_made(value) and watched)
-
-    def finish(self, broken: Break | None, where: str) -> Captured:
-        tracer, entry = self.tracer, self.entry
-        runner, gm = self._compile()
-        record = None
-        if broken is not None and broken.kind != "raises":
-            record = BreakRecord(broken.kind, broken.reason, where)
-        with stage("segment", graph=self.name, suffix=".py") as stage_record:
-            self._guards()
-            if runner is not None:
-                lines, inputs = entry.graph_inputs([one.source for one in tracer.recorder.inputs])
-                entry.body += [*lines, *self._run_graph(inputs, runner)]
-            entry.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
-            entry.body += [*self._settings(), self.result]
-            captured = self._captured(runner, gm, record)
-            stage_record.text = captured.text
-        return captured
 
     def _settings(self) -> list[str]:
         """Emits the lines that leave torch's settings and contexts as the program did."""
@@ -569,6 +514,66 @@ class Generator:
             roots, paths, held(tuple(followed)), path_constants,
             frozenset(self.entry.constants.exact), torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
         )  # fmt: skip
+
+
+class Generator(TraceWriter):
+    """Turns a finished trace into a cache entry. Mutable, used once."""
+
+    def write(self, value: Any, broken: Break | None) -> None:
+        """Emits the lines that make the result, or the state at the break, and that replay the
+        changes."""
+        tracer, entry = self.tracer, self.entry
+        entry.replaced, entry.written = frozenset(self._replaced()), frozenset(self._written())
+        if tracer.recorder.asserted is not None:
+            self._output(tracer.recorder.asserted)
+        self.rebuilder.suspends = broken is not None
+        if broken is None:
+            self.result = f"return {self.rebuilder.value(value)}"
+        else:
+            for live in flatten(tracer.frames, lambda _: False)[1]:
+                self.rebuilder.value(live)
+        for handle in tracer.side_effects.hooks:
+            if handle.removed:
+                continue
+            if not handle.tensor.is_leaf and tracer.fakes.real_was_written(handle.tensor):
+                reason = "a tensor with a hook that was put on it here is written to"
+                raise Restart(handle.born, "autograd_in_graph", reason)
+            self.rebuilder.value(handle)
+        for change in tracer.effects.changes.values():
+            if id(change) not in self.replayed:
+                self.effects += entry.effect(self.rebuilder, change)
+        self.effects[:0] = [
+            *map(self._late_call, tracer.side_effects.late),
+            *tracer.carried.steps(entry.use),
+            *tracer.draws.steps(entry.use, entry.constants.text),
+        ]
+        self.effects += [
+            self.rebuilder.rewritten(entry.use(at), made) for at, made in tracer.carried.moved()
+        ]
+        if broken is not None:
+            layouts, values = flatten(tracer.frames, self._held)
+            parts = ", ".join(self.rebuilder.value(v) for v in values)
+            raises = broken.reason if broken.kind == "raises" else ""
+            transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
+            self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
+            tracer.check_generators(self.rebuilder.has_made)
+
+    def finish(self, broken: Break | None, where: str) -> Captured:
+        tracer, entry = self.tracer, self.entry
+        runner, gm = self._compile()
+        record = None
+        if broken is not None and broken.kind != "raises":
+            record = BreakRecord(broken.kind, broken.reason, where)
+        with stage("segment", graph=self.name, suffix=".py") as stage_record:
+            self._guards()
+            if runner is not None:
+                lines, inputs = entry.graph_inputs([one.source for one in tracer.recorder.inputs])
+                entry.body += [*lines, *self._run_graph(inputs, runner)]
+            entry.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
+            entry.body += [*self._settings(), self.result]
+            captured = self._captured(runner, gm, record)
+            stage_record.text = captured.text
+        return captured
 
 
 def _always(obj: Any) -> bool:

@@ -110,10 +110,10 @@ def write_archive(
     sealed = json.dumps(_seal(text, key)).encode()
     rows = [_row(MANIFEST, text), *rows, _row(SEAL, sealed)]
     heads, _, tail = _layout(rows)
-    parts = [[text], *members.values(), [sealed]]
+    every: list[Sequence[Data]] = [[text], *members.values(), [sealed]]
 
     def pieces() -> Iterator[Data]:
-        for head, data in zip(heads, parts, strict=True):
+        for head, data in zip(heads, every, strict=True):
             yield head
             yield from data
         yield tail
@@ -179,7 +179,8 @@ class Archive:
         sign, *_, count, _, size, position = _END64.unpack_from(last)
         if sign != b"PK\6\6" or count > _MOST_MEMBERS or position + size + _TAIL != length:
             raise self._damaged("it ends where no package ends (was it cut short?)")
-        central, rows, at = self._read(position, size), [], 0
+        central, at = self._read(position, size), 0
+        rows: list[Row] = []
         while at < len(central):
             if len(rows) == count or len(central) - at < _CENTRAL.size:
                 raise self._damaged("its list of members is wrong")

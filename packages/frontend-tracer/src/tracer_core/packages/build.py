@@ -28,7 +28,7 @@ from tracer_core.errors import MarkedSizeError, PackageError
 from tracer_core.execution.capture import capture_as
 from tracer_core.execution.capture_result import Abandoned, Answers, UserError
 from tracer_core.execution.compiled_function import tracing
-from tracer_core.execution.entry_builder import Generator
+from tracer_core.execution.entry_builder import TraceWriter
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,
@@ -114,7 +114,9 @@ def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Returns the call of a function, method or module with these arguments."""
     fn = markers.uncompiled(fn)
     root: torch.nn.Module | None = None
-    function, first, signature = fn, (), fn
+    function: Any = fn
+    signature: Any = fn
+    first: tuple[Any, ...] = ()
     if isinstance(fn, torch.nn.Module):
         function, first, signature, root = type(fn).__call__, (fn,), fn.forward, fn
     elif inspect.ismethod(fn):
@@ -221,7 +223,8 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
         named = dict(zip(call.kwargs, unread[n_args:], strict=True))
         return tracer.start(call.function, unread[:n_args], named)
 
-    state = (*call.args, *call.kwargs.values())
+    # with the leaves, whose marks are looked for: those inside of dataclasses too
+    state = (*call.args, *call.kwargs.values(), *(leaf.tensor for leaf in call.leaves))
     writer = functools.partial(ProgramWriter, call)
     try:
         with torch.no_grad(), tracing(), torch_private.unshielded():
@@ -253,7 +256,7 @@ def _demand_plain(leaf: Leaf) -> None:
         largest += (size - 1) * stride
 
 
-class ProgramWriter(Generator):
+class ProgramWriter(TraceWriter):
     """Makes a `Program` of a finished trace. Mutable, used once."""
 
     def __init__(
@@ -561,6 +564,13 @@ class ProgramWriter(Generator):
             unused = id(leaf.tensor) not in read and fake is None
             like = leaf.tensor if fake is None else fake
             sizes = [_size(size, env) for size in like.shape]
+            for dim in () if unused else markers.dynamic_dims(leaf.tensor):
+                if not isinstance(like.shape[dim], torch.SymInt):
+                    raise PackageError(
+                        f"{leaf.name}.shape[{dim}] is to be dynamic, but is {like.shape[dim]} in the"
+                        " captured graph (an example of size 0 or 1, dynamic=False, or a backend"
+                        " without symbolic sizes)"
+                    )
             for stride in like.stride():
                 symbols = stride.node.expr.free_symbols if isinstance(stride, torch.SymInt) else ()
                 if not set(symbols) <= where.keys():

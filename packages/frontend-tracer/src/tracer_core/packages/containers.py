@@ -149,7 +149,7 @@ def _fields(value: Any) -> tuple[str | None, list[tuple[str, Any]]]:
         if hasattr(kind, "_fields"):
             return "tuple", list(zip(kind._fields, value, strict=True))
         if kind.__module__ == "torch.return_types":
-            names = [name for name in kind.__match_args__]
+            names = getattr(kind, "__match_args__", ())
             return "sequence", list(zip(names, value, strict=True))
         return None, []
     if not dataclasses.is_dataclass(kind) or not all(one.init for one in dataclasses.fields(kind)):

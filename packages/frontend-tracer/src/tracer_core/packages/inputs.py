@@ -39,7 +39,7 @@ def signature_of(parameters: list[dict[str, Any]]) -> inspect.Signature:
         [
             inspect.Parameter(
                 one["name"],
-                inspect._ParameterKind[one["kind"]],
+                getattr(inspect.Parameter, one["kind"]),
                 default=_default(one) if one["optional"] else inspect.Parameter.empty,
             )
             for one in parameters
@@ -104,7 +104,7 @@ class ArgumentReader:
             if node is None or (one["optional"] and node == one["default"]):
                 return
             raise Mismatch(name, _needed(node), "nothing")
-        value = given.get(name, _EMPTY.get(one["kind"]))
+        value: Any = given.get(name, _EMPTY.get(one["kind"]))
         if node is None:
             if one["default"] is not None and constant(value) == one["default"]:
                 return
@@ -288,7 +288,8 @@ def described(row: dict[str, Any]) -> str:
     return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
 
 
-def takes(name: str, rules: dict[str, Any], call: Any) -> bool:
-    """Returns whether a graph with these rules takes the tensors of a call (`build.Call`)."""
-    tensors = [leaf.tensor for leaf in call.leaves]
-    return Rules(name, rules, call.same).mismatch(tensors) is None
+def refusal(
+    name: str, rules: dict[str, Any], same: list[list[int]], tensors: list[torch.Tensor]
+) -> InputMismatchError | None:
+    """Returns why a graph with these rules does not take these tensors; None if it does."""
+    return Rules(name, rules, same).mismatch(tensors)

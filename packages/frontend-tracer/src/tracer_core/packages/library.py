@@ -31,8 +31,7 @@ def package_library(
 ) -> None:
     """See `tracer_core.package_library`."""
     config = build_config(backend=backend, fullgraph=True, dynamic=None, options=options)
-    # a field of the contract that a plug-in may be older than
-    write = getattr(config.backend, "write_library", None)
+    write = config.backend.write_library
     if write is None:
         raise PackageError(f"backend {config.backend.name!r} does not offer write_library")
     lowered: list[tuple[torch.fx.GraphModule, CompileSpec]] = []

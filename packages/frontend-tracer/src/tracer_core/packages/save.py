@@ -14,7 +14,7 @@ import torch
 from tracer_core.contract.backend import wants_constants
 from tracer_core.debug.logs import logger
 from tracer_core.dispatch.validation import build_config
-from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.errors import MarkedSizeError, OptionError, PackageError
 from tracer_core.execution.entry_writer import constant_to_json, serialized, spec_to_json
 from tracer_core.execution.object_descriptions import NotPortable
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
@@ -26,7 +26,7 @@ from tracer_core.packages.archive import (
     write_archive,
 )
 from tracer_core.packages.build import Call, Program, State, captured, prepared, with_leaves
-from tracer_core.packages.inputs import takes
+from tracer_core.packages.inputs import refusal
 from tracer_core.packages.requirements import FORMAT, here
 from tracer_core.packages.tensors import row_of, tensors_member
 
@@ -85,20 +85,30 @@ def package(
 def _captured(call: Call, config: CompileConfig) -> list[Program]:
     """Returns the graphs of a call: one, and others for sizes of 1 that the user asked for and that
     it does not take (the program would do something else there)."""
-    programs = [captured(call, config, "package_0")]
+    programs = [_checked(call, config, "package_0")]
     for group in _from_one(call):
         tensors = [leaf.tensor for leaf in call.leaves]
         for index, dim in group:
             tensors[index] = _of_one(tensors[index], dim)
         other = with_leaves(call, tensors)
-        if any(takes(call.name, one.rules, other) for one in programs):
+        if any(refusal(call.name, one.rules, call.same, tensors) is None for one in programs):
             continue
         try:
-            programs.append(captured(other, config, f"package_{len(programs)}"))
+            programs.append(_checked(other, config, f"package_{len(programs)}"))
         except (PackageError, MarkedSizeError) as error:  # as a norm over one value does
             sizes = ", ".join(f"{call.leaves[i].name}.shape[{dim}]" for i, dim in group)
             logger().warning("%s: the package takes no 1 for %s: %s", call.name, sizes, error)
     return programs
+
+
+def _checked(call: Call, config: CompileConfig, name: str) -> Program:
+    """Returns the graph of a call, which its own inputs must fit."""
+    program = captured(call, config, name)
+    tensors = [leaf.tensor for leaf in call.leaves]
+    refused = refusal(call.name, program.rules, call.same, tensors)
+    if refused is not None:
+        raise PackageError(f"the package would not take its own example: {refused}")
+    return program
 
 
 def _from_one(call: Call) -> list[tuple[tuple[int, int], ...]]:
@@ -216,13 +226,17 @@ def _marked(call: Call, dynamic: Mapping[str, Mapping[int, Any]]) -> Any:
                 raise PackageError(f"dynamic: no input {name!r}; the tensors are {names}")
             tensor = by_name[name]
             before.append((tensor, getattr(tensor, DYNAMIC_DIMS, None)))
+            if not isinstance(dims, Mapping):
+                raise OptionError(f"dynamic[{name!r}]={dims!r}; {{0: (1, 64)}}, or {{0: None}}")
             for dim, bounds in dims.items():
+                if bounds is not None and not (isinstance(bounds, tuple) and len(bounds) == 2):
+                    raise OptionError(f"dynamic[{name!r}][{dim}]={bounds!r}; (1, 64), or None")
                 low, high = bounds or (None, None)
                 mark_dynamic(tensor, dim, min=low, max=high)
         yield
     finally:
         for tensor, marks in reversed(before):
-            if marks is None:
-                delattr(tensor, DYNAMIC_DIMS)
-            else:
+            if marks is not None:
                 setattr(tensor, DYNAMIC_DIMS, marks)
+            elif hasattr(tensor, DYNAMIC_DIMS):
+                delattr(tensor, DYNAMIC_DIMS)

@@ -33,7 +33,8 @@ def can_hold(tensor: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
     """Returns the memory of a dense tensor on the CPU."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def tensors_member(tensors: Mapping[str, torch.Tensor]) -> list[Data]:
