@@ -319,3 +319,32 @@ def test_counters_that_come_to_share_memory() -> None:
             ours.counts[0], eager.counts[0] = ours.counts[1], eager.counts[1]
         if number == 8:
             ours.counts[0], eager.counts[0] = torch.tensor(1), torch.tensor(1)
+
+
+class Picks(torch.nn.Module):
+    """An index in a small tensor: an element, or a mask where it is a byte or a bool."""
+
+    index: torch.Tensor
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("index", torch.tensor(1, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        names = ("first", "second")
+        x = x * 2 if names[self.index] == "second" else x
+        return x[self.index], x[0, self.index], x[: self.index], x[(self.index, 0)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.bool, torch.int8, torch.int64), ids=str)
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_indices_that_are_elements_and_masks(dtype: torch.dtype, backend: str) -> None:
+    model = Picks(dtype)
+    if dtype is torch.bool:
+        model.forward = lambda x: (x[model.index], x[0, model.index])  # type: ignore[method-assign]
+    fast = tracer_core.compile(model, backend=backend)
+    for _ in range(3):
+        for (x,) in rows(2):
+            for found, wanted in zip(fast(x), model(x), strict=True):
+                assert found.shape == wanted.shape and torch.equal(found, wanted)
