@@ -340,7 +340,7 @@ def planted_faults(session: nox.Session) -> None:
 def store_faults(session: nox.Session) -> None:
     """Faults of the store against real compiles: killed processes, damaged files, full disks, other
     owners, planted code, hostile names; best as root. Goes on from its state file (--state) where an
-    earlier run stopped; ``--page benchmarks/results/store_faults.json`` writes the table."""
+    earlier run stopped; ``--page benchmarks/results/store_faults/faults.json`` writes the table."""
     install_all(session, models=False)
     session.run("python", "-m", "tests.faults", *session.posargs)
 

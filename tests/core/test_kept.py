@@ -20,7 +20,15 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core import markers
 from tracer_core.execution import kept
+from tracer_core.execution.guarded_cache import GuardedCache
+from tracer_core.execution.profitability import (
+    MOST_USES,
+    EagerRegion,
+    StoredVerdict,
+    TimedRegion,
+)
 
 _names = (f"kept_program_{number}" for number in itertools.count())
 
@@ -735,6 +743,110 @@ def test_a_graph_of_views_alone_is_found(program):
     assert captures(program.fast) == 0
     with torch.no_grad():
         assert program.fast(X)[0].data_ptr() == X[1:4].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ("K = 2", "K == 2"),
+        ("class C:\n    k = 2", "C.k == 2"),
+        ("def inner(x, k=2):\n    return x * k", "inner.__defaults__[0] == 2"),
+        ("T = torch.ones(2)", "T.shape == (2,)"),
+    ],
+)
+def test_a_guard_of_an_earlier_process_that_fails_is_named(program, change, reason):
+    text = """
+import torch
+def inner(x, k=1):
+    return x * k
+class C:
+    k = 1
+K = 1
+T = torch.ones(1)
+{}
+def run(x):
+    return inner(x) * K * C.k * T.sum()
+"""
+    program.started(text.format(change))
+    program.check(X)
+    program.started(text.format(""))
+    said = program.check(X)
+    assert said.startswith("hit: 1 entries") and "as no entry fits: not" in said, said
+    assert reason in said.replace("__main__.", ""), said
+
+
+def test_what_is_not_kept_is_said(program):
+    text = """
+        import tracer_core
+        @tracer_core.allow_in_graph
+        def inner(x):
+            return x * 2
+        def run(x):
+            return inner(x) + 1
+    """
+    program.started(text)
+    assert program.check(X) == "miss: nothing was kept of this function"
+    program.started(text)
+    assert "inner() is marked with allow_in_graph: it is not followed" in program.check(X)
+    program.started(text.replace("* 2", "* 3").replace("+ 1", "+ 2"))
+    assert program.check(X) == "miss: the code of the function has changed"
+
+
+def test_other_sizes_and_settings_are_named(program):
+    program.started(PLAIN)
+    program.check(X)
+    program.started(PLAIN)
+    assert "x.shape == (6,)" in program.check(torch.ones(3, 2))
+    program.started(PLAIN)
+    program.fast(X)
+    assert "is_grad_enabled() is False" in told(program.fast)
+
+
+@pytest.fixture
+def judged(program, monkeypatch):
+    """Starts PLAIN in a process that compares the two ways; returns the compiled function."""
+    monkeypatch.setenv("TRACER_STRICT", "0")
+
+    def start():
+        program.started(PLAIN)
+        program.check(X)
+        return markers.compiled(program.fast).function
+
+    return start
+
+
+def decide(function, native):
+    found = StoredVerdict(3e-5, 2e-5, native, False, 2e-5, False)
+    function.decided((1,), found.verdict(), found)
+
+
+def test_what_runs_natively_does_so_at_once_in_a_later_process(program, judged):
+    decide(judged(), native=True)
+    for _ in range(MOST_USES):
+        function = judged()
+        assert isinstance(function._positional[1], EagerRegion)
+        assert "an earlier process found this" in told(program.fast)
+        assert captures(program.fast) == 0 and not function.loaded
+    x = X.clone().requires_grad_()  # the other grad mode has its own graphs
+    torch.testing.assert_close(program.fast(x), torch.relu(x) * 2 + 1)
+    assert captures(program.fast) == 1
+    assert isinstance(judged()._positional[1], TimedRegion)  # it is measured again
+
+
+def test_what_stays_compiled_is_not_compared_in_a_later_process(program, judged):
+    decide(judged(), native=False)
+    function = judged()
+    assert type(function._positional[1]) is GuardedCache and len(function.loaded) == 1
+    decide(function, native=True)  # a later comparison of any process counts
+    assert isinstance(judged()._positional[1], EagerRegion)
+
+
+def test_a_verdict_belongs_to_its_code(program, judged):
+    decide(judged(), native=True)
+    program.started(PLAIN.replace("* 2", "* 3"))
+    program.check(X)
+    function = markers.compiled(program.fast).function
+    assert isinstance(function._positional[1], TimedRegion) and captures(program.fast) == 1
 
 
 # -- what is no code

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: How many programs are found again, at least: what is not kept tests nothing.
 FOUND = 170
 
+pytestmark = pytest.mark.timeout(900)  # three processes: 25 s of processor time
+
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
@@ -30,7 +32,7 @@ def processes(tmp_path_factory):
             [sys.executable, "-m", "tests.core.kept_runner", str(folder), str(form)],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             cwd=ROOT,
             env={
                 **os.environ,

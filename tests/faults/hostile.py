@@ -94,6 +94,8 @@ def check(name: str, backend: str) -> None:
 
     attribute = name.replace(".", "") or "a"
     module = torch.nn.Module()
+    while hasattr(module, attribute) or hasattr(module, attribute + "n"):
+        attribute += "_"
     module.forward = lambda x: module._modules[attribute](x) * getattr(module, attribute + "n")  # type: ignore[method-assign]
     module.add_module(attribute, torch.nn.Linear(4, 4))
     module.register_buffer(attribute + "n", torch.randn(4))

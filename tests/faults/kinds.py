@@ -71,6 +71,10 @@ class Bench:
             and ".build-" not in str(path) and path.stat().st_size < 1 << 30
         )  # fmt: skip
 
+    def left_over(self) -> list[Path]:
+        """Returns what is under construction, or was when its process was killed."""
+        return [*self.cache.glob("*/.build-*"), *self.cache.glob("*/.new-*")]
+
     def planted(self) -> list[bytes]:
         """Returns a library and a text whose code leaves the marker."""
         made = self.root / "planted.so"
@@ -108,6 +112,10 @@ def killed(bench: Bench) -> None:
     assert code in (0, -signal.SIGKILL), f"ended with {code}\n{victim.said()}"
     if bench.turn % 5 == 4:
         bench.start(number).ended_well()  # the same program, on what the killed one has left
+        left = set(bench.left_over())
+        bench.start(100_000 + bench.turn).ended_well()  # one that writes
+        still = left & set(bench.left_over())
+        assert not still, f"left by killed processes: {still}"
 
 
 # -- damage
@@ -327,7 +335,7 @@ def owners(bench: Bench) -> None:
         depth = len(path.relative_to(cache).parts)
         own = how == "all" or depth == {"root folder": 0, "kinds": 1, "files": 2}[how]
         os.chown(path, owner if own else NOBODY - owner, -1, follow_symlinks=False)
-        if bench.rng.random() < 0.3:
+        if bench.rng.random() < 0.3 and not path.is_symlink():
             path.chmod(0o777)
     number = bench.turn % 4
     bench.start(number, None if of_nobody else become_nobody, cache=cache).ended_well()

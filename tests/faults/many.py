@@ -1,6 +1,6 @@
 """Makes trials of every kind and writes what became of them.
 
-``python -m tests.faults --state state.jsonl --page benchmarks/results/store_faults.json`` goes on from
+``python -m tests.faults --state state.jsonl --page benchmarks/results/store_faults/faults.json`` goes on from
 its state file where an earlier run stopped.
 """
 
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--sample", action="store_true", help="the trials that CI makes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stops after these")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     if arguments.state.exists():
         rows = [json.loads(line) for line in arguments.state.read_text().splitlines()]
     done = {(row["kind"], row["turn"]) for row in rows if row["seed"] == arguments.seed}
@@ -98,7 +98,7 @@ def main() -> int:
                 state.flush()
                 if "failed" in rows[-1]:
                     print(f"{kind.name} {turn}: {rows[-1]['failed']}", flush=True)
-            print(f"{kind.name}: {summary(rows)[kind.name]}", flush=True)
+            print(f"{kind.name}: {summary(rows).get(kind.name, 'no time left')}", flush=True)
     if arguments.page is not None:
         page = {
             "python": sys.version.split()[0],

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from torch.nn import functional as F
 import tracer_core
 from inductor_backend.ir.nodes import Layout
 from inductor_backend.kernels import native
+from inductor_backend.native_library import writer
 from inductor_backend.native_library.interface import C_TYPES, Parameter, identifier
 from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
 from tracer_core.contract.backend import resolve
+from tracer_core.errors import PackageError
 from tracer_core.plugin_api import BackendError, CompileSpec
 from tracer_core.torch_private.releases import is_before
 
@@ -64,24 +66,41 @@ class Library:
         with (self.folder / to).open("wb") as file:
             for number, one in zip(self.order, self.about["inputs"], strict=True):
                 tensor = inputs[number]
-                flat = tensor.as_strided((one["bytes"] // tensor.itemsize,), (1,))
+                steps = zip(tensor.shape, tensor.stride(), strict=True)
+                extent = 1 + sum((size - 1) * stride for size, stride in steps)
+                assert one["bytes"] in (extent * tensor.itemsize, 0) or self.sizes(inputs)
+                flat = tensor.as_strided((extent if tensor.numel() else 0,), (1,))
                 file.write(bytes(flat.view(torch.uint8).numpy()))
 
-    def results(self, file: str = "outputs") -> list[torch.Tensor]:
+    def sizes(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
+        """The sizes that the library takes, by name."""
+        sources = [one["source"] for one in self.about["inputs"]]
+        found = {}
+        for one in self.about["sizes"]:
+            source, dim = re.fullmatch(r"(.*)\.shape\[(\d+)\]", one["source"]).groups()
+            found[one["name"]] = inputs[self.order[sources.index(source)]].shape[int(dim)]
+        return found
+
+    def results(self, names: dict[str, int], file: str = "outputs") -> list[torch.Tensor]:
+        def value(number: int | str) -> int:
+            return eval(str(number), {}, names)
+
         data, found = bytearray((self.folder / file).read_bytes()), []
         for one in self.about["outputs"]:
-            flat = torch.tensor(data[: one["bytes"]], dtype=torch.uint8)
+            count = value(one["bytes"])
+            flat = torch.tensor(data[:count], dtype=torch.uint8)
             flat = flat.view(getattr(torch, one["dtype"]))
-            found.append(flat.as_strided(one["sizes"], one["strides"]).clone())
-            del data[: one["bytes"]]
+            sizes, strides = (list(map(value, one[what])) for what in ("sizes", "strides"))
+            found.append(flat.as_strided(sizes, strides).clone())
+            del data[:count]
         assert not data
         return found
 
     def __call__(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
         self.written(*inputs)
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        ran(["./example", "inputs", "outputs"], self.folder, env)
-        return self.results()
+        env, names = {**os.environ, "OMP_NUM_THREADS": str(threads)}, self.sizes(inputs)
+        ran(["./example", "inputs", "outputs", "0", *map(str, names.values())], self.folder, env)
+        return self.results(names)
 
 
 def library(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
@@ -167,6 +186,7 @@ def test_a_model_of_images(tmp_path) -> None:
     other = torch.randn(2, 3, 30, 34) * 5
     with torch.no_grad():
         close(made(other)[0], model(other))
+    stays_inside(made, ones="")
     weights = sum(one.numel() for one in model.state_dict().values()) * 4
     assert weights / 2 < made.about["weight_bytes"] < 2 * weights
 
@@ -289,6 +309,60 @@ int main(void) {
     assert printed == f"{null} 0 {null} {null} a pointer is null, an unknown code"
 
 
+GUARDED = """
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "NAME.h"
+
+/* memory that ends where a page begins which nothing may touch */
+static void *guarded(size_t bytes) {
+    const size_t page = 4096, size = (bytes + page - 1) / page * page;
+    char *start = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(start + size, page, PROT_NONE);
+    return start + size - bytes;
+}
+
+int main(void) {
+    NAME_context *context;
+    NAME_inputs inputs = {0};
+    NAME_outputs outputs = {0};
+FILLED
+    return NAME_open(&context) || NAME_run(context, &inputs, &outputs);
+}
+"""
+
+
+def stays_inside(made: Library, ones: str) -> None:
+    """Runs a library on memory that ends at a page that nothing may touch. ones: inputs of ones."""
+    filled = []
+    for what in ("inputs", "outputs"):
+        for one in made.about[what]:
+            place = f"{what}.{one['name']}"
+            filled.append(f"    {place} = guarded({one['bytes']});")
+            if one["source"] in ones.split():
+                filled.append(f"    memset((void *){place}, 1, {one['bytes']});")
+    text = GUARDED.replace("FILLED", "\n".join(filled)).replace("NAME", made.name)
+    (made.folder / "guarded.c").write_text(text)
+    made.build("guarded.c", "guarded")
+    ran(["./guarded"], made.folder)
+
+
+def test_nothing_beyond_a_tensor_is_touched(words) -> None:
+    stays_inside(words, ones="args[1]")
+
+
+def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
+    """Kernels run on one thread then, and nothing of OpenMP is linked."""
+    tools = writer.find_compiler()
+    flags = tuple("-fopenmp-simd" if one == "-fopenmp" else one for one in tools.flags)
+    monkeypatch.setattr(writer, "find_compiler", lambda: replace(tools, flags=flags))
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 9)).eval()
+    made = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
+    assert not made.about["openmp"]
+    assert "gomp" not in ran(["ldd", "alone.so"], made.folder)
+
+
 def test_two_libraries_in_one_process(words, tmp_path) -> None:
     """What they have in common by name is each one's own."""
     made = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
@@ -393,7 +467,7 @@ class Products(nn.Module):
 def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
     torch.manual_seed(0)
     x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
-    like_eager(Products().eval(), x, y, z, folder=tmp_path / "products")
+    stays_inside(like_eager(Products().eval(), x, y, z, folder=tmp_path / "products"), ones="")
 
 
 class Windows(nn.Module):
@@ -416,7 +490,7 @@ class Windows(nn.Module):
 def test_convolutions_of_all_kinds(tmp_path) -> None:
     torch.manual_seed(0)
     x, filters = torch.randn(2, 8, 5, 11), torch.randn(8, 3, 2, 3)
-    like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows")
+    stays_inside(like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows"), ones="")
 
 
 def test_products_of_other_dtypes(tmp_path) -> None:
@@ -425,6 +499,7 @@ def test_products_of_other_dtypes(tmp_path) -> None:
         low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
         return (
             torch.addmm(bias.double(), wide, y.double(), alpha=2), counts.t() @ counts, low,
+            (x * 2e9).int() @ (y * 9).int(), (x * 50).to(torch.int8) @ (y * 50).to(torch.int8),
             torch.stack([wide, wide + 1]) @ torch.stack([y, y]).double(),
         )  # fmt: skip
 
@@ -492,6 +567,127 @@ def test_loops(tmp_path) -> None:
     assert done.stderr == "steps_run: index out of range in self\n"
 
 
+def test_sizes_that_the_caller_gives(tmp_path) -> None:
+    """A batch and a length, within the ranges and conditions of the captured graph."""
+    torch.manual_seed(0)
+    model = Words().eval()
+
+    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+        seen = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
+        return torch.randint(0, 100, (batch, length)), seen
+
+    first = inputs(3, 24)
+    for one in first:
+        tracer_core.mark_dynamic(one, 0, min=2, max=40)
+        tracer_core.mark_dynamic(one, 1, min=2, max=100)
+    made = library(model, *first, folder=tmp_path / "sized")
+    assert [(one["least"], one["most"]) for one in made.about["sizes"]] == [(2, 40), (2, 100)]
+    with torch.no_grad():
+        for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
+            given = inputs(batch, length)
+            for threads in (1, 2):
+                (ours,) = made(*given, threads=threads)
+                close(ours, model(*given))
+    wrong = made.about["errors"]["SIZED_BAD_SIZE"]
+    made.written(*inputs(2, 2))
+    (made.folder / "wrong.c").write_text("""
+#include <stdio.h>
+#include "sized.h"
+int main(void) {
+    static int64_t ids[1 << 14];
+    static uint8_t seen[1 << 14];
+    static float result[1 << 21];
+    sized_context *context;
+    const sized_outputs outputs = {result};
+    sized_inputs inputs = {SIZES, ids, seen};
+    if (sized_open(&context)) return 1;
+    const int64_t sizes[][2] = {{3, 100}, {1, 5}, {41, 5}, {-3, 5}, {4, 1}, {4, 101}, {40, 5}};
+    for (int k = 0; k < 7; ++k) {
+        inputs.FIRST = sizes[k][0];
+        inputs.SECOND = sizes[k][1];
+        printf("%d ", sized_run(context, &inputs, &outputs));
+    }
+    printf("%lld", (long long)sized_output_0_bytes(&inputs));
+    sized_close(context);
+    return 0;
+}
+""".replace("SIZES", "0, 0").replace("FIRST", made.about["sizes"][0]["name"])
+    .replace("SECOND", made.about["sizes"][1]["name"]))  # fmt: skip
+    made.build("wrong.c", "wrong")
+    wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
+    assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
+
+
+def test_a_library_of_the_core(tmp_path) -> None:
+    """`package_library` takes marks, names inputs as the program does, and size 1 where it may."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 64), nn.GELU(), nn.Linear(64, 5)).eval()
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, rows, *, scale):
+            return {"all": self.layers(rows) * scale, "last": rows[-1]}
+
+    model, rows, scale = Scaled(), torch.randn(7, 20), torch.tensor(3.0)
+    tracer_core.mark_dynamic(rows, 0, min=1, max=64)
+    with pytest.raises(PackageError, match="returns a view of an input"):
+        tracer_core.package_library(model, (rows,), tmp_path / "x", kwargs={"scale": scale})
+    model.forward = lambda rows, *, scale: {"all": layers(rows) * scale, "last": rows[-1] * 1}
+    made = Library(tmp_path / "scaled", [0, 1])
+    tracer_core.package_library(model, (rows,), made.folder, kwargs={"scale": scale})
+    made.build("example.c", "example")
+    assert [one["source"] for one in made.about["inputs"]] == ["rows", "scale"]
+    for count in (7, 1, 64, 2):
+        rows = torch.randn(count, 20)
+        with torch.no_grad():
+            ours, wanted = made(rows, scale), model(rows, scale=scale)
+        for one, other in zip(ours, wanted.values(), strict=True):
+            close(one, other)
+
+
+def test_conditions_on_sizes(tmp_path) -> None:
+    """What the program decided by a size holds in every run."""
+
+    def halves(x, y):
+        first, second = x.view(2, -1, x.shape[1]).unbind(0)
+        return (first - second) @ y if x.shape[0] < 3 * x.shape[1] else first @ y
+
+    x, y = torch.randn(12, 6), torch.randn(6, 5)
+    tracer_core.mark_dynamic(x, 0)
+    tracer_core.mark_dynamic(x, 1)
+    tracer_core.mark_dynamic(y, 0)
+    made = library(halves, x, y, folder=tmp_path / "halves")
+    for rows, columns in ((12, 6), (4, 9), (16, 6)):
+        given = torch.randn(rows, columns), torch.randn(columns, 5)
+        close(made(*given)[0], halves(*given))
+    for rows, columns in ((18, 6), (11, 6)):
+        made.written(torch.randn(rows, columns), torch.randn(columns, 5))
+        words = ["./example", "inputs", "outputs", "0", str(rows), str(columns)]
+        done = subprocess.run(words, cwd=made.folder, capture_output=True, text=True)
+        assert done.stderr == "halves_run: a size is none that the library was built for\n"
+
+    first, second = (one["name"] for one in made.about["sizes"])
+    members = "".join(f".{one['name']} = one, " for one in made.about["inputs"])
+    (made.folder / "huge.c").write_text(f"""
+#include "halves.h"
+int main(void) {{
+    static float one[1];
+    halves_context *context;
+    const halves_outputs outputs = {{one}};
+    const halves_inputs inputs = {{{members}.{first} = 1LL << 40, .{second} = 1LL << 40}};
+    if (halves_open(&context)) return 1;
+    const int code = halves_run(context, &inputs, &outputs);
+    halves_close(context);
+    return code != HALVES_BAD_SIZE;
+}}
+""")
+    made.build("huge.c", "huge")
+    ran(["./huge"], made.folder)
+
+
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
     """Why there is no library; nothing is left behind."""
     gm, spec = frozen_graph(fn, *inputs)
@@ -521,12 +717,6 @@ def test_what_prevents_it_is_named(tmp_path) -> None:
 
     assert "writes to self.calls" in refused(Counts(), torch.ones(3), folder=tmp_path / "x")
     assert "writes to" in refused(lambda x: x.add_(1), torch.ones(3), folder=tmp_path / "x")
-    marked = torch.ones(5)
-    tracer_core.mark_dynamic(marked, 0)
-    assert re.search(
-        r"symbolic sizes: s\d+ of x.shape\[0\]",
-        refused(lambda x: x + 1, marked, folder=tmp_path / "x"),
-    )
     complex_numbers = torch.ones(2, dtype=torch.complex64)
     reason = refused(lambda x: torch.view_as_real(x) + 1, complex_numbers, folder=tmp_path / "x")
     assert "aten.view_as_real.default" in reason and "test_native_library.py" in reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from tests.tracer.twin import same, twin
@@ -362,14 +363,73 @@ def test_error_in_operator_raises_as_eager():
     same(f, (X, Y), (X, Y.t()), (X, Y), kinds=("operator_failed",))
 
 
-def test_error_in_operator_is_caught():
+FAILING = {
+    "product": lambda x, y: x @ y.t()[:2],
+    "matmul": lambda x, y: torch.matmul(x, y[:, :1]),
+    "cat": lambda x, y: torch.cat([x, y[:, :2]]),
+    "view": lambda x, y: x.t().view(-1),
+    "reshape": lambda x, y: (x * 2).reshape(7, -1),
+    "index": lambda x, y: (x + 1)[9],
+    "dimension": lambda x, y: x.sum(7),
+    "broadcast": lambda x, y: x + y[:, :3],
+    "layer": lambda x, y: torch.nn.functional.linear(x, y[:, :3]),
+    "in place": lambda x, y: (x * 2).add_(torch.ones(2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", FAILING)
+def test_error_in_operator_is_caught(name, backend):
+    failing, seen = FAILING[name], []
+
+    def f(x, y):
+        x = x * 2
+        try:
+            x = failing(x, y)
+        except (RuntimeError, IndexError) as error:
+            seen.append(str(error))
+            x, text = x - 1, f"{type(error).__name__}: {error}"
+        finally:
+            y = y + 1
+        return x, y, text
+
+    same(f, (X, Y), (Y, X), (X * 2, Y), graphs=1, backend=backend)
+    assert len(set(seen)) == 1
+
+
+def test_error_in_operator_is_caught_for_other_sizes():
     def f(x, y):
         try:
             return x @ y
-        except RuntimeError:
-            return x + 1
+        except RuntimeError as error:
+            return x + 1, str(error)
 
-    same(f, (X, Y), (X, Y.t()), (X, Y), breaks=None)
+    sizes = [(3, 4), (4, 3), (5, 4), (6, 4), (3, 3)]
+    same(f, *[(X[:, :3], torch.ones(*size)) for size in sizes], breaks=None, backend="inductor")
+    same(f, (X, Y), (X, Y.t()), (X, Y), breaks=0)
+
+
+def test_error_of_values_is_caught():
+    def f(x, at):
+        try:
+            return torch.linalg.cholesky(x), x.gather(0, at)
+        except RuntimeError as error:
+            return x * 3, str(error)
+
+    good, bad = torch.eye(3), -torch.eye(3)
+    at, far = torch.zeros(1, 3, dtype=torch.int64), torch.full((1, 3), 7)
+    steps = [(good, at), (bad, at), (good, far), (good, at)]
+    for backend in ("eager", "inductor"):
+        same(f, *steps, breaks=None, backend=backend)
+
+
+def test_error_in_operator_is_handled_by_a_context():
+    def f(x, y):
+        with contextlib.suppress(RuntimeError):
+            x = x @ y
+        return x + 1
+
+    same(f, (X, Y), (Y, X), breaks=None)
 
 
 def test_exception_groups():

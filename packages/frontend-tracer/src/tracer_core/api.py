@@ -396,8 +396,9 @@ def package_library(
     """Compiles `fn` for inference to a shared library with a C header in `directory`, which needs
     neither Python nor PyTorch; its weights are constants in it.
 
-    fn, args, kwargs: as for `package`. Raises PackageError, or BackendError naming the operator that
-    prevents it.
+    fn, args, kwargs: as for `package`. The library is for the sizes of `args`; those marked with
+    `mark_dynamic` are arguments of its functions. Raises PackageError, or BackendError naming the
+    operator that prevents it.
     """
     _demand_compilable(fn)
     _demand_capture("package_library")

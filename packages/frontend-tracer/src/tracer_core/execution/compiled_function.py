@@ -49,12 +49,13 @@ from tracer_core.execution.capture_result import (
     UserError,
 )
 from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
-from tracer_core.execution.kept import Kept
+from tracer_core.execution.kept import NATIVE, Kept
 from tracer_core.execution.profitability import (
     MOST_SETTLED,
     SETTLED,
     Region,
     Run,
+    StoredVerdict,
     Tally,
     TimedRegion,
     Verdict,
@@ -356,12 +357,24 @@ class CompiledFunction:
         if table.get(at) is old:
             table[at] = new
 
-    def decided(self, found: Verdict) -> None:
-        """Notes a comparison; logs the first one that eager mode won."""
+    def decided(self, key: Any, found: Verdict, kept: StoredVerdict | None) -> None:
+        """Notes a comparison, and keeps it; logs the first one that eager mode won."""
+        if kept is not None:
+            self.kept.decided(key, kept)
         self._wait = min(2 * self._wait, MOST_SETTLED)
         if found.native and not any(one.native for one in self.verdicts):
             logger().warning("%s: %s", _name(self.function), found)
         self.verdicts.append(found)
+
+    def go_by(self, key: Any, found: StoredVerdict) -> bool:
+        """Goes by what another process found to be faster for a start, where this one would compare;
+        returns whether it does."""
+        table, at = self._table(key)
+        if not isinstance(table.get(at), TimedRegion) or not self.may_measure():
+            return False
+        table[at] = found.region(self, key, self._starts[key])
+        self.verdicts.append(found.verdict())
+        return True
 
     def _compare_again(self) -> None:
         """Begins a new comparison of the starts that stay compiled: something was captured, or a
@@ -413,13 +426,18 @@ class CompiledFunction:
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
                 self._show(key, segment)
-                if _traced == traced and not self.kept.enter(key, state):
+                n_loaded = self.kept.enter(key, state) if _traced == traced else 0
+                if n_loaded == NATIVE:
+                    break
+                if _traced == traced and not n_loaded:
                     attempt = self._capture_start(segment, args, kwargs, state)
                     break
                 traced = _traced
             result = segment.run(state)
             if result is not MISS:
                 return self._drive(result, args, kwargs) if type(result) is Suspended else result
+        if n_loaded == NATIVE:
+            return self.function(*args, **kwargs)
         result = MISS
         if attempt is not None:
             again = functools.partial(self._capture_start, segment, args, kwargs, state)
@@ -838,6 +856,7 @@ class CompiledFunction:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
+        self.kept.explain([one for one in self.loaded if one.attempt in segment.entries], record)
         segment.add(record.attempt, state)
         if record.pending is not None:
             self._compile_later(segment, record, record.pending, expects)

@@ -11,7 +11,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -60,8 +59,9 @@ def _sources(package: str) -> str:
     digest = hashlib.sha256()
     for folder in spec.submodule_search_locations:
         for path in _files(folder):
-            digest.update(os.path.relpath(path, folder).encode("utf-8", "surrogateescape"))
-            digest.update(Path(path).read_bytes())
+            digest.update(path[len(folder) :].encode("utf-8", "surrogateescape"))
+            with open(path, "rb", buffering=0) as file:  # half of the time of `Path.read_bytes`
+                digest.update(file.read())
     return digest.hexdigest()[:16]
 
 

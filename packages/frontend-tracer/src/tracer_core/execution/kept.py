@@ -22,8 +22,8 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +35,7 @@ from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.environment import environment
 from tracer_core.execution.object_references import Finder, OtherSettings
+from tracer_core.execution.profitability import StoredVerdict
 from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig, env
@@ -44,6 +45,10 @@ from tracer_core.storage.store import Store
 FORMAT = 4
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
+#: How many captures of a function say why no entry of an earlier process fitted.
+MOST_EXPLAINED = 3
+#: What `Kept.enter` returns where the call is to run natively.
+NATIVE = -1
 #: The most entries, and bytes, of one document.
 MOST_ENTRIES, MOST_BYTES = 64, 128 << 20
 
@@ -62,17 +67,25 @@ class Function(Protocol):
     def take(self, entry: LoadedEntry) -> None:
         """Adds an entry of another process."""
 
+    def go_by(self, key: tuple[Any, ...], found: StoredVerdict) -> bool:
+        """Goes by what another process found to be faster for a start, if it may; returns whether it
+        does."""
+
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Document:
     """The entries of one start. Mutable. parts: what its key is made of. name: its second key.
     records: captured here since it was written. outdated: `_identity` of entries whose code has
-    changed."""
+    changed. is_judged, is_read: the verdict and the entries of earlier processes were looked for.
+    verdict: which way is faster, to be written."""
 
     parts: dict[str, str]
     name: str
     records: list[Captured] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
+    is_judged: bool = False
+    is_read: bool = False
+    verdict: StoredVerdict | None = None
 
     @property
     def key(self) -> str:
@@ -87,35 +100,81 @@ class Kept:
     def __init__(self, function: Function) -> None:
         self._function: weakref.ref[Function] = OwnReference(function)
         self._documents: dict[str, Document] = {}
+        #: Key of a start -> its document that was called last.
+        self._of_start: dict[tuple[Any, ...], Document] = {}
         self._own = _parts_of(function)
         self.current: Document | None = None
         self.found, self.seconds = "", 0.0
+        self._n_explained = 0
 
     def enter(self, key: tuple[Any, ...], state: Iterable[Any]) -> int:
         """Notes which start is called, when a call finds no entry. key: its number of arguments and
-        keywords. Returns how many entries another process left for it; 0 from the second time on."""
+        keywords. Returns how many entries another process left for it; 0 from the second time on.
+        NATIVE: another process found that eager mode is faster. Its entries are looked for once a
+        call asks for them."""
         self.current, function = None, self._function()
         if self._own is None or function is None or not _may_keep():
             return 0
         kind = hashlib.sha256("\n".join(map(_kind_of, state)).encode()).hexdigest()[:16]
         handle = f"{key!r} {kind}"
-        self.current = self._documents.get(handle)
-        if self.current is not None:
-            return 0
-        target = function.function
-        first = next(iter(state), None)
-        owner = f" of {_class_name(first)}" if isinstance(first, torch.nn.Module) else ""
-        name = f"{target.__module__}:{target.__qualname__}{owner} {key!r}"
-        parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
-        self.current = self._documents[handle] = Document(parts, name)
-        if self.current.key in _WRITER.written:  # forgotten by this process, which captures it anew
-            return 0
+        self.current = self._of_start[key] = self._documents.get(handle) or self._document(
+            handle, key, kind, next(iter(state), None), function
+        )
+        if self.current.is_read or self.current.key in _WRITER.written:
+            return 0  # what this process has written and forgotten is captured anew
+        if not self.current.is_judged:
+            self.current.is_judged = True
+            if self._judged(self.current, key, function):
+                return NATIVE
+        self.current.is_read = True
         begun = time.perf_counter()
         with collector_paused():
             n_loaded, self.found = _load(self.current, function)
         self.seconds = time.perf_counter() - begun
-        note("cache", "%s: %s", name, self.found)
+        note("cache", "%s: %s", self.current.name, self.found)
         return n_loaded
+
+    def _document(
+        self, handle: str, key: tuple[Any, ...], kind: str, first: Any, function: Function
+    ) -> Document:
+        assert self._own is not None
+        target = function.function
+        owner = f" of {_class_name(first)}" if isinstance(first, torch.nn.Module) else ""
+        name = f"{target.__module__}:{target.__qualname__}{owner} {key!r}"
+        parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
+        return self._documents.setdefault(handle, Document(parts, name))
+
+    def _judged(self, document: Document, key: tuple[Any, ...], function: Function) -> bool:
+        """Goes by the verdict of an earlier process; returns whether this call runs natively."""
+        found = _stored_verdict(document)
+        if found is None or found.is_used_up or not function.go_by(key, found):
+            return False
+        document.verdict = replace(found, uses=found.uses + 1)
+        _WRITER.note(self)
+        if not found.native or torch.is_grad_enabled() is not found.grad:
+            return False
+        self.found = f"hit: {found.verdict()}"
+        note("cache", "%s: %s", document.name, self.found)
+        return True
+
+    def explain(self, loaded: Collection[LoadedEntry], record: Captured) -> None:
+        """Says why an entry was captured though there are some of earlier processes: the first
+        condition of the one most alike that the new one does not share."""
+        if self._n_explained >= MOST_EXPLAINED or not loaded:
+            return
+        self._n_explained += 1
+        here = set(record.check_first.conditions())
+        others = [[one for one in entry.conditions() if one not in here] for entry in loaded]
+        differing = min(others, key=len)
+        reason = differing[0] if differing else "it depends on more"
+        self.found += f"; {record.name} was captured, as no entry fits: not {reason}"
+
+    def decided(self, key: tuple[Any, ...], found: StoredVerdict) -> None:
+        """Keeps which way is faster for a start."""
+        document = self._of_start.get(key)
+        if document is not None:
+            document.verdict = found
+            _WRITER.note(self)
 
     def add(self, record: Captured, document: Document | None = None) -> None:
         """Notes an entry that was captured for the current start, or for another one's document. It
@@ -142,7 +201,8 @@ class Kept:
 
     def forget(self) -> None:
         """Drops what was not written yet."""
-        self._documents, self.current, self.found = {}, None, ""
+        self._documents, self._of_start, self.current, self.found = {}, {}, None, ""
+        self._n_explained = 0
 
     def write(self) -> bool:
         """Writes the documents with entries that were captured here; returns whether some entries
@@ -152,6 +212,9 @@ class Kept:
             assert function is not None
             if document.records:
                 _write(document, function)
+            if document.verdict is not None:
+                _write_verdict(document, document.verdict)
+                document.verdict = None
         return any(document.records for document in self._documents.values())
 
 
@@ -245,6 +308,8 @@ def _internal(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
+#: Entry beside the parts of a key: why nothing was kept.
+_NOT_KEPT = "not kept"
 #: Parts of a key that are digests alone -> what a difference means.
 _DIGESTED = {
     "code": "the code of the function has changed",
@@ -264,7 +329,7 @@ def _why_missing(document: Document) -> str:
         for part, value in document.parts.items()
         if last.get(part) != value
     ]
-    return "; ".join(changed) or "what was kept is gone"
+    return "; ".join(changed) or last.get(_NOT_KEPT) or "what was kept is gone"
 
 
 def _key_of_name(document: Document) -> str:
@@ -282,7 +347,8 @@ def _write(document: Document, function: Function) -> None:
 
     wanted = {id(record) for record in document.records}
     document.records.clear()
-    made = []
+    made: list[dict[str, Any]] = []
+    reasons: list[str] = []
     for key, record in function.captured():
         if id(record) not in wanted:
             continue
@@ -290,11 +356,14 @@ def _write(document: Document, function: Function) -> None:
             made.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
+            reasons.append(f"{record.name} was not kept: {error}")
             if isinstance(error, NotYet):
                 document.records.append(record)
         except Exception as error:
             _internal(error, f"{document.name}: {record.name} is not kept")
     if not made:
+        if reasons:
+            _explain_nothing(document, reasons)
         return
     key, dropped = document.key, document.outdated | set(map(_identity, made))
     _WRITER.written.add(key)
@@ -316,10 +385,39 @@ def _write(document: Document, function: Function) -> None:
         note("cache", "%s: not kept: %s", document.name, error)
 
 
+def _key_of_verdict(document: Document) -> str:
+    return f"v{document.key}"
+
+
+def _stored_verdict(document: Document) -> StoredVerdict | None:
+    try:
+        data = _STORE.read(_key_of_verdict(document))
+    except CacheLocationError:
+        return None
+    return None if data is None else StoredVerdict(**json.loads(data))
+
+
+def _write_verdict(document: Document, found: StoredVerdict) -> None:
+    try:
+        _STORE.write(_key_of_verdict(document), json.dumps(asdict(found)).encode())
+    except CacheLocationError as error:
+        note("cache", "%s: not kept: %s", document.name, error)
+
+
 def _identity(entry: dict[str, Any]) -> str:
     """Returns a digest of all of an entry that another one may not share."""
     parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _explain_nothing(document: Document, reasons: list[str]) -> None:
+    """Leaves word why nothing was kept of a start, unless something was."""
+    try:
+        if _STORE.read(document.key) is None:
+            told = {**document.parts, _NOT_KEPT: "; ".join(dict.fromkeys(reasons))}
+            _STORE.write(_key_of_name(document), json.dumps(told).encode())
+    except CacheLocationError as error:
+        note("cache", "%s: not kept: %s", document.name, error)
 
 
 def _add_backwards(entry: dict[str, Any], other: dict[str, Any]) -> None:

@@ -73,6 +73,8 @@ CAPTURING = 0.25
 #: Eager mode lasts at first so many times as long as all captures of the function took; twice as
 #: long after each time.
 PAUSE = 8.0
+#: How many processes go by the verdict of an earlier one.
+MOST_USES = 8
 
 Run = Callable[[Any], Any]
 
@@ -82,7 +84,8 @@ class Verdict:
     """compiled, eager: median seconds of a call. native: the function runs in eager mode from now
     on. with_backward: what was compared is the time from call to call. unclear: eager mode has the
     better median, but other samples contradict it. captures: the share of calls that captured again
-    where the function does not settle; `compiled` may then be what captures alone cost a call."""
+    where the function does not settle; `compiled` may then be what captures alone cost a call.
+    remembered: another process found it."""
 
     compiled: float
     eager: float
@@ -90,6 +93,7 @@ class Verdict:
     with_backward: bool = False
     unclear: bool = False
     captures: float = 0.0
+    remembered: bool = False
 
     def __str__(self) -> str:
         if self.captures:
@@ -101,7 +105,36 @@ class Verdict:
         stays = "runs natively from now on" if self.native else "stays compiled"
         return (
             f"compiled {self.compiled * 1e6:.1f} µs, eager {self.eager * 1e6:.1f} µs{what}: {stays}"
+            f"{' (an earlier process found this)' if self.remembered else ''}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdict:
+    """A verdict that later processes go by. usual: the seconds of an eager call. grad: the grad mode
+    that it was found in. uses: how many processes went by it: a first measurement may be wrong, so
+    that after `MOST_USES` it is measured again."""
+
+    compiled: float
+    eager: float
+    native: bool
+    with_backward: bool
+    usual: float
+    grad: bool
+    uses: int = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.uses >= MOST_USES
+
+    def verdict(self) -> Verdict:
+        return Verdict(self.compiled, self.eager, self.native, self.with_backward, remembered=True)
+
+    def region(self, host: Host, key: Any, region: Region) -> Region:
+        """Returns what stands for a cache in the table of starts."""
+        if not self.native:
+            return region
+        return EagerRegion(host, key, region, self.grad, self.usual, _call_clock(), None)
 
 
 class Region(Protocol):
@@ -147,8 +180,8 @@ class Host(Protocol):
     def put(self, key: Any, old: Region, new: Region) -> None:
         """Replaces a region in the table of starts if it is still there."""
 
-    def decided(self, found: Verdict) -> None:
-        """Tells the user."""
+    def decided(self, key: Any, found: Verdict, kept: StoredVerdict | None) -> None:
+        """Tells the user, and keeps it for later processes."""
 
 
 @dataclass(slots=True)
@@ -382,10 +415,19 @@ class TimedRegion:
         else:
             self._tally.leave(min(found.compiled, found.eager) or found.compiled)
         if tell:
-            host.decided(found)
+            host.decided(self._key, found, self._stored(found))
         if found.unclear:
             region = host.timed(self._key, region)
         host.put(self._key, self, region)
+
+    def _stored(self, found: Verdict) -> StoredVerdict | None:
+        """Returns a verdict for later processes; None where it says something about this one."""
+        if found.unclear or self._captures_too:
+            return None
+        usual = statistics.median(self._seconds[True])
+        return StoredVerdict(
+            found.compiled, found.eager, found.native, found.with_backward, usual, self._grad
+        )
 
 
 def verdict(

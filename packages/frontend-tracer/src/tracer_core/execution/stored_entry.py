@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import functools
 import marshal
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +39,10 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.object_references import Finder, OtherSettings
 from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.fx_capture.data_errors import AccumulatorHeld
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.options import CompileConfig
-from tracer_core.torch_private import direct_apply, settings
+from tracer_core.torch_private import direct_apply, is_accumulator_held, settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class LoadedEntry:
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
     backwards: StoredBackwards | None
+
+    def conditions(self) -> list[str]:
+        """Returns what its guards check, as `Failure.conditions` does."""
+        return zlib.decompress(base64.b64decode(self.json["guards"])).decode().split("\n")
 
 
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
@@ -117,7 +123,25 @@ def _graph_from_json(
         return with_outputs(stored, run)
     run = with_outputs(stored, run)
     run = in_grad_mode(run) if stored["grad_mode"] else run
-    return with_used_up(stored["used_up"], without_modes(stored["modes"], run))
+    run = with_used_up(stored["used_up"], without_modes(stored["modes"], run))
+    return _without_held_accumulators(run) if stored["is_step"] else run
+
+
+def _without_held_accumulators(run: RunFunction) -> RunFunction:
+    """Returns what raises AccumulatorHeld where the first call finds what the trace of a whole step
+    would have found, and no guard asks for."""
+    is_checked = False
+
+    def run_step(inputs: list[Any]) -> Sequence[Any]:
+        nonlocal is_checked
+        if not is_checked:
+            tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+            if is_accumulator_held([one for one in tensors if one.is_leaf and one.requires_grad]):
+                raise AccumulatorHeld("the program holds the gradient accumulator of a tensor")
+            is_checked = True
+        return run(inputs)
+
+    return run_step
 
 
 def _runner_from_json(

@@ -21,6 +21,13 @@ class SizeDiffers(DataDiffers):
     refuses = DATA_SIZES
 
 
+class AccumulatorHeld(DataDiffers):
+    """The program holds the gradient accumulator of a tensor, whose hooks a whole step of another
+    process leaves out."""
+
+    refuses = "gradient accumulators"
+
+
 class AssertionFailed(DataDiffers):
     """What the program asserts of a tensor's values does not hold."""
 

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import higher_order_calls, out_variants
+from tracer_core.fx_capture.eager_errors import eager_error
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
     EFFECT_ONLY,
@@ -34,6 +35,7 @@ from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
 from tracer_core.fx_capture.mutations import CallWrites
+from tracer_core.fx_capture.packed_sequences import PackedSequences
 from tracer_core.fx_capture.unbacked import (
     READS_A_FLOAT,
     READS_A_NUMBER,
@@ -102,6 +104,7 @@ class Recorder(WrittenGraph):
         self.mode = _Mode(self)
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
+        self.packed = PackedSequences()
         self.step, self.number_in, self.concrete = step, number_in, concrete
         self.index_in = index_in
         #: The last `Break` raised by a torch function; native code in between may have caught it.
@@ -134,6 +137,8 @@ class Recorder(WrittenGraph):
         self.may_follow_data, self.floats = may_follow_data, floats
         #: Whether all assertions of the program hold: a result that the entry reads, or None.
         self.asserted: torch.Tensor | None = None
+        #: Returns whether the program handles an exception that is raised now.
+        self.catches: Callable[[], bool] = lambda: False
         #: Whether subscripts by 0-d tensors read elements (in a function of scores), rather than
         #: ask for the values of the indices.
         self.reads_elements = False
@@ -221,6 +226,7 @@ class Recorder(WrittenGraph):
             func, fake_args, fake_kwargs, self.fakes.mode
         )
         if unfit is not None:
+            self._raise_as_eager(func, fake_args, fake_kwargs)
             raise Break("operator_failed", f"{name_of(func)}: {unfit}")
         if self.data is not None and operator_name(func) in READS_A_NUMBER | READS_A_FLOAT:
             func = torch.Tensor.item
@@ -234,6 +240,7 @@ class Recorder(WrittenGraph):
         for fake in writes.unseen:
             self.fakes.note_write(fake)
         self.scalars.after(changes, writes.unseen, func, fake_args, fake_kwargs, result)
+        self.packed.note(func, fake_args, result)
         result = self._record(func, fake_args, fake_kwargs, result, writes.written)
         if self.data is not None:
             self.data.note(result, self.node_of)
@@ -291,7 +298,8 @@ class Recorder(WrittenGraph):
             kernels, ones = self._kernels(func, given, args, kwargs), self.fakes.sizes_of_one(given)
             one_thread = torch_private.backward_on_this_thread()
             with self.fakes.mode, kernels, one_thread, self._data_sizes(), ones as results:
-                result = out_variants.given_back(func(*run_args, **run_kwargs), memory)
+                run = func if run_kwargs else self.packed.stand_in(func, run_args) or func
+                result = out_variants.given_back(run(*run_args, **run_kwargs), memory)
                 results += pytree.tree_leaves(result)
             return result
         except self.values_needed as error:
@@ -305,9 +313,18 @@ class Recorder(WrittenGraph):
             self._ask_for_data_sizes("data_dependent_shape", name_of(func))
             raise Break("data_dependent_shape", f"{name_of(func)}: {error}") from None
         except Exception as error:
-            # The real operator may raise another exception than its fakes, or none: run it eagerly.
-            reason = f"{name_of(func)}: {type(error).__name__}: {error}"
-            raise Break("operator_failed", reason) from None
+            failure = f"{name_of(func)}: {type(error).__name__}: {error}"
+        # outside of the handler: the program's exception has no context
+        self._raise_as_eager(func, args, kwargs)
+        # The real operator may raise another exception than its fakes, or none: run it eagerly.
+        raise Break("operator_failed", failure)
+
+    def _raise_as_eager(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raises what an operator that fails on fakes raises in eager mode, if the program handles
+        it and it is known."""
+        known = eager_error(func, args, kwargs) if self.catches() else None
+        if known is not None:
+            raise known
 
     def _check(self, func: Any, result: Any, writes: CallWrites) -> None:
         """Raises Break or Restart for results that a graph cannot hold and for writes that eager

@@ -6,6 +6,7 @@ traced call is kept alive.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_ch
 from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source
 
+#: What differs between processes in the text of a guard.
+_NUMBERED = re.compile(r" at 0x[0-9a-f]+|(?<=\bc)\d+\b")
 #: Kinds from the cheapest check to the most costly one.
 _COST = {kind: i for i, kind in enumerate((
     GuardKind.IS, GuardKind.TYPE, GuardKind.EQ, GuardKind.SAME, GuardKind.NOT_SAME,
@@ -121,6 +124,11 @@ class Failure:
             for group in groups.values()
             for guard in sorted(group, key=lambda g: _COST[g.kind])
         )
+
+    def conditions(self) -> tuple[str, ...]:
+        """Returns `texts` and the conditions on torch's settings, without addresses and numbers of
+        constants: equal in each process."""
+        return tuple(_NUMBERED.sub("", one) for one in (*self._settings, *self.texts()))
 
     def __call__(self, state: Any) -> str | None:
         """The text of `failed`."""

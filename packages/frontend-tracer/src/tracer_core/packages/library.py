@@ -30,7 +30,7 @@ def package_library(
     options: Any,
 ) -> None:
     """See `tracer_core.package_library`."""
-    config = build_config(backend=backend, fullgraph=True, dynamic=False, options=options)
+    config = build_config(backend=backend, fullgraph=True, dynamic=None, options=options)
     write = config.backend.write_library
     if write is None:
         raise PackageError(f"backend {config.backend.name!r} does not offer write_library")

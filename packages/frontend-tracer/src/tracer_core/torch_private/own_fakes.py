@@ -31,7 +31,7 @@ def without_cache(mode: Any) -> Iterator[None]:
         mode.cache_enabled = before
 
 
-def _packed_linear(value: Any, packed: Any, *options: Any) -> Any:
+def _packed_linear(mode: Any, value: Any, packed: Any, *options: Any) -> Any:
     """A linear layer over packed weights, of any sizes."""
     if value.dtype is not torch.float32 or value.dim() < 2:
         return None
@@ -40,7 +40,7 @@ def _packed_linear(value: Any, packed: Any, *options: Any) -> Any:
     return value.new_empty((*value.shape[:-1], wide)) if value.shape[-1] == narrow else None
 
 
-def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
+def _ctc_loss(mode: Any, log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
     """The second result is for the backward alone, and at most as wide."""
     if log_probs.dim() != 3 or targets.dim() not in (1, 2):
         return None
@@ -49,8 +49,18 @@ def _ctc_loss(log_probs: Any, targets: Any, *rest: Any, **options: Any) -> Any:
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, wide))
 
 
-def _ctc_loss_gradient(gradient: Any, log_probs: Any, *rest: Any, **options: Any) -> Any:
+def _ctc_loss_gradient(mode: Any, gradient: Any, log_probs: Any, *rest: Any, **options: Any) -> Any:
     return log_probs.new_empty(log_probs.shape)
+
+
+def _packed_sequences(mode: Any, value: Any, lengths: Any, batch_first: bool) -> Any:
+    """Rows of all sequences, and how many of these each step has: torch's fake has another dtype."""
+    env = mode.shape_env
+    if not hasattr(env, "unread") or value.dim() < 2:
+        return None
+    rows, steps = (env.create_unbacked_symint() for _ in range(2))
+    sizes = torch.empty((steps,), dtype=torch.int64, device="cpu")
+    return value.new_empty((rows, *value.shape[2:])), sizes
 
 
 @functools.cache
@@ -60,6 +70,7 @@ def fakes() -> dict[Any, Callable[..., Any]]:
     found: dict[Any, Callable[..., Any]] = {
         torch.ops.aten._ctc_loss.Tensor: _ctc_loss,
         torch.ops.aten._ctc_loss_backward.Tensor: _ctc_loss_gradient,
+        torch.ops.aten._pack_padded_sequence.default: _packed_sequences,
     }
     for name in ("linear_dynamic", "linear_dynamic_fp16"):
         for kind in (name, name.replace("linear", "linear_relu")):
@@ -73,4 +84,4 @@ def fake_result(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if function is None:
         return None
     with mode:
-        return function(*args, **kwargs)
+        return function(mode, *args, **kwargs)

@@ -25,6 +25,9 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     only the graph knows it. as_truth: the truth of that element."""
     recorder, provenance = tracer.recorder, tracer.provenance
     tensor = tracer.fakes.current(tensor)
+    sequences = recorder.packed.number(tensor)
+    if sequences is not None:
+        return bool(sequences) if as_truth else sequences
     if tracer.nesting or recorder.program_modes or recorder.devices:
         return None
     if not recorder.settings_written <= _WITHOUT_INFLUENCE or torch.is_autocast_enabled("cpu"):

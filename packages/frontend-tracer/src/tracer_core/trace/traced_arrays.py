@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import numpy_calls
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards import numpy_types
@@ -198,8 +199,10 @@ def to_tensor(tracer: Tracing, array: Any, what: str) -> Any:
     """torch.from_numpy() of an array: a new tensor that shares its memory."""
     if type(array) is not TracedArray:
         return tensor_of(tracer, array, again=True)
+    if array.scalar and what == "from_numpy":
+        tracer.break_graph("data_dependent_value", "from_numpy of a scalar of NumPy")
     if array.scalar:
-        tracer.break_graph("data_dependent_value", f"{what} of a scalar of NumPy")
+        return tracer.native_calls.native(torch.clone, array.tensor)
     return tracer.native_calls.native(torch.Tensor.detach, array.tensor)
 
 
@@ -314,6 +317,17 @@ class _Call:
         plain = {key: _tensors(value) for key, value in named.items()}
         return self.result(want, self.computed(own, given, plain))
 
+    def called(self, want: Any, args: Any, kwargs: Any) -> Any:
+        """Records a call of NumPy itself, to which its answer for the stand-ins is `want`."""
+        if type(want) not in (*ARRAY, *SCALARS) or want.dtype.name not in _DTYPES:
+            return self.refuse(f"a {type(want).__name__} that depends on values")
+        tensors: list[torch.Tensor] = []
+        text = numpy_calls.written((tuple(args), kwargs), tensors, TracedArray)
+        if text is None:
+            return self.refuse("an argument without a text")
+        given = self.name, tensors, text, list(want.shape), getattr(torch, want.dtype.name)
+        return self.result(want, self.tracer.recorder.call(numpy_calls.CALL, given, {}))
+
     def result(self, want: Any, got: Any) -> Any:
         """Returns what the program sees of a result, which is as NumPy says."""
         for given, _, stand_in in self.arrays:
@@ -416,6 +430,9 @@ def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
     if path == "linalg.norm" and args[0].tensor.dtype is torch.float16:
         return made.refuse("of half precision")
     known = path in _FUNCTIONS and function is functools.reduce(getattr, path.split("."), numpy)
+    by_numpy = path in numpy_calls.FUNCTIONS and function is getattr(numpy, path, None)
+    if by_numpy:
+        return made.called(made.asked(function, args, kwargs), args, kwargs)
     version = numpy_functions.function(path) if known else None
     if version is None:
         return made.refuse("of an array from the trace")
@@ -482,9 +499,11 @@ def _method(made: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> 
         chosen = array if len(args) == 1 else _getitem(made, array, _flat_key(made, args))
         return made.tracer.native_calls.call_torch(read, [chosen.tensor], {})
     version = numpy_functions.method(name) if name in _METHODS else None
-    if version is None:
+    if version is None and (array.scalar or name not in numpy_calls.METHODS):
         return made.refuse("of an array from the trace")
     want = made.asked(lambda one, *rest, **named: getattr(one, name)(*rest, **named), args, kwargs)
+    if version is None:
+        return made.called(want, args, kwargs)
     return made.answer(version, want, args, kwargs)
 
 

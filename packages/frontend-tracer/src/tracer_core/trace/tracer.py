@@ -128,6 +128,7 @@ class Tracer(Machine, Tracing):
             floats=shapes.takes_data_floats,
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
+        self.recorder.catches = self._catches
         self.recorder.identify = partial(self.provenance.guard, GuardKind.IS)
         if shapes.follows_data:
             self.recorder.follow_data(partial(foreseen_answer, self))
@@ -175,6 +176,10 @@ class Tracer(Machine, Tracing):
         value, source = unread.value, unread.source
         is_read = type(value) is types.FunctionType and self.calls.read_by_code(value, source)
         return value if is_read else self.open(unread)
+
+    def _catches(self) -> bool:
+        handled = any(self.find_handler(frame) is not None for frame in self.frames)
+        return handled and not self.nesting and not self.recorder.open_regions
 
     def _index_in(self, tensor: torch.Tensor) -> Any:
         known = index_in(self, tensor)

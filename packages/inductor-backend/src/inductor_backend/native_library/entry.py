@@ -12,13 +12,19 @@ from inductor_backend.codegen.cpp.module import PREAMBLE
 from inductor_backend.codegen.cpp.step_calls import StepCalls
 from inductor_backend.codegen.own_calls import BATCH
 from inductor_backend.compilation import Compilation
-from inductor_backend.ir.index_expr import contiguous_strides
+from inductor_backend.ir.index_expr import contiguous_strides, simplify
 from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Strided, same_strides
-from inductor_backend.ir.size_text import ALIGNMENT
+from inductor_backend.ir.size_text import ALIGNMENT, size_expression
 from inductor_backend.native_library.interface import ERRORS, Interface, Parameter
 from inductor_backend.native_library.weights import SYMBOL
 from inductor_backend.runtime.huge_pages import LARGE
-from inductor_backend.schedule.memory_plan import nbytes
+from inductor_backend.schedule.memory_plan import aligned, nbytes
+
+#: Bytes of a tensor, or of a context, at most: sizes that give more are refused.
+MOST = 1 << 46
+
+#: Before a function of the library.
+_EXPORTED = 'extern "C" __attribute__((visibility("default")))'
 
 #: Bytes of a large page.
 _PAGE = 2 << 20
@@ -47,16 +53,19 @@ _FEATURES = {
 
 class Entry(StepCalls):
     """Writes the entry of one library. Its memory is the plan's, then that of results which are
-    copied to the caller's."""
+    copied to the caller's. conditions: on the caller's sizes, beside their ranges, in C++."""
 
     def __init__(
-        self, c: Compilation, inputs: Sequence[Parameter], weights: dict[str, int]
+        self,
+        c: Compilation,
+        inputs: Sequence[Parameter],
+        weights: dict[str, int],
+        conditions: Sequence[str],
     ) -> None:
         super().__init__(c.program, c.memory, c.choices)
-        self.steps = c.steps
+        self.steps, self.conditions = c.steps, conditions
         self.launchers: dict[str, None] = {}  # an ordered set of hand-written kernels
         self.loops: dict[str, None] = {}  # an ordered set of the graph's own loops
-        assert isinstance(c.memory.size, int)
         self.nbytes = c.memory.size
         self.places["arena"] = "memory"
         for one in inputs:
@@ -97,10 +106,8 @@ class Entry(StepCalls):
         read = [self.program.buffers[item.buffer].storage for _, item in self.copies]
         for storage in (*(one for step in self.steps for one in self.touched(step)), *read):
             if storage not in self.places and storage not in self.memory.offsets:
-                self.places[storage] = f"memory + {self.nbytes}"
-                size = nbytes(self.program.buffers[storage])
-                assert isinstance(size, int)
-                self.nbytes += -(-size // ALIGNMENT) * ALIGNMENT
+                self.places[storage] = f"memory + {self.size(self.nbytes)}"
+                self.nbytes = simplify(self.nbytes + aligned(nbytes(self.program.buffers[storage])))
 
     # steps ---------------------------------------------------------------------------------------
 
@@ -115,12 +122,11 @@ class Entry(StepCalls):
         text = super().extern(node)
         return self._for_each(node, text) if choice.form == BATCH else text
 
-    @staticmethod
-    def _for_each(node: ExternNode, text: str) -> str:
+    def _for_each(self, node: ExternNode, text: str) -> str:
         """Returns the loop over the products of a batch. Threads share them; inside, one thread
         computes each."""
-        count, rows, depth = node.args[0].layout.sizes
-        work = count * rows * depth * node.args[1].layout.sizes[2]
+        sizes = (*node.args[0].layout.sizes, node.args[1].layout.sizes[2])
+        count, work = self.size(sizes[0]), " * ".join(map(self.size, sizes))
         return (
             f"#pragma omp parallel for if ({count} > 1 && {work} > 150000)\n"
             f"for (int64_t {BATCH} = 0; {BATCH} < {count}; ++{BATCH}) {text}"
@@ -132,6 +138,7 @@ class Entry(StepCalls):
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
         numbers = [self.address(one) for one in (*node.args, *results)]
         numbers += [f"(int64_t)&{self.kernel(launcher)}" for launcher in loop.launchers]
+        numbers += loop.symbols
         numbers += [] if loop.length is None else [self.size(loop.length)]
         return self.call_text(loop.name, numbers)
 
@@ -140,12 +147,14 @@ class Entry(StepCalls):
         kind = f"uint{8 * output.dtype.itemsize}_t"
         names = [f"i{k}" for k in range(len(output.layout.sizes))]
         heads = "".join(
-            f"for (int64_t {name} = 0; {name} < {size}; ++{name}) "
+            f"for (int64_t {name} = 0; {name} < {self.size(size)}; ++{name}) "
             for name, size in zip(names, output.layout.sizes, strict=True)
         )
 
         def place(strides: Sequence[Any]) -> str:
-            terms = [f"{name} * {stride}" for name, stride in zip(names, strides, strict=True)]
+            terms = [
+                f"{name} * {self.size(stride)}" for name, stride in zip(names, strides, strict=True)
+            ]
             return " + ".join(terms) or "0"
 
         return (
@@ -169,11 +178,11 @@ class Entry(StepCalls):
         for function in (*runs, *self.loops, *self.launchers):
             out.line(f'extern "C" void {function}(const int64_t* a);')
         name, big = interface.name, interface.name.upper()
-        out.line(f"struct {name}_context {{ char* memory; }};")
         with out.block(
             f"static void steps(const {name}_inputs* inputs, const {name}_outputs* outputs,"
             " int64_t memory)"
         ):
+            self._write_sizes(out, interface)
             out.line("const int failures = tc_failures();")
             for call, step in zip(calls, self.steps, strict=True):
                 out.raw(f"    {call}\n")
@@ -182,15 +191,33 @@ class Entry(StepCalls):
             for copy in copies:
                 out.line(copy)
         self._write_check(out, interface)
+        self._write_bytes(out, interface)
         out.raw(_REST.format(
-            name=name, big=big, size=max(self.nbytes, ALIGNMENT), alignment=ALIGNMENT, page=_PAGE,
-            large=LARGE, texts=", ".join(f'"{text}"' for _, text in ERRORS), count=len(ERRORS),
+            name=name, big=big, alignment=ALIGNMENT, page=_PAGE, large=LARGE,
+            early=int(not interface.sizes), texts=", ".join(f'"{text}"' for _, text in ERRORS), count=len(ERRORS),
         ))  # fmt: skip
         return out.text()
 
     @staticmethod
-    def _write_check(out: CodeWriter, interface: Interface) -> None:
-        """Writes the check of the processor, and that of the caller's pointers."""
+    def _write_sizes(out: CodeWriter, interface: Interface, kind: str = "int64_t") -> None:
+        """Writes the symbols of the sizes that the caller gives."""
+        for one in interface.sizes:
+            out.line(f"const {kind} {one.symbol} = inputs->{one.name};")
+
+    def _write_bytes(self, out: CodeWriter, interface: Interface) -> None:
+        """Writes the bytes of a context's memory, and of tensors whose sizes the caller gives."""
+        name = interface.name
+        functions = [("static int64_t needed", self.nbytes)]
+        functions += [
+            (f"{_EXPORTED} int64_t {name}_{one.name}_bytes", one.nbytes) for one in interface.sized
+        ]
+        for head, size in functions:
+            with out.block(f"{head}(const {name}_inputs* inputs)"):
+                self._write_sizes(out, interface)
+                out.line(f"return {size_expression(size)};")
+
+    def _write_check(self, out: CodeWriter, interface: Interface) -> None:
+        """Writes the checks of the processor, and of the caller's pointers and sizes."""
         with out.block("static bool fits()"):
             out.raw("#if defined(__x86_64__)\n    __builtin_cpu_init();\n#endif\n")
             for macro, feature in _FEATURES.items():
@@ -203,11 +230,23 @@ class Entry(StepCalls):
         with out.block(
             f"static bool given(const {name}_inputs* inputs, const {name}_outputs* outputs)"
         ):
-            out.line("if (!inputs || !outputs) return false;")
+            self._write_sizes(out, interface)
             for what, parameters in (("inputs", interface.inputs), ("outputs", interface.outputs)):
                 for one in parameters:
-                    if one.nbytes:
-                        out.line(f"if (!{what}->{one.name}) return false;")
+                    size = size_expression(one.nbytes)
+                    out.line(f"if ({size} != 0 && !{what}->{one.name}) return false;")
+            out.line("return true;")
+        with out.block(f"static bool sized(const {name}_inputs* inputs)"):
+            self._write_sizes(out, interface, "__int128")  # no product of them overflows
+            for number in interface.sizes:
+                out.line(f"if ({number.symbol} < {number.lower}) return false;")
+                if number.upper is not None:
+                    out.line(f"if ({number.symbol} > {number.upper}) return false;")
+            for condition in self.conditions:
+                out.line(f"if (!{condition}) return false;")
+            for whole in (self.nbytes, *(one.nbytes for one in interface.sized)):
+                if not isinstance(whole, int):
+                    out.line(f"if ({size_expression(whole)} > {MOST}) return false;")
             out.line("return true;")
 
 
@@ -220,22 +259,36 @@ static pthread_rwlock_t alone = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_N
 static pthread_rwlock_t alone = PTHREAD_RWLOCK_INITIALIZER;
 #endif
 
+struct {name}_context {{ char* memory; size_t size; }};
+
+// Whether the context has that much memory; what it had is lost where it grows.
+static bool reserve({name}_context* context, size_t least) {{
+    if (least <= context->size) return true;
+    const size_t page = least >= {large} ? {page} : {alignment}, size = (least + page - 1) / page * page;
+    free(context->memory);
+    context->memory = (char*)aligned_alloc(page, size);
+    context->size = context->memory ? size : 0;
+#ifdef MADV_HUGEPAGE
+    if (context->memory && page > {alignment}) madvise(context->memory, size, MADV_HUGEPAGE);
+#endif
+    return context->memory != nullptr;
+}}
+
+extern "C" __attribute__((visibility("default"))) void {name}_close({name}_context* context) {{
+    if (!context) return;
+    free(context->memory);
+    free(context);
+}}
+
 extern "C" __attribute__((visibility("default"))) int {name}_open({name}_context** context) {{
     if (!context) return {big}_NULL_POINTER;
     *context = nullptr;
     if (!fits()) return {big}_WRONG_PROCESSOR;
-    {name}_context* made = ({name}_context*)malloc(sizeof({name}_context));
-    const size_t page = {size} >= {large} ? {page} : {alignment}, size = ((size_t){size} + page - 1) / page * page;
-    char* memory = (char*)aligned_alloc(page, size);
-    if (!made || !memory) {{
-        free(made);
-        free(memory);
+    {name}_context* made = ({name}_context*)calloc(1, sizeof({name}_context));
+    if (!made || ({early} && !reserve(made, (size_t)needed(nullptr)))) {{
+        {name}_close(made);
         return {big}_NO_MEMORY;
     }}
-#ifdef MADV_HUGEPAGE
-    if (page > {alignment}) madvise(memory, size, MADV_HUGEPAGE);
-#endif
-    made->memory = memory;
     *context = made;
     return {big}_OK;
 }}
@@ -248,7 +301,10 @@ static int once(const {name}_context* context, const {name}_inputs* inputs, cons
 
 extern "C" __attribute__((visibility("default"))) int {name}_run({name}_context* context, const {name}_inputs* inputs,
                                                                  const {name}_outputs* outputs) {{
-    if (!context || !given(inputs, outputs)) return {big}_NULL_POINTER;
+    if (!context || !inputs || !outputs) return {big}_NULL_POINTER;
+    if (!sized(inputs)) return {big}_BAD_SIZE;
+    if (!given(inputs, outputs)) return {big}_NULL_POINTER;
+    if (!reserve(context, (size_t)needed(inputs))) return {big}_NO_MEMORY;
     pthread_rwlock_rdlock(&alone);
     int code = once(context, inputs, outputs);
     pthread_rwlock_unlock(&alone);
@@ -257,12 +313,6 @@ extern "C" __attribute__((visibility("default"))) int {name}_run({name}_context*
     code = once(context, inputs, outputs);
     pthread_rwlock_unlock(&alone);
     return code;
-}}
-
-extern "C" __attribute__((visibility("default"))) void {name}_close({name}_context* context) {{
-    if (!context) return;
-    free(context->memory);
-    free(context);
 }}
 
 extern "C" __attribute__((visibility("default"))) const char* {name}_error(int code) {{

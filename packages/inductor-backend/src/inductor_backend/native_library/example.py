@@ -15,20 +15,28 @@ def example_program(interface: Interface) -> str:
 
     def buffers(what: str, parameters: Sequence[Parameter]) -> str:
         return "".join(
-            f"    {what}.{one.name} = buffer({big}_{one.name.upper()}_BYTES);\n"
-            for one in parameters
+            f"    {what}.{one.name} = buffer({interface.bytes_of(one)});\n" for one in parameters
         )
 
     def moved(function: str, what: str, parameters: Sequence[Parameter]) -> str:
-        return "".join(
-            f"    ok = ok && {function}((void *){what}.{one.name}, 1,"
-            f" {big}_{one.name.upper()}_BYTES, file) == {big}_{one.name.upper()}_BYTES;\n"
-            for one in parameters
-        )
+        lines = []
+        for one in parameters:
+            size = f"(size_t){interface.bytes_of(one)}"
+            moved = f"{function}((void *){what}.{one.name}, 1, {size}, file)"
+            lines.append(f"    ok = ok && {moved} == {size};\n")
+        return "".join(lines)
+
+    sizes = "".join(
+        f"    inputs.{one.name} = atoll(words[{k}]);\n" for k, one in enumerate(interface.sizes, 4)
+    )
+    given = "".join(f" {one.name.upper()}" for one in interface.sizes)
 
     return _TEXT.format(
         name=name,
         big=big,
+        runs=f" RUNS{given}" if given else " [RUNS]",
+        least=4 + len(interface.sizes) if given else 3,
+        sizes=sizes,
         buffers=buffers("inputs", interface.inputs) + buffers("outputs", interface.outputs),
         read=moved("fread", "inputs", interface.inputs),
         write=moved("fwrite", "outputs", interface.outputs),
@@ -37,7 +45,7 @@ def example_program(interface: Interface) -> str:
 
 _TEXT = """\
 /* Runs {name}:  gcc -O2 example.c {name}.so -Wl,-rpath,'$ORIGIN' -o example
-                 ./example INPUTS OUTPUTS [RUNS]
+                 ./example INPUTS OUTPUTS{runs}
    INPUTS holds the inputs' bytes one after the other, in the order of {name}.h; OUTPUTS is written likewise.
    With RUNS, prints when the first result was there (CLOCK_MONOTONIC) and the milliseconds of each further run. */
 #include <stdio.h>
@@ -67,13 +75,13 @@ static int failed(const char *what, int code) {{
 }}
 
 int main(int count, char **words) {{
-    if (count < 3) {{
-        fprintf(stderr, "usage: %s INPUTS OUTPUTS [RUNS]\\n", words[0]);
+    if (count < {least}) {{
+        fprintf(stderr, "usage: %s INPUTS OUTPUTS{runs}\\n", words[0]);
         return 2;
     }}
     {name}_inputs inputs = {{0}};
     {name}_outputs outputs = {{0}};
-{buffers}\
+{sizes}{buffers}\
     int ok = 1;
     FILE *file = fopen(words[1], "rb");
     if (!file) return perror(words[1]), 1;

@@ -14,6 +14,7 @@ import torch
 
 from inductor_backend.codegen.common.writer import plain
 from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import Layout
 
 #: C types of elements; the 16-bit floats are passed as their bits.
@@ -43,7 +44,7 @@ _RESERVED = frozenset(
         "operator", "or", "private", "protected", "public", "register", "restrict", "return", "short",
         "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try",
         "typedef", "typeid", "typename", "typeof", "union", "unsigned", "using", "virtual", "void",
-        "volatile", "while", "xor",
+        "volatile", "while", "xor", "tc",
     }
 )  # fmt: skip
 
@@ -57,6 +58,7 @@ ERRORS = (
     ("NO_MEMORY", "no memory"),
     ("NULL_POINTER", "a pointer is null"),
     ("WRONG_PROCESSOR", "the library was built for a processor with more features"),
+    ("BAD_SIZE", "a size is none that the library was built for"),
 )
 
 
@@ -82,6 +84,22 @@ def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A size that the caller gives. symbol: its name in expressions. name: of its member in C."""
+
+    symbol: str
+    name: str
+    source: str
+    lower: int
+    upper: int | None
+
+    @property
+    def range(self) -> str:
+        """Returns the sizes that it may be."""
+        return f"at least {self.lower}" if self.upper is None else f"{self.lower} to {self.upper}"
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """An input or output. name: of its member in C. source: where it is in the user's program. buffer:
     of the loop IR."""
@@ -97,43 +115,66 @@ class Parameter:
             raise unsupported("native library", f"{self.source}: C has no type for {self.dtype}")
 
     @property
-    def nbytes(self) -> int:
-        return int(self.layout.extent) * self.dtype.itemsize
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """Returns the entry of the JSON file."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "dtype": str(self.dtype)[6:],
-            "sizes": list(map(int, self.layout.sizes)),
-            "strides": list(map(int, self.layout.strides)),
-            "bytes": self.nbytes,
-        }
+    def nbytes(self) -> Expr:
+        return simplify(self.layout.extent * self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """name: the prefix of every exported name. about: facts for the JSON file."""
+    """name: the prefix of every exported name. sizes: those that the caller gives. about: facts for
+    the JSON file."""
 
     name: str
     inputs: Sequence[Parameter]
     outputs: Sequence[Parameter]
+    sizes: Sequence[Size] = ()
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def exported(self) -> tuple[str, ...]:
         """Returns the names that the library exports."""
-        return tuple(f"{self.name}_{what}" for what in ("open", "run", "close", "error"))
+        sized = [f"{one.name}_bytes" for one in self.sized]
+        return tuple(f"{self.name}_{what}" for what in ("open", "run", "close", "error", *sized))
+
+    @property
+    def sized(self) -> list[Parameter]:
+        """Returns the tensors whose bytes depend on the caller's sizes."""
+        return [one for one in (*self.inputs, *self.outputs) if not isinstance(one.nbytes, int)]
+
+    def bytes_of(self, one: Parameter) -> str:
+        """Returns the bytes of a tensor in C, where ``inputs`` is a variable."""
+        if isinstance(one.nbytes, int):
+            return f"{self.name.upper()}_{one.name.upper()}_BYTES"
+        return f"{self.name}_{one.name}_bytes(&inputs)"
+
+    def number(self, size: Expr) -> int | str:
+        """Returns a size as JSON has it: an int, or a text with the names of the caller's sizes."""
+        if isinstance(size, int):
+            return size
+        names = {one.symbol: one.name for one in self.sizes}
+        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(size))
+
+    def _described(self, one: Parameter) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "source": one.source,
+            "dtype": str(one.dtype)[6:],
+            "sizes": list(map(self.number, one.layout.sizes)),
+            "strides": list(map(self.number, one.layout.strides)),
+            "bytes": self.number(one.nbytes),
+        }
 
     def json(self) -> str:
         """Returns the description as JSON."""
         described = {
             "format": 1,
             "name": self.name,
-            "inputs": [one.described for one in self.inputs],
-            "outputs": [one.described for one in self.outputs],
+            "sizes": [
+                {"name": one.name, "source": one.source, "least": one.lower, "most": one.upper}
+                for one in self.sizes
+            ],
+            "inputs": list(map(self._described, self.inputs)),
+            "outputs": list(map(self._described, self.outputs)),
             "errors": {f"{self.name.upper()}_{code}": k for k, (code, _) in enumerate(ERRORS)},
             **self.about,
         }
@@ -182,7 +223,11 @@ const char *{name}_error(int code);
 
     def _struct(self, what: str, parameters: Sequence[Parameter], qualifier: str) -> str:
         lines = [
-            f"    {qualifier}{C_TYPES[one.dtype]} *{one.name}; /* {_comment(one)} */\n"
+            f"    int64_t {one.name}; /* {_plain(one.source)}: {one.range} */\n"
+            for one in (self.sizes if parameters is self.inputs else ())
+        ]
+        lines += [
+            f"    {qualifier}{C_TYPES[one.dtype]} *{one.name}; /* {self._comment(one)} */\n"
             for one in parameters
         ]
         members = "".join(lines) or "    int nothing; /* not read */\n"
@@ -192,11 +237,25 @@ const char *{name}_error(int code);
         lines = [
             f"#define {self.name.upper()}_{one.name.upper()}_BYTES {one.nbytes}\n"
             for one in (*self.inputs, *self.outputs)
+            if isinstance(one.nbytes, int)
+        ]
+        if self.sized:
+            lines.append("\n/* Bytes, for the sizes in `inputs`, whose pointers are not read. */\n")
+        lines += [
+            f"int64_t {self.name}_{one.name}_bytes(const {self.name}_inputs *inputs);\n"
+            for one in self.sized
         ]
         return "".join(lines)
 
+    def _comment(self, one: Parameter) -> str:
+        sizes, strides = (
+            ", ".join(str(self.number(size)) for size in sizes)
+            for sizes in (one.layout.sizes, one.layout.strides)
+        )
+        dtype = str(one.dtype)[6:]
+        return f"{_plain(one.source)}: {dtype}, sizes [{sizes}], strides [{strides}]"
 
-def _comment(one: Parameter) -> str:
-    sizes, strides = list(one.layout.sizes), list(one.layout.strides)
-    source = plain(one.source).replace("*/", "* /")
-    return f"{source}: {str(one.dtype)[6:]}, sizes {sizes}, strides {strides}"
+
+def _plain(source: str) -> str:
+    """Returns text for a comment in C."""
+    return plain(source).replace("*/", "* /")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from inductor_backend.ir.nodes import ExternNode, Strided
 from inductor_backend.kernels import native
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.native_library import weights as weights_file
+from inductor_backend.native_library.conditions import conditions_of
 from inductor_backend.native_library.entry import Entry
 from inductor_backend.native_library.example import example_program
 from inductor_backend.native_library.frozen import with_weights_as_inputs
-from inductor_backend.native_library.interface import Interface, Parameter, identifier
+from inductor_backend.native_library.interface import Interface, Parameter, Size, identifier
 from inductor_backend.native_library.weights import Weights, weights_of
 from inductor_backend.options import InductorOptions
 from inductor_backend.pipeline import run_stages, start
@@ -55,7 +57,7 @@ def write_library(gm: torch.fx.GraphModule, spec: CompileSpec, directory: Path) 
     """Writes the library of a lowered graph, whose weights are ``get_attr`` tensors, into a folder.
 
     Raises BackendError naming what prevents it: an operator without a kernel of ours (with its
-    count and places in the program), a symbolic size, a mutation, a dtype that C lacks."""
+    count and places in the program), a number that changes, a mutation, a dtype that C lacks."""
     _demand_plain(spec)
     weighted = with_weights_as_inputs(gm, spec)
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
@@ -64,7 +66,8 @@ def write_library(gm: torch.fx.GraphModule, spec: CompileSpec, directory: Path) 
     run_stages(c, "memory")
     _demand_own_kernels(c)
     run_stages(c, "group_runs", first="group_runs")
-    library = _Library(c, weighted.constants, directory)
+    conditions = conditions_of(gm, {one.symbol for one in spec.sizes})
+    library = _Library(c, weighted.constants, conditions, directory)
     directory.mkdir(parents=True, exist_ok=True)
     in_a_folder(lambda folder: library.build(folder, directory))
     for file, text in library.texts().items():
@@ -77,20 +80,12 @@ def _demand_plain(spec: CompileSpec) -> None:
         raise unsupported(STAGE, f"{spec.name}: a graph on {spec.device}, not on the CPU")
     if spec.phase is not Phase.INFERENCE:
         raise unsupported(STAGE, f"{spec.name}: a graph for training")
-    if spec.sizes:
-        names = ", ".join(f"{one.symbol} of {_where(spec, one)}" for one in spec.sizes)
-        raise unsupported(STAGE, f"{spec.name}: symbolic sizes: {names}; capture it without")
     for index in spec.mutations:
         raise unsupported(STAGE, f"{spec.name}: the graph writes to {spec.inputs[index].source}")
     for one in spec.inputs:
         if one.role is not Role.USER_INPUT:
             raise unsupported(STAGE, f"{spec.name}: {one.source} is an input ({one.role.value}),"
                                      " and no tensor of the graph (get_attr)")  # fmt: skip
-
-
-def _where(spec: CompileSpec, size: Any) -> str:
-    source = spec.inputs[size.input_index].source
-    return source if size.dim is None else f"{source}.shape[{size.dim}]"
 
 
 def _demand_own_kernels(c: Compilation) -> None:
@@ -134,16 +129,22 @@ class _Library:
     code: str
 
     def __init__(
-        self, c: Compilation, constants: tuple[torch.Tensor, ...], directory: Path
+        self,
+        c: Compilation,
+        constants: tuple[torch.Tensor, ...],
+        conditions: Sequence[str],
+        directory: Path,
     ) -> None:
         self.c, self.tools = c, find_compiler()
         inputs = self._inputs()
         self.weights = self._weights(constants)
-        self.entry = Entry(c, inputs, self.weights.offsets)
-        self._add_outputs({one.name for one in inputs})
+        self.entry = Entry(c, inputs, self.weights.offsets, conditions)
+        sizes = self._sizes({one.name for one in inputs})
+        self._add_outputs({one.name for one in inputs} | {one.name for one in sizes})
+        self._demand_known_sizes(inputs, {one.symbol for one in sizes})
         self.entry.place_rest()
         name = identifier(directory.resolve().name, prefix="model")
-        self.interface = Interface(name, inputs, self.entry.outputs)
+        self.interface = Interface(name, inputs, self.entry.outputs, sizes)
         self.code = self.entry.text(self.interface)
         self.interface = replace(self.interface, about=self._about())
 
@@ -155,6 +156,24 @@ class _Library:
                 name = identifier(one.source, {other.name for other in found}, "input")
                 found.append(Parameter(name, one.source, held.dtype, held.layout, buffer))
         return found
+
+    def _sizes(self, taken: set[str]) -> list[Size]:
+        """Returns the sizes that a caller gives, by the first dimension that has each."""
+        found: list[Size] = []
+        for one in self.c.spec.sizes:
+            given = self.c.spec.inputs[one.input_index].source
+            source = f"{given}.shape[{one.dim}]"
+            name = identifier(f"{given}_size_{one.dim}", {*taken, *(other.name for other in found)})
+            found.append(Size(one.symbol, name, source, one.lower, one.upper))
+        return found
+
+    def _demand_known_sizes(self, inputs: Sequence[Parameter], known: set[str]) -> None:
+        """Raises BackendError for a stride that no size determines."""
+        for one in (*inputs, *self.entry.outputs):
+            for number in (*one.layout.sizes, *one.layout.strides, one.layout.offset):
+                names = [] if isinstance(number, int) else [s.name for s in number.free_symbols]
+                if not set(names) <= known:
+                    raise unsupported(STAGE, f"{one.source}: {number} is no size of an input")
 
     def _weights(self, constants: tuple[torch.Tensor, ...]) -> Weights:
         """Returns the tensors that the program reads beside the user's inputs."""
@@ -206,7 +225,7 @@ class _Library:
             "kernels": len(kernels),
             "own_kernels": sorted(self.entry.launchers),
             "weight_bytes": self.weights.size,
-            "context_bytes": self.entry.nbytes,
+            "context_bytes": self.interface.number(self.entry.nbytes),
             "instruction_set": self.tools.isa,
             "openmp": self._openmp,
             "compiler": self.tools.version,

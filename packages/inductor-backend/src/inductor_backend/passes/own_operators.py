@@ -60,7 +60,8 @@ def _product(editor: Editor, node: Node) -> None:
     rank = _value(a).dim()
     factors = new(aten.mul.Tensor, new(aten.unsqueeze.default, a, rank),
                   new(aten.unsqueeze.default, b, rank - 2))  # fmt: skip
-    result = new(aten.sum.dim_IntList, factors, [rank - 1])
+    wide = _value(factors).dtype
+    result = new(aten.sum.dim_IntList, factors, [rank - 1], dtype=wide)  # ints wrap, as in eager
     if dtype in _LOW:
         result = new(aten._to_copy.default, result, dtype=dtype)
     put(editor, node, result)

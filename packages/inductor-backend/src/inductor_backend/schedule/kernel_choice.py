@@ -75,6 +75,9 @@ GENERATED = {
     for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
 }
 
+#: Batches of products, which may have symbolic sizes as other products may.
+BATCHES = frozenset({aten.bmm.default})
+
 #: Kinds of choices that run without Python and ATen.
 NATIVE = frozenset({"own", "generated", "loop"})
 
@@ -140,7 +143,7 @@ def own_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice
     """Returns the kernel for one operator call of a graph that runs without Python and ATen, if a
     hand-written one takes it, whether or not it is the fastest."""
     choice = step_choice_of(program, node, sizes)
-    if choice.kind in NATIVE or node.kwargs:
+    if choice.kind in NATIVE or node.kwargs or not (node.target in BATCHES or is_static(node)):
         return choice
     arguments = [_operand(program, value) for value in node.args]
     return own_kernel(node.target, arguments, sizes.hint) or choice

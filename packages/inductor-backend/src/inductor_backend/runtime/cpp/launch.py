@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -91,8 +92,13 @@ def opened(path: Path) -> Image:
                 ctypes.PYFUNCTYPE(*addresses)(_ctypes.dlsym(handle, "tc_mapping")),
             )
             return Image(handle, None)
-    close = ctypes.cast(ctypes.CDLL(None).dlclose, ctypes.c_void_p)
-    return Image(handle, _bridge.mapping(handle, close))
+    return Image(handle, _bridge.mapping(handle, _dlclose()))
+
+
+@functools.cache
+def _dlclose() -> int | None:
+    """Returns the address of dlclose."""
+    return ctypes.cast(ctypes.CDLL(None).dlclose, ctypes.c_void_p).value
 
 
 def launcher(

@@ -1,0 +1,73 @@
+"""Errors of operators that their arguments' sizes and dtypes decide, in eager's own words.
+
+Where an operator fails on fakes, and the program handles exceptions, it runs on two sets of values of
+the same sizes, strides and dtypes. If both raise the same, so does every call that the guards accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.torch_private.needed import dispatch_modes, pytree
+
+_ERRORS = (RuntimeError, IndexError, ValueError)
+#: Elements of the largest tensor that is made.
+_MOST = 1 << 16
+
+
+def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception | None:
+    """Returns the exception that an operator of torch raises for all tensors like these fakes, or
+    None."""
+    module = getattr(getattr(func, "__objclass__", func), "__module__", None) or ""
+    if module.partition(".")[0] not in ("torch", "_operator", "builtins"):
+        return None
+    leaves = pytree.arg_tree_leaves(*args, **kwargs)
+    if torch_private.transforms_active() or dispatch_modes() or torch_private.has_symbols(leaves):
+        return None
+    if not all(map(_is_plain, leaves)):
+        return None
+    found = [_raised(func, args, kwargs, value) for value in (0, 1)]
+    if None in found or type(found[0]) not in _ERRORS:
+        return None
+    alike = type(found[0]) is type(found[1]) and str(found[0]) == str(found[1])
+    return found[1] if alike else None
+
+
+def _is_plain(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device)
+    return (
+        value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.requires_grad
+        and not torch_private.has_symbols([*value.shape, *value.stride()])
+        and sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True)) < _MOST
+    )
+
+
+def _raised(func: Callable[..., Any], args: Any, kwargs: Any, value: int) -> Exception | None:
+    """Returns what an operator raises on tensors that hold one number."""
+    made: dict[int, torch.Tensor] = {}
+
+    def like(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor):
+            return one
+        if id(one) not in made:
+            new = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
+            made[id(one)] = new.fill_(value)
+        return made[id(one)]
+
+    before = torch.get_rng_state()
+    try:
+        with torch_private.without_torch_functions(), torch.no_grad():
+            given: Any = pytree.tree_map(like, (args, kwargs))
+            func(*given[0], **given[1])
+    except Exception as error:
+        return error.with_traceback(None)
+    finally:
+        torch.set_rng_state(before)
+    return None
