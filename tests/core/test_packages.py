@@ -866,7 +866,7 @@ def test_a_library_is_written_by_a_backend_that_can(tmp_path):
         tracer_core.package_library(lambda x: (x.t(), x + 1), (x,), tmp_path, backend=backend)
     with pytest.raises(PackageError, match="'eager' does not offer write_library"):
         tracer_core.package_library(model, (x,), tmp_path, backend="eager")
-    with pytest.raises(PackageError, match=r"not one graph.*nonzero\(\)"):
+    with pytest.raises(PackageError, match="sizes that depend on data"):
         tracer_core.package_library(lambda x: x.nonzero(), (x,), tmp_path, backend=backend)
 
 
