@@ -261,7 +261,10 @@ class Recorder(WrittenGraph):
             if all(map(_is_element, indices)):
                 func, args = higher_order_calls.read_element, (args[0], *indices)
         elif func in INDEXING or operator_name(func) in _TAKES_SIZES:
-            args, kwargs = self._with_indices(func, args), {k: self._index(v) for k, v in kwargs.items()}
+            args, kwargs = (
+                self._with_indices(func, args),
+                {k: self._index(v) for k, v in kwargs.items()},
+            )
         func, args, kwargs = recordable(func, args, kwargs)
         for key in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[key], torch.Tensor):

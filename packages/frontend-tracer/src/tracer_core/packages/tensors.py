@@ -14,15 +14,19 @@ import torch
 
 from tracer_core.errors import StoredError
 from tracer_core.packages.archive import Archive, Data
+from tracer_core.torch_private.names import names
 
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.
-_NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
-    torch.bool: "BOOL", torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
+_NAMES = dict(
+    zip(
+        names(
+            "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8"
+            " bool complex64 float8_e4m3fn float8_e5m2"
+        ),
+        ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "C64", "F8_E4M3", "F8_E5M2"],
+        strict=True,
+    )
+)
 
 
 def can_hold(tensor: torch.Tensor) -> bool:
