@@ -14,19 +14,20 @@ import torch
 
 from tracer_core.errors import StoredError
 from tracer_core.packages.archive import Archive, Data
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private.names import name
 
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.
-_NAMES = dict(
-    zip(
-        names(
-            "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8"
-            " bool complex64 float8_e4m3fn float8_e5m2"
-        ),
-        ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "C64", "F8_E4M3", "F8_E5M2"],
-        strict=True,
+_NAMES = {
+    name(dtype): code
+    for dtype, code in (
+        pair.split(":")
+        for pair in (
+            "float64:F64 float32:F32 float16:F16 bfloat16:BF16 int64:I64 int32:I32 int16:I16"
+            " int8:I8 uint64:U64 uint32:U32 uint16:U16 uint8:U8 bool:BOOL complex64:C64"
+            " float8_e4m3fn:F8_E4M3 float8_e5m2:F8_E5M2"
+        ).split()
     )
-)
+}
 
 
 def can_hold(tensor: torch.Tensor) -> bool:
