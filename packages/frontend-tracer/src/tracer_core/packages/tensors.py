@@ -14,20 +14,19 @@ import torch
 
 from tracer_core.errors import StoredError
 from tracer_core.packages.archive import Archive, Data
-from tracer_core.torch_private.names import name
+from tracer_core.torch_private import names
 
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.
 _NAMES = {
-    name(dtype): code
+    names.name(dtype): code
     for dtype, code in (
-        pair.split(":")
-        for pair in (
-            "float64:F64 float32:F32 float16:F16 bfloat16:BF16 int64:I64 int32:I32 int16:I16"
-            " int8:I8 uint64:U64 uint32:U32 uint16:U16 uint8:U8 bool:BOOL complex64:C64"
-            " float8_e4m3fn:F8_E4M3 float8_e5m2:F8_E5M2"
-        ).split()
+        ("float64", "F64"), ("float32", "F32"), ("float16", "F16"), ("bfloat16", "BF16"),
+        ("int64", "I64"), ("int32", "I32"), ("int16", "I16"), ("int8", "I8"),
+        ("uint64", "U64"), ("uint32", "U32"), ("uint16", "U16"), ("uint8", "U8"),
+        ("bool", "BOOL"), ("complex64", "C64"),
+        ("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2"),
     )
-}
+}  # fmt: skip
 
 
 def can_hold(tensor: torch.Tensor) -> bool:
