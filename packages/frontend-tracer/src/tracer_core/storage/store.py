@@ -136,6 +136,11 @@ class Folder:
         """The folder's name for messages."""
         return str(self.path) if self.problem is None else f"no disk cache: {self.problem}"
 
+    def is_empty(self) -> bool:
+        """Returns whether nothing but locks and what is under construction is here."""
+        others = (file_lock.NAME, BUILDS, _NEW)
+        return all(path.name.startswith(others) for path in self.path.iterdir())
+
     def read(self, key: str) -> bytes | None:
         """Returns an entry of this folder, or of the fleet's store, which it then has too."""
         return self._found(key)[1]

@@ -71,7 +71,7 @@ def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True)
 def any_here() -> bool:
     """Returns whether there are kernels of this installation: then Triton may not be needed."""
     kept = _store()
-    return kept is not None and kept.inside(lambda folder: any(folder.path.iterdir()))
+    return kept is not None and not kept.inside(lambda folder: folder.is_empty())
 
 
 def _name(kernel: Kernel, capability: int, aligned: bool) -> str:
