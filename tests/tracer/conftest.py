@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import tracer_core
 
@@ -35,3 +36,11 @@ def _no_endless_loop() -> Iterator[None]:
         signal.signal(signal.SIGPROF, previous)
         tracer_core.reset()
     assert not late, f"a test computed for more than {_SECONDS} seconds"
+
+
+@pytest.fixture
+def may_leave_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose functions stay compiled, but may leave a graph."""
+    torch.manual_seed(0)
+    monkeypatch.setenv("TRACER_STRICT", "0")
+    monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")

@@ -4,7 +4,7 @@ graph, which checks it, and the program in eager mode where it does not hold."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,14 +19,7 @@ from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
 from tracer_core.trace import assertions
 
-
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process whose functions stay compiled, but may leave a graph."""
-    torch.manual_seed(0)
-    monkeypatch.setenv("TRACER_STRICT", "0")
-    monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
-    yield
+pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 
 
 @pytest.fixture
@@ -68,6 +61,10 @@ def runs(call: Callable[[], Any]) -> int:
     RUNS.clear()
     call()
     return len(RUNS)
+
+
+def breaks(fast: Any) -> int:
+    return len(inner(fast).breaks)
 
 
 def captures(fast: Any) -> int:

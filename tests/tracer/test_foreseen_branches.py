@@ -4,31 +4,17 @@ graph, which checks it, and the program in eager mode where a later call goes an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import tracer_core
-from tests.tracer.test_expected_branches import captures, inner, noting, runs
+from tests.tracer.test_expected_branches import BACKENDS, breaks, captures, inner, noting, runs
 from tracer_core.fx_capture import present_values
 
-
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process whose functions stay compiled, but may leave a graph."""
-    torch.manual_seed(0)
-    monkeypatch.setenv("TRACER_STRICT", "0")
-    monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
-    yield
-
-
-BACKENDS = [pytest.param(noting, id="noting"), pytest.param(lambda: "inductor", id="inductor")]
-
-
-def breaks(fast: Any) -> int:
-    return len(inner(fast).breaks)
+pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 
 
 def kinked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -3,30 +3,15 @@ captured: one graph, which checks them, and the program in eager mode where a la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import tracer_core
-from tests.tracer.test_expected_branches import captures, inner, noting, runs
+from tests.tracer.test_expected_branches import BACKENDS, breaks, captures, noting, runs
 
-
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process whose functions stay compiled, but may leave a graph."""
-    torch.manual_seed(0)
-    monkeypatch.setenv("TRACER_STRICT", "0")
-    monkeypatch.setenv("TRACER_ALWAYS_COMPILED", "1")
-    yield
-
-
-BACKENDS = [pytest.param(noting, id="noting"), pytest.param(lambda: "inductor", id="inductor")]
-
-
-def breaks(fast: Any) -> int:
-    return len(inner(fast).breaks)
+pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 
 
 def spline(t: torch.Tensor, knots: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -68,7 +68,7 @@ class SharedWords:
         """Returns whether what another check has read contains what these words stand for."""
         return bool(self.holds()) and all(
             len(now) == len(self._known[name])
-            and all(map(_or, map(operator.eq, now, self._known[name]), self.others[name]))
+            and all(map(operator.or_, map(operator.eq, now, self._known[name]), self.others[name]))
             for name, now in known.items()
         )
 
@@ -147,10 +147,6 @@ _LEADING = (OwnReference, OwnDict)
 
 def _never() -> bool:
     return False
-
-
-def _or(one: bool, other: bool) -> bool:
-    return one or other
 
 
 def alike_in(now: list[Any], before: list[Any]) -> list[bool]:

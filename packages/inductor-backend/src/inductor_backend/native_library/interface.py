@@ -13,26 +13,15 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.writer import plain
+from inductor_backend.codegen.cpp.expressions import C_TYPES as REGISTER_TYPES
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import Layout
 
-#: C types of elements; the 16-bit floats are passed as their bits.
+#: C types of elements: bools and 16-bit floats are passed as their bits.
 C_TYPES = {
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.int64: "int64_t",
-    torch.int32: "int32_t",
-    torch.int16: "int16_t",
-    torch.int8: "int8_t",
-    torch.uint8: "uint8_t",
-    torch.uint16: "uint16_t",
-    torch.uint32: "uint32_t",
-    torch.uint64: "uint64_t",
-    torch.bool: "uint8_t",
-    torch.bfloat16: "uint16_t",
-    torch.float16: "uint16_t",
-}
+    **REGISTER_TYPES, torch.bool: "uint8_t", torch.bfloat16: "uint16_t", torch.float16: "uint16_t",
+}  # fmt: skip
 
 #: Names that C or C++ keeps for itself.
 _RESERVED = frozenset(

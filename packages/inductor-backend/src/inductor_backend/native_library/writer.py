@@ -1,9 +1,8 @@
 """Compiles a graph into a folder: a shared library, its C header, its description and an example in C.
 
 In: a functional ATen graph for inference on the CPU whose weights are ``get_attr`` tensors. Out:
-NAME.so, NAME.h, NAME.json and example.c, where NAME is that of the folder. What always holds: the
-library needs nothing but the C library and OpenMP's; a graph that would need more is refused, and
-the error names what needs it.
+``<folder>.so``, ``<folder>.h``, ``<folder>.json`` and ``example.c``. The library links against the C
+library and OpenMP's alone; a graph that would need more is refused, and the error names what needs it.
 """
 
 from __future__ import annotations
