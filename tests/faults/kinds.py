@@ -302,22 +302,23 @@ def small_files(bench: Bench) -> None:
     shutil.rmtree(cache)
 
 
-def read_only(bench: Bench) -> None:
-    """A file system that cannot be written to, empty or with a filled store."""
+def _remounted(bench: Bench, how: str, first: int) -> None:
+    """A file system that is mounted otherwise, empty or with a filled store."""
     with disk(bench, "size=64m,mode=700") as folder:
         if bench.turn % 2:
-            bench.start(9200, cache=folder).ended_well()
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-        bench.start(9200, cache=folder).ended_well()
+            bench.start(first, cache=folder).ended_well()
+        subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+        bench.start(first, cache=folder).ended_well()
+
+
+def read_only(bench: Bench) -> None:
+    """A file system that cannot be written to."""
+    _remounted(bench, "ro", 9200)
 
 
 def not_executable(bench: Bench) -> None:
-    """A file system from which nothing is executed, empty or with a filled store."""
-    with disk(bench, "size=64m,mode=700") as folder:
-        if bench.turn % 2:
-            bench.start(9300, cache=folder).ended_well()
-        subprocess.run(["mount", "-o", "remount,noexec", str(folder)], check=True)
-        bench.start(9300, cache=folder).ended_well()
+    """A file system from which nothing is executed."""
+    _remounted(bench, "noexec", 9300)
 
 
 # -- users
