@@ -1,6 +1,6 @@
 """Captures a cache entry at a place in the program: trace, lower, generate code.
 
-In: the frames of an activation and its state. Out: a `Captured` (an ``attempt`` function and its
+In: the frames of an activation and its state. Out, by `Generator`: a `Captured` (an ``attempt`` function and its
 records), or a reason why nothing was captured. Every object that the trace changed has its old
 contents again when `capture` returns or raises.
 """
@@ -20,8 +20,8 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import BackendError
-from tracer_core.execution.capture_result import Abandoned, Answers, Captured, UserError
-from tracer_core.execution.entry_builder import Generator, Refused
+from tracer_core.execution.capture_result import Abandoned, Answers, UserError
+from tracer_core.execution.entry_builder import Refused
 from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.graph_breaks import (
@@ -81,29 +81,6 @@ def _follows_data(config: CompileConfig) -> bool:
 
 
 def capture(
-    start: StartFrames,
-    state: Any,
-    config: CompileConfig,
-    seen: Seen,
-    name: str,
-    natives: Mapping[types.CodeType, str],
-    answers: Answers | None = None,
-    foresight: Foresight | None = None,
-) -> Captured:
-    """Traces from `start` until the program returns or breaks, and compiles the trace.
-
-    start: puts the frames into a tracer. state: the values of the code region. natives: code that
-    is not followed -> the kind of break. answers: changed where the program fails only because
-    is_compiling() says True. foresight: of branches on tensors, for an entry that may be left where
-    they go another way.
-    Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
-    """
-    return capture_as(
-        Generator, start, state, config, seen, name, natives, answers or Answers(), foresight
-    )
-
-
-def capture_as(
     writer: WriterType[Made],
     start: StartFrames,
     state: Any,
@@ -114,7 +91,15 @@ def capture_as(
     answers: Answers,
     foresight: Foresight | None = None,
 ) -> Made:
-    """Does `capture`, but `writer` makes what is returned of the trace."""
+    """Traces from `start` until the program returns or breaks, and returns what `writer` makes of
+    the trace.
+
+    start: puts the frames into a tracer. state: the values of the code region. natives: code that
+    is not followed -> the kind of break. answers: changed where the program fails only because
+    is_compiling() says True. foresight: of branches on tensors, for an entry that may be left where
+    they go another way.
+    Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
+    """
     add_rows_of_imported()
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()

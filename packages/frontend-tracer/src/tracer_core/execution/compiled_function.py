@@ -818,6 +818,7 @@ class CompiledFunction:
         between the breaks may have one."""
         global _tracing
         from tracer_core.execution.capture import capture  # heavy: the tracer
+        from tracer_core.execution.entry_builder import Generator  # heavy: the tracer
 
         foresight = Foresight(segment.seen.foresees and self._may_expect())
         expects = bool(segment.seen.outcomes)
@@ -826,8 +827,8 @@ class CompiledFunction:
         try:
             with recording(self), torch_private.unshielded():
                 record = capture(
-                    start, state, self.config, segment.seen, name, self._natives, self._answers,
-                    foresight,
+                    Generator, start, state, self.config, segment.seen, name, self._natives,
+                    self._answers, foresight,
                 )  # fmt: skip
             give_back_free_memory()
         except (UserError, Abandoned) as error:

@@ -25,7 +25,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.compiled_module import call_object
 from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
-from tracer_core.execution.capture import capture_as
+from tracer_core.execution.capture import capture
 from tracer_core.execution.capture_result import Abandoned, Answers, UserError
 from tracer_core.execution.compiled_function import tracing
 from tracer_core.execution.entry_builder import TraceWriter
@@ -228,7 +228,7 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
     writer = functools.partial(ProgramWriter, call)
     try:
         with torch.no_grad(), tracing(), torch_private.unshielded():
-            return capture_as(writer, start, state, config, Seen(), name, {}, Answers())
+            return capture(writer, start, state, config, Seen(), name, {}, Answers())
     except UserError as error:
         if error.__cause__ is None:
             raise PackageError(f"{call.name} cannot be captured: {error}") from error
