@@ -41,8 +41,11 @@ if (
 if not os.path.exists("/dev/nvidia0"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
+import torch
+
 import tracer_core  # noqa: F401  (after the environment is set)
 from tests.support import sweeps, torchvision_ops
+from tracer_core.torch_private import settings
 
 torchvision_ops.define()
 
@@ -80,6 +83,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    """Fails a test that leaves torch set otherwise than it was: later tests of the process meet it."""
+    threads, before = torch.get_num_threads(), settings.of_kernels()
+    yield
+    changed = {
+        name: (before[name], now)
+        for name, now in settings.of_kernels().items()
+        if now != before[name]
+    }
+    torch.set_num_threads(threads)
+    assert not changed, f"the test left settings of torch changed: {changed}"
 
 
 @pytest.fixture

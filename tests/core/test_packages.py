@@ -581,6 +581,19 @@ def test_a_package_made_for_something_else_says_what_differs(tmp_path, monkeypat
         tracer_core.load_package(tmp_path / "other.tracer")
 
 
+def test_the_number_of_threads_may_differ(tmp_path):
+    x = torch.rand(300, 500)
+    tracer_core.package(lambda x: x.softmax(1), (x,), tmp_path / "rows.tracer")
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, before + 1):
+            torch.set_num_threads(threads)
+            loaded = tracer_core.load_package(tmp_path / "rows.tracer")
+            torch.testing.assert_close(loaded(x), x.softmax(1))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_signature(tmp_path, mixed):
     path = tmp_path / "signed.tracer"
     tracer_core.package(lambda x: (x,), (torch.ones(2),), path, key=b"secret")

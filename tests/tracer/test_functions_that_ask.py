@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.test_expected_branches import captures, inner, noting
-from tests.tracer.test_foreseen_branches import BACKENDS, not_strict  # noqa: F401  (a fixture)
+from tests.tracer.test_expected_branches import BACKENDS, captures, inner, noting
+
+pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 
 
 class Scaled(torch.autograd.Function):

@@ -473,6 +473,10 @@ def test_multiprocessing_with_fork(called_before):
     _FORKED = net_and_fast()
     if called_before:
         _FORKED[1](X)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map_async(_in_pool, range(4)).get(timeout=15) == [0.0] * 4
+    try:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map_async(_in_pool, range(4)).get(timeout=15) == [0.0] * 4
+    finally:
+        torch.set_num_threads(threads)

@@ -42,7 +42,7 @@ def here(config: CompileConfig, device: torch.device, options: dict[str, Any]) -
             "features": sorted(_features()),
         },
         "gpu": _gpu(device),
-        "settings": settings.of_kernels(),
+        "settings": _settings(),
     }
 
 
@@ -86,7 +86,7 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
             f"{path} was made for a processor with {', '.join(missing[:8])}{more}"
             f" ({made_on['name']}), which {processor()} lacks; make it again here"
         )
-    now = settings.of_kernels()
+    now = _settings()
     for setting, value in needs["settings"].items():
         if now.get(setting) != value:
             raise StoredError(
@@ -101,6 +101,12 @@ def _origin(backend: str) -> tuple[str | None, str | None]:
         if row.name == backend:
             return row.distribution, row.version
     return None, None
+
+
+def _settings() -> dict[str, str]:
+    """Returns the settings that a package's kernels depend on. Loops are shared among the threads that
+    there are when they run, so the number of threads is not one of them."""
+    return {name: value for name, value in settings.of_kernels().items() if name != "threads"}
 
 
 def _release(version: str) -> str:
