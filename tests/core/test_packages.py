@@ -858,6 +858,37 @@ def test_a_package_for_a_gpu(tmp_path):
         loaded(mixer_inputs(4))
 
 
+@pytest.mark.gpu
+def test_a_package_for_a_gpu_needs_neither_triton_nor_a_compiler(tmp_path):
+    major, minor = torch.cuda.get_device_capability()
+    x, path = torch.rand(300, 500, device="cuda"), tmp_path / "gpu.tracer"
+    for architectures in ((), ("sm_80", f"sm_{major}{minor}")):
+        tracer_core.package(
+            lambda x: (x.softmax(1) + 1).sum(0), (x,), path, architectures=architectures
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", _ELSEWHERE, path], capture_output=True, text=True, timeout=120,
+            env={**os.environ, "TRACER_CACHE_DIR": str(tmp_path / f"cache {len(architectures)}"),
+                 "CXX": "/nowhere/c++", "CC": "/nowhere/cc"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    other = "sm_80" if major != 8 else "sm_90"
+    tracer_core.package(lambda x: x.softmax(1), (x,), path, architectures=(other,))
+    with pytest.raises(StoredError, match=f"machine code for {other}, and .* is sm_{major}{minor}"):
+        tracer_core.load_package(path)
+
+
+_ELSEWHERE = """
+import sys
+sys.modules["triton"] = None
+import torch, tracer_core
+loaded = tracer_core.load_package(sys.argv[1])
+for rows in (torch.rand(300, 500, device="cuda"), torch.rand(301 * 500, device="cuda")[500:].view(300, 500)[:],
+             torch.rand(300 * 500 + 1, device="cuda")[1:].view(300, 500)):
+    torch.testing.assert_close(loaded(rows), (rows.softmax(1) + 1).sum(0))
+"""
+
+
 # libraries
 # ---------------------------------------------------------------------------------------------
 

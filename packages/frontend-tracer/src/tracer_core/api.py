@@ -336,6 +336,7 @@ def package(
     mode: str | None = None,
     options: Any = None,
     key: bytes | None = None,
+    architectures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Compiles `fn` for inference and writes it to one file, for `load_package` in processes that
     have neither its source nor the libraries that it is written with. Returns the manifest.
@@ -345,7 +346,9 @@ def package(
     sizes; ``{"x": {0: (1, 64)}}``: sizes of tensors by name, each with its range (None: any size);
     sizes marked with `mark_dynamic` are so too. weights: False: the file holds none, and
     `load_package` is given them. backend, mode, options: as for `compile`; the backend must be able
-    to serialize. key: signs the file (HMAC-SHA256).
+    to serialize. key: signs the file (HMAC-SHA256). architectures: of NVIDIA GPUs that the package
+    is for, ``("sm_80", "sm_90")``, which need not be here: it holds machine code for each (none: for
+    the GPU here).
 
     Raises PackageError naming what no package can hold (a graph break, an effect on an object, a
     value that may change from call to call) and where; BackendError; MarkedSizeError.
@@ -353,11 +356,13 @@ def package(
     _demand_compilable(fn)
     _demand_capture("package")
     _demand_key(key)
+    if isinstance(architectures, str):
+        raise OptionError(f"architectures={architectures!r}: a sequence, ({architectures!r},)")
     from tracer_core.packages.save import package as implementation  # heavy: the tracer
 
     return implementation(
         fn, args, path, kwargs=kwargs or {}, dynamic=dynamic, weights=weights, backend=backend,
-        mode=mode, options=options, key=key,
+        mode=mode, options=options, key=key, architectures=architectures,
     )  # fmt: skip
 
 

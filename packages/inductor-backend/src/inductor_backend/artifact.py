@@ -1,7 +1,8 @@
 """Serializes a compiled graph so that another process can run it.
 
 In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the
-library's binary in base64, constants), or a runner that needs no compiler. What always holds:
+library's binary in base64, constants, for a package machine code for GPUs), or a runner that needs
+no compiler. What always holds:
 nothing is unpickled; a library that is damaged or built for another processor raises BackendError.
 """
 
@@ -20,7 +21,7 @@ from inductor_backend.runtime.cuda.graphs import recorded
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 7
+FORMAT = 8
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -48,6 +49,29 @@ def serialize(runner: Runner) -> bytes:
     or that has kernels for each
     setting of TF32 and of deterministic algorithms.
     """
+    return json.dumps(_stored(runner)).encode("utf-8")
+
+
+def serialize_for(runner: Runner, architectures: Sequence[str]) -> bytes:
+    """Returns the runner as JSON with the machine code of its Triton kernels for GPUs of these
+    architectures (``"sm_90"``; none: that of its own device), which need not be here, and of what
+    launches them: where it runs, neither Triton nor a compiler is needed.
+
+    Raises BackendError as `serialize` does, for an unknown architecture, and for a kernel that one of
+    them cannot run.
+    """
+    stored = _stored(runner)
+    if stored["device"] is not None:
+        from inductor_backend.runtime.cuda import machine_code  # not where there is no GPU
+
+        kernels, device = runner.artifact.gpu_kernels, torch.device(stored["device"])
+        stored["machine_code"] = machine_code.to_json(kernels, device, architectures)
+    elif architectures:
+        raise BackendError("inductor", "serialize", "architectures: the graph runs on the CPU")
+    return json.dumps(stored).encode("utf-8")
+
+
+def _stored(runner: Runner) -> dict[str, Any]:
     artifact = runner.artifact
     if not isinstance(artifact, Artifact):
         several = (
@@ -58,7 +82,7 @@ def serialize(runner: Runner) -> bytes:
             "inductor", "serialize", f"{runner!r} was not made by this backend, {several}"
         )
     library = artifact.library
-    stored = {
+    return {
         "format": FORMAT,
         "text": artifact.text,
         "device": artifact.device,
@@ -74,8 +98,8 @@ def serialize(runner: Runner) -> bytes:
         "externs": list(artifact.externs),
         "fallbacks": list(artifact.fallbacks),
         "natives": list(artifact.natives),
+        "machine_code": None,
     }
-    return json.dumps(stored).encode("utf-8")
 
 
 def _native_binaries(functions: Sequence[str]) -> dict[str, str]:
@@ -101,16 +125,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         raise BackendError(
             "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
         )
-    gpu = None
-    if stored["device"] is not None and torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name(stored["device"])
-    if stored["gpu"] != gpu:
-        raise BackendError(
-            "inductor",
-            "deserialize",
-            f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it"
-            " again",
-        )
+    _demand_gpu(stored)
     library = None
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
@@ -132,3 +147,22 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     runner = runner_of(load_module(stored["text"], library, constants, spec.name), artifact)
     traits = stored["graph_traits"]
     return runner if traits is None else recorded(runner, traits, spec)
+
+
+def _demand_gpu(stored: dict[str, Any]) -> None:
+    """Makes the machine code of a stored runner known. Raises BackendError if its GPU is another
+    one than that here, and it holds nothing for the one here."""
+    gpu = None
+    if stored["device"] is not None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name(stored["device"])
+    if stored["machine_code"] is not None and gpu is not None:
+        from inductor_backend.runtime.cuda import machine_code  # not where there is no GPU
+
+        machine_code.restore(stored["machine_code"], torch.device(stored["device"]))
+    elif stored["gpu"] != gpu:
+        raise BackendError(
+            "inductor",
+            "deserialize",
+            f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it"
+            " again",
+        )

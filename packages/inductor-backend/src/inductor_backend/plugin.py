@@ -46,6 +46,7 @@ BACKEND = Backend(
     reset="inductor_backend.runtime.cuda.graphs:reset",
     report="inductor_backend.runtime.cuda.graphs:report",
     serialize="inductor_backend.artifact:serialize",
+    serialize_for="inductor_backend.artifact:serialize_for",
     deserialize="inductor_backend.artifact:deserialize",
     write_library="inductor_backend.native_library.writer:write_library",
 )

@@ -42,7 +42,7 @@ def _are_options(value: Any) -> bool:
 #: Fields of `Backend` that hold a function or its ``"module:attribute"`` reference.
 _LAZY = (
     "compile decompositions partition supports available check prepare reset wrap report serialize"
-    " deserialize write_library"
+    " serialize_for deserialize write_library"
 )
 _RULES: Mapping[str, _Rule] = {
     "ir": _one_of("torch", "aten", "core_aten"),
@@ -98,7 +98,9 @@ class Backend:
     runner its own way, as CUDA graphs do; graph: or the `Runner.graph_traits` of a stored runner.
     report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
     (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
-    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. write_library: ``(graph, spec, directory: Path) ->
+    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. serialize_for: ``(runner,
+    architectures) -> bytes``: the same for a package, with machine code for GPUs of these
+    architectures (``("sm_80", "sm_90")``; none: the runner's own). write_library: ``(graph, spec, directory: Path) ->
     None``: writes a graph for inference, whose weights are ``get_attr`` tensors, as a shared library
     with a C header that needs no Python. api: the `API_VERSION` that the
     plug-in is written for, as a literal; with another one it is not loaded.
@@ -128,6 +130,7 @@ class Backend:
     wrap: Lazy | None = None
     report: Lazy | None = None
     serialize: Lazy | None = None
+    serialize_for: Lazy | None = None
     deserialize: Lazy | None = None
     write_library: Lazy | None = None
     api: str = "1"

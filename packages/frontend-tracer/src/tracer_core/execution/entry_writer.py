@@ -165,9 +165,11 @@ def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, 
     return {"backend": base64.b64encode(data).decode(), "spec": spec_to_json(parts.spec)}
 
 
-def serialized(parts: RunnerArtifacts, config: CompileConfig) -> bytes:
-    """Returns the backend's own form of a runner, b"" where nothing is computed. Raises
-    NotPortable."""
+def serialized(
+    parts: RunnerArtifacts, config: CompileConfig, architectures: Sequence[str] | None = None
+) -> bytes:
+    """Returns the backend's own form of a runner, b"" where nothing is computed. architectures: of
+    the GPUs that a package is for; None: the runner is kept on this machine. Raises NotPortable."""
     if parts.runner is NOTHING:
         return b""
     if isinstance(parts.runner.run, Frozen):
@@ -175,7 +177,11 @@ def serialized(parts: RunnerArtifacts, config: CompileConfig) -> bytes:
             "its parameters are constants (freeze=True): what was made of them is not stored"
         )
     try:
-        data: bytes = resolve(config.backend.serialize)(parts.runner)
+        data: bytes
+        if architectures is not None and config.backend.serialize_for is not None:
+            data = resolve(config.backend.serialize_for)(parts.runner, architectures)
+        else:
+            data = resolve(config.backend.serialize)(parts.runner)
     except BackendError as error:
         raise NotPortable(error.detail) from error
     return data

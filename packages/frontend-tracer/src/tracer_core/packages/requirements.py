@@ -7,6 +7,7 @@ names what differs.
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,8 +23,14 @@ from tracer_core.torch_private import settings
 FORMAT = 1
 
 
-def here(config: CompileConfig, device: torch.device, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the requirements of a package that is made in this process."""
+def here(
+    config: CompileConfig,
+    device: torch.device,
+    options: dict[str, Any],
+    architectures: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the requirements of a package that is made in this process. architectures: of GPUs
+    other than its own that it is for; the backend chooses among them."""
     distribution, version = _origin(config.backend.name)
     return {
         "tracer_core": __version__,
@@ -42,6 +49,7 @@ def here(config: CompileConfig, device: torch.device, options: dict[str, Any]) -
             "features": sorted(_features()),
         },
         "gpu": _gpu(device),
+        "architectures": list(architectures),
         "settings": _settings(),
     }
 
@@ -76,7 +84,8 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
         gpu = _gpu(device)
         if gpu is None:
             raise StoredError(f"{path} was made for {device} ({needs['gpu']}), and here is no CUDA")
-        demand("the GPU", needs["gpu"], gpu)
+        if not needs["architectures"]:
+            demand("the GPU", needs["gpu"], gpu)
     made_on = needs["processor"]
     demand("the system", made_on["machine"], f"{platform.system()} {platform.machine()}")
     missing = sorted(set(made_on["features"]) - _features(), key=_shown_first)

@@ -45,6 +45,7 @@ def package(
     mode: str | None,
     options: Any,
     key: bytes | None,
+    architectures: Sequence[str],
 ) -> dict[str, Any]:
     """See `tracer_core.package`."""
     config = build_config(
@@ -53,6 +54,11 @@ def package(
     )  # fmt: skip
     if config.backend.serialize is None or config.backend.deserialize is None:
         raise PackageError(f"backend {config.backend.name!r} does not offer serialize")
+    if architectures and config.backend.serialize_for is None:
+        raise OptionError(
+            f"architectures={tuple(architectures)}: backend {config.backend.name!r} does not offer"
+            " serialize_for"
+        )
     if wants_constants(config.backend, config.options):
         raise PackageError(
             "freeze=True: what is made of frozen parameters is not stored; a package holds the"
@@ -66,10 +72,13 @@ def package(
     manifest = {
         "format": FORMAT,
         "name": call.name,
-        "needs": here(config, _device(programs[0]), _options(config)),
+        "needs": here(config, _device(programs[0]), _options(config), architectures),
         "parameters": call.parameters,
         "same": call.same,
-        "graphs": [_graph(number, one, config, members) for number, one in enumerate(programs)],
+        "graphs": [
+            _graph(number, one, config, architectures, members)
+            for number, one in enumerate(programs)
+        ],
         "states": [_state_row(one) for one in states],
         "weights_inside": weights,
     }
@@ -152,7 +161,11 @@ def _states(programs: Sequence[Program]) -> list[State]:
 
 
 def _graph(
-    number: int, program: Program, config: CompileConfig, members: dict[str, Sequence[Data]]
+    number: int,
+    program: Program,
+    config: CompileConfig,
+    architectures: Sequence[str],
+    members: dict[str, Sequence[Data]],
 ) -> dict[str, Any]:
     """Returns what the manifest says of one graph; adds its members."""
     described = {
@@ -172,7 +185,7 @@ def _graph(
         "graph": f"graph_{number}.txt",
     }  # fmt: skip
     try:
-        members[names["runner"]] = [serialized(parts, config)]
+        members[names["runner"]] = [serialized(parts, config, architectures)]
         constants = [constant_to_json(one) for one in parts.plan.constants]
     except NotPortable as error:
         raise PackageError(f"{program.call.name}: {error}") from error

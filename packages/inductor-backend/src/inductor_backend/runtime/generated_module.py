@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, Mo
 class Artifact:
     """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
     device: its CUDA device, None: the CPU. natives: hand-written native functions that the module
-    calls."""
+    calls. gpu_kernels: its Triton kernels (`runtime.cuda.triton_compile.Kernel`)."""
 
     text: str
     sources: tuple[str, ...]
@@ -27,6 +27,7 @@ class Artifact:
     constants: dict[str, torch.Tensor]
     device: str | None = None
     natives: tuple[str, ...] = ()
+    gpu_kernels: tuple[Any, ...] = ()
 
 
 def load_module(
@@ -44,6 +45,11 @@ def load_module(
 
 def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
     """Returns the runner of an executed module."""
+    if artifact.device is not None:
+        from inductor_backend.runtime.cuda.build import LoadedKernel  # not where there is no GPU
+
+        loaded = [one for one in namespace.values() if isinstance(one, LoadedKernel)]
+        artifact = replace(artifact, gpu_kernels=tuple(one.kernel for one in loaded))
     mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
     return ModuleRunner(
         namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),

@@ -62,7 +62,9 @@ class LoadedKernel:
         if self._unaligned is None:
             # called within a run: the current device must not change
             here = capability(self.device.index)
-            found = kernel_store.load(self.kernel, here, aligned=False)
+            found = _provided.get((self.kernel.key(), here, False))
+            if found is None:
+                found = kernel_store.load(self.kernel, here, aligned=False)
             if found is None:
                 found = _binary(binary_of, self.kernel, target_of(here), False)
             self._unaligned = _load(found, self.kernel, self.device, aligned=False)
@@ -219,11 +221,33 @@ def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
         found = _futures.get(key)
     if found is not None and not (found.done() and found.exception() is not None):
         return found
-    kept = kernel_store.load(kernel, here)
+    kept = _provided.get((*key, True)) or kernel_store.load(kernel, here)
     if kept is None:
         return None
     with _futures_lock:
         found = _futures[key] = Future()
+    found.set_result(kept)
+    return found
+
+
+#: Machine code that came with packages, by the kernel's key, the capability of the device that runs
+#: it, and whether pointers are aligned.
+_provided: dict[tuple[str, int, bool], Binary] = {}
+
+
+def provide(key: str, capability: int, aligned: bool, binary: Binary) -> None:
+    """Makes machine code known to `load_kernels`, which asks Triton for what is not."""
+    _provided[key, capability, aligned] = binary
+
+
+def start_for(kernel: Kernel, target: Any, aligned: bool) -> Future[Binary]:
+    """Starts building a kernel for a GPU that need not be here. aligned: see `kernel_store.load`."""
+    if aligned:
+        return _start(kernel, target)
+    kept = kernel_store.load(kernel, target.arch, aligned)
+    if kept is None:
+        return _pool().submit(_binary, binary_of, kernel, target, aligned)
+    found: Future[Binary] = Future()
     found.set_result(kept)
     return found
 

@@ -6,12 +6,23 @@ import ctypes
 import functools
 from pathlib import Path
 
-from inductor_backend.runtime.cpp.build import Library, build
+from inductor_backend.runtime.cpp.build import Library, build, load_binary
+
+_restored: list[Library] = []
+
+
+def restore(binary: bytes) -> None:
+    """Loads a stored ``library().read_binary()``: then no compiler is needed. Raises BackendError if
+    it is damaged or was built for another processor."""
+    if not _restored:
+        _restored.append(load_binary(binary, name="cuda_launch"))
 
 
 @functools.cache
 def library() -> Library:
     """Returns the compiled launch.cpp (built once per machine)."""
+    if _restored:
+        return _restored[0]
     return build([(Path(__file__).parent / "launch.cpp").read_text()], name="cuda_launch")
 
 

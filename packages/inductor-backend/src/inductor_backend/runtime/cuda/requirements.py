@@ -44,12 +44,13 @@ def capability(device: int | None = None) -> int:
 def active_target() -> Any:
     """Returns Triton's target for the current device. Raises BackendError (stage "toolchain")."""
     capability()
-    _demand_triton()
+    demand_triton()
     return _driver().active.get_current_target()
 
 
 @functools.cache
-def _demand_triton() -> None:
+def demand_triton() -> None:
+    """Raises BackendError (stage "toolchain") where no Triton can be imported that is new enough."""
     try:
         import triton  # heavy: the point of asking
     except ImportError as error:
