@@ -12,8 +12,15 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "steady": ("steady:main", "milliseconds a call beside torch.compile and the engines"),
     "peers": ("steady:peers", "the newest rows of `steady` of 15 models at batch 1 and 8, means"),
     "first_call": ("first_call:main", "seconds until the first result, stage by stage"),
+    "second_process": (
+        "second_process:main",
+        "seconds until the first and tenth result with what a first process kept",
+    ),
     "serving": ("serving:main", "a server's first seconds: first result, longest call"),
-    "server_start": ("serving:start", "eight models made ready, one after another or together"),
+    "server_start": (
+        "serving:start",
+        "twenty models made ready, one after another, together, warm",
+    ),
     "overhead": ("overhead:main", "microseconds of a call that computes nothing"),
     "pythons": ("pythons:main", "a call and the first call, release by release of Python"),
     "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
