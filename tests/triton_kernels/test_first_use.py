@@ -71,7 +71,7 @@ def machine(monkeypatch, tmp_path):
 
 
 def _forget():
-    for known in (requirements._demand_triton, requirements._demand_device, requirements._driver):
+    for known in (requirements.demand_triton, requirements._demand_device, requirements._driver):
         known.cache_clear()
 
 

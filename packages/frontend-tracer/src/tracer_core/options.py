@@ -47,6 +47,7 @@ class Environment:
     python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
     TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). keep: not
     TRACER_KEEP=0 (nothing that is captured is kept for later processes, or taken from earlier ones).
+    cpu: TRACER_CPU (`storage.processor.LEVELS`; "": the processor here).
     store: the URL of TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout
     (seconds): TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
     """
@@ -60,6 +61,7 @@ class Environment:
     python_guards: bool = False
     always_compiled: bool = False
     keep: bool = True
+    cpu: str = ""
     store: str = ""
     store_key: str = field(default="", repr=False)
     store_key_file: str = ""
@@ -101,6 +103,7 @@ def env() -> Environment:
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
         keep=get("TRACER_KEEP", "") != "0",
+        cpu=get("TRACER_CPU", ""),
         store=get("TRACER_STORE", ""),
         store_key=get("TRACER_STORE_KEY", ""),
         store_key_file=get("TRACER_STORE_KEY_FILE", ""),

@@ -57,6 +57,7 @@ from tracer_core.storage.cache_location import (
     demand_room,
     private_folder,
 )
+from tracer_core.storage.processor import level as cpu_level
 from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.store import Folder, Store, packed, unpacked
 from tracer_core.torch_private.distributed import communicates
@@ -101,6 +102,7 @@ __all__ = [
     "compilers",
     "contiguous_graph",
     "control_flow",
+    "cpu_level",
     "debug_folder",
     "demand_room",
     "env",

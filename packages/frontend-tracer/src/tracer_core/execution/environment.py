@@ -16,7 +16,7 @@ import torch
 
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
-from tracer_core.storage.processor import processor
+from tracer_core.storage.processor import built_for
 
 #: Files of a package whose contents decide what it generates.
 _SOURCES = (".py", ".c", ".h", ".cpp", ".cu")
@@ -32,7 +32,7 @@ def environment(backend: Backend) -> dict[str, str]:
         "installed packages": _installed(tuple(sys.path)),
         "tracer-core": f"{__version__} {_sources('tracer_core')}",
         "backend": f"{backend.name} {_sources(package)} {_sources('cudagraphs_backend')}",
-        "processor": f"{platform.machine()} {processor()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": f"{platform.machine()} {built_for()}",
     }
 
 

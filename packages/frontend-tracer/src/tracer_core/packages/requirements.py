@@ -17,7 +17,7 @@ from tracer_core.contract.version import __version__
 from tracer_core.errors import BackendNotFoundError, StoredError, TracerError
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get, rows
-from tracer_core.storage.processor import processor
+from tracer_core.storage.processor import LEVELS, features, level, processor
 from tracer_core.torch_private import settings
 
 FORMAT = 1
@@ -46,7 +46,8 @@ def here(
         "processor": {
             "machine": f"{platform.system()} {platform.machine()}",
             "name": processor(),
-            "features": sorted(_features()),
+            "level": level(),
+            "features": sorted(LEVELS.get(level() or "", features())),
         },
         "gpu": _gpu(device),
         "architectures": list(architectures),
@@ -88,12 +89,17 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
             demand("the GPU", needs["gpu"], gpu)
     made_on = needs["processor"]
     demand("the system", made_on["machine"], f"{platform.system()} {platform.machine()}")
-    missing = sorted(set(made_on["features"]) - _features(), key=_shown_first)
+    missing = sorted(set(made_on["features"]) - features(), key=_shown_first)
     if missing:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise StoredError(
             f"{path} was made for a processor with {', '.join(missing[:8])}{more}"
-            f" ({made_on['name']}), which {processor()} lacks; make it again here"
+            f" ({made_on['level'] or made_on['name']}), which {processor()} lacks; make it again here"
+        )
+    if made_on["level"] != level():
+        raise StoredError(
+            f"{path} was made with TRACER_CPU={made_on['level'] or ''}, and here it is"
+            f" {level() or 'not set'}; set it alike"
         )
     now = _settings()
     for setting, value in needs["settings"].items():
@@ -128,18 +134,6 @@ def _gpu(device: torch.device) -> dict[str, Any] | None:
         return None
     major, minor = torch.cuda.get_device_capability(device)
     return {"name": torch.cuda.get_device_name(device), "architecture": f"sm_{major}{minor}"}
-
-
-def _features() -> set[str]:
-    """Returns the features that the processor says it has; none where the system does not tell."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(("flags", "Features")):
-                    return set(line.partition(":")[2].split())
-    except OSError:  # not Linux
-        pass
-    return set()
 
 
 def _shown_first(feature: str) -> tuple[bool, str]:

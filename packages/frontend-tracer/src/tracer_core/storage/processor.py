@@ -1,4 +1,8 @@
-"""The name of the processor, for keys of what is measured or made for one."""
+"""The processor that kernels are compiled for: the one here, or the x86-64 level in TRACER_CPU.
+
+Source of the levels: System V ABI, AMD64 supplement, "Micro-Architecture Levels"; the names of the
+features are those of Linux (/proc/cpuinfo).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,60 @@ import platform
 from functools import cache
 from pathlib import Path
 
+import torch
+
+from tracer_core.errors import OptionError
+from tracer_core.options import env
+
+_V2 = "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"
+_V3 = f"{_V2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+_V4 = f"{_V3} avx512bw avx512cd avx512dq avx512f avx512vl"
+
+#: What TRACER_CPU may be -> the features of every processor of the level.
+LEVELS: dict[str, frozenset[str]] = {
+    "x86-64-v2": frozenset(_V2.split()),
+    "x86-64-v3": frozenset(_V3.split()),
+    "x86-64-v4": frozenset(_V4.split()),
+}
+
+
+def level() -> str | None:
+    """Returns the level in TRACER_CPU, None where it is not set. Raises OptionError for an unknown
+    one, and for one that the processor here does not have."""
+    found = env().cpu
+    if not found:
+        return None
+    if found not in LEVELS:
+        raise OptionError(f"TRACER_CPU={found!r}: {', '.join(LEVELS)}")
+    missing = sorted(LEVELS[found] - features())
+    if missing:
+        raise OptionError(f"TRACER_CPU={found!r}: {processor()} lacks {', '.join(missing)}")
+    return found
+
+
+def built_for() -> str:
+    """Returns what kernels are compiled for, for keys of what others may use."""
+    return level() or f"{processor()} {torch.backends.cpu.get_cpu_capability()}"
+
 
 @cache
 def processor() -> str:
     """Returns the processor's name."""
+    found = _lines("model name")
+    return found[0] if found else platform.processor() or platform.machine()
+
+
+@cache
+def features() -> frozenset[str]:
+    """Returns the features that the processor says it has; none where the system does not tell."""
+    found = _lines("flags") or _lines("Features")
+    return frozenset(found[0].split() if found else ())
+
+
+def _lines(begin: str) -> list[str]:
+    """Returns the values of lines of /proc/cpuinfo."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:  # not Linux
-        return platform.processor() or platform.machine()
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.machine()
+        return []
+    return [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(begin)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tracer_core.plugin_api import Command, CompilerMissingError, compilers
+from tracer_core.plugin_api import Command, CompilerMissingError, compilers, cpu_level
 
 #: Tried in this order when CXX is not set.
 CANDIDATES = ("g++", "clang++", "c++")
@@ -50,7 +50,7 @@ COMMON_FLAGS = (
 class Toolchain:
     """command: the compiler. kind: "gcc" or "clang". version: the first line of its version text.
     flags: for each compile step. link_flags: for the link step. isa: "avx512", "avx2" or "generic".
-    cpu: digest of the processor's feature list (-march=native depends on it). openmp_library: the
+    cpu: digest of the processor's feature list (-march=native depends on it), or of a level. openmp_library: the
     libgomp that torch has loaded; None where there is none, and then kernels run on one thread."""
 
     command: Command
@@ -102,7 +102,10 @@ def _toolchain(command: Command, version: str) -> Toolchain:
     kind = "clang" if "clang" in version else "gcc"
     isa, cpu = processor()
     library = openmp_library()
-    march = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else ["-mcpu=native"]
+    if cpu_level() is not None:
+        march = [f"-march={cpu_level()}"]
+    else:
+        march = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else ["-mcpu=native"]
     if isa == "avx512":
         march.append("-mprefer-vector-width=512")
     # clang compiles `parallel` to calls of LLVM's libomp, a second thread pool beside torch's
@@ -126,9 +129,15 @@ def _toolchain(command: Command, version: str) -> Toolchain:
     )
 
 
+_ISA_OF_LEVEL = {"x86-64-v3": "avx2", "x86-64-v4": "avx512"}
+
+
 @functools.lru_cache(maxsize=1)
 def processor() -> tuple[str, str]:
-    """Returns (isa, digest of the processor's features)."""
+    """Returns (isa, digest of the processor's features or of the level in TRACER_CPU)."""
+    level = cpu_level()
+    if level is not None:
+        return _ISA_OF_LEVEL.get(level, "generic"), _digest(level)
     features = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
@@ -138,7 +147,11 @@ def processor() -> tuple[str, str]:
         features += platform.processor()  # runs `uname` on some systems, so not where PATH decides
     capability = torch.backends.cpu.get_cpu_capability()
     isa = {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "generic")
-    return isa, hashlib.sha256(features.encode()).hexdigest()[:16]
+    return isa, _digest(features)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def loaded_openmp_libraries() -> list[str]:
