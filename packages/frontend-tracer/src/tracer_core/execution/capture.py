@@ -32,6 +32,7 @@ from tracer_core.fx_capture.graph_breaks import (
     WantsNoForesight,
     WantsNumbers,
     WantsSymbols,
+    WantsViews,
 )
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.seen import Foresight, Seen
@@ -105,7 +106,7 @@ def capture(
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     refused, follows_data, draws = seen.refused, False, False
-    asserts = ASSERTIONS not in refused
+    asserts, copies = ASSERTIONS not in refused, True
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
@@ -123,6 +124,7 @@ def capture(
             takes_data_floats=config.fullgraph,
             takes_assertions=asserts,
             foresight=foresight,
+            copies_elements=copies,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
@@ -144,6 +146,8 @@ def capture(
             asserts = False
         except WantsNoForesight:
             foresight = None
+        except WantsViews:
+            copies = False
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:

@@ -44,9 +44,10 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import memory, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
+from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.function_traits import uses_rng
-from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsViews
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
@@ -284,8 +285,14 @@ class TraceWriter:
             recorder.sizes.take_strides(self.tracer.provenance.sources)
         graph.output((*self.outputs, *self._unread_risks()))
         for node in reversed(list(graph.nodes)):
-            if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
+            if not node.users and (
+                (node.op == "call_function" and node.target in _UNUSED_GONE)
+                or (node.op == "call_method" and node.target == "item")
+            ):
                 graph.erase_node(node)
+        views = element_reads.why_views(graph) if recorder.copies_elements else None
+        if views is not None:
+            raise WantsViews(0, "data_dependent_value", views)
         if recorder.data is not None:
             recorder.data.close()
         gm: torch.fx.GraphModule

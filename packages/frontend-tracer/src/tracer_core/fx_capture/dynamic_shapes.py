@@ -25,7 +25,7 @@ class ShapePolicy:
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
     SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
     depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
-    a tensor's values. foresight: of branches on tensors."""
+    a tensor's values. foresight: of branches on tensors. copies_elements: see `element_reads`."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class ShapePolicy:
         takes_data_floats: bool = False,
         takes_assertions: bool = False,
         foresight: Foresight | None = None,
+        copies_elements: bool = False,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -49,6 +50,7 @@ class ShapePolicy:
         self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
         self.takes_assertions = takes_assertions
         self.foresight = Foresight() if foresight is None else foresight
+        self.copies_elements = copies_elements
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         #: Sources of tensors whose parts have constant sizes.

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
-from tracer_core.fx_capture import higher_order_calls, out_variants
+from tracer_core.fx_capture import element_reads, higher_order_calls, out_variants
 from tracer_core.fx_capture.eager_errors import eager_error
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
@@ -83,8 +83,8 @@ class TensorHooks(Protocol):
 class Recorder(WrittenGraph):
     """Runs torch functions on fakes and records them in the graph. Mutable. step(): index of the
     instruction that the outermost frames run. number_in(tensor): the scalar in a tensor if the
-    program may read it, else None. index_in(tensor): the whole number in a tensor if it is known
-    before the graph runs, else None. concrete: for backends without symbolic scalar inputs, returns
+    program may read it, else None. index_in(tensor, foresees): the whole number in a tensor if it is
+    known before the graph runs, or foreseen, else None. concrete: for backends without symbolic scalar inputs, returns
     the guarded value of a symbol."""
 
     def __init__(
@@ -95,10 +95,11 @@ class Recorder(WrittenGraph):
         where: Callable[[], str],
         step: Callable[[], int],
         number_in: Callable[[torch.Tensor], Any],
-        index_in: Callable[[torch.Tensor], Any],
+        index_in: Callable[[torch.Tensor, bool], Any],
         concrete: Callable[[Any], Any] | None,
         may_follow_data: bool,
         floats: bool,
+        copies_elements: bool,
     ) -> None:
         super().__init__(fakes, source_of, dims_of, where)
         self.mode = _Mode(self)
@@ -142,6 +143,8 @@ class Recorder(WrittenGraph):
         #: Whether subscripts by 0-d tensors read elements (in a function of scores), rather than
         #: ask for the values of the indices.
         self.reads_elements = False
+        #: Whether others by numbers that depend on data are copies (`element_reads`).
+        self.copies_elements = copies_elements
 
     # -- unbacked SymInts --
 
@@ -260,6 +263,8 @@ class Recorder(WrittenGraph):
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             if all(map(_is_element, indices)):
                 func, args = higher_order_calls.read_element, (args[0], *indices)
+        elif (copied := self._copied(func, args, kwargs)) is not None:
+            func, args = element_reads.read_at, copied
         elif func in INDEXING or operator_name(func) in _TAKES_SIZES:
             args, kwargs = (
                 self._with_indices(func, args),
@@ -272,15 +277,56 @@ class Recorder(WrittenGraph):
                 kwargs = kwargs if number is None else {**kwargs, key: number}
         return func, args, kwargs
 
+    def _copied(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Returns the arguments of `element_reads.read_at` for a subscript by numbers that depend on
+        data; None where no copy may take its place."""
+        if not self.copies_elements or func not in SUBSCRIPTS or kwargs:
+            return None
+        tensor, key = args
+        indices = [self._tensor_of(one) for one in (key if isinstance(key, tuple) else (key,))]
+        if not isinstance(tensor, torch.Tensor) or not any(
+            isinstance(one, torch.Tensor) and one.dim() == 0 for one in indices
+        ):
+            return None
+        if self.open_regions or self.function_answers is not None or self.catches():
+            return None
+        if torch_private.transforms_active():
+            return None
+        current = self.fakes.current
+        if not element_reads.fits(
+            current(tensor),
+            [current(one) if isinstance(one, torch.Tensor) else one for one in indices],
+        ):
+            return None
+        places = [self._index(one, foresees=False) for one in indices]
+        if not any(isinstance(one, torch.Tensor) for one in places):
+            return None  # known before the graph
+        return (tensor, *places)
+
+    def _tensor_of(self, number: Any) -> Any:
+        """Returns the tensor that a number which depends on data was read from (``i.item()``); other
+        values as they are."""
+        if type(number) is not torch.SymInt or self.data is None:
+            return number
+        read = self.data.read_by(torch_private.raw_symbol(number))
+        if read is None or read.op != "call_method" or read.target != "item":
+            return number
+        source = read.args[0]
+        return source.meta["val"] if isinstance(source, torch.fx.Node) else number
+
     def _with_indices(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces tensors that C code reads as whole numbers; the first argument is the operand."""
         first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
         return (*first, *[self._index(one, func in INDEXING) for one in args[len(first) :]])
 
-    def _index(self, value: Any, masks: bool = False) -> Any:
-        """masks: whether bytes select elements, as they do in a subscript outside of its slices."""
+    def _index(self, value: Any, masks: bool = False, foresees: bool = True) -> Any:
+        """masks: whether bytes select elements, as they do in a subscript outside of its slices.
+        foresees: whether the graph may check that a number is as in the call that is captured."""
         if isinstance(value, torch.Tensor):
-            number = None if masks and value.dtype is torch.uint8 else self.index_in(value)
+            bytes_ = masks and value.dtype is torch.uint8
+            number = None if bytes_ else self.index_in(value, foresees)
             return value if number is None else number
         if type(value) in (tuple, list):
             return type(value)([self._index(one, masks) for one in value])

@@ -185,6 +185,10 @@ class WantsNoForesight(Restart):
     them: a loop that follows data."""
 
 
+class WantsViews(Restart):
+    """Restarts the trace without copies in place of subscripts by numbers that depend on data."""
+
+
 class RunNatively(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run

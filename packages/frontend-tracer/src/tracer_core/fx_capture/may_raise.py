@@ -33,9 +33,8 @@ _BY_VALUE = frozenset(
      "matrix_exp", "matrix_power", "max_unpool1d", "max_unpool2d", "max_unpool3d",
      "multi_margin_loss", "multilabel_margin_loss", "multinomial", "nanquantile", "nll_loss",
      "nll_loss2d", "nll_loss_nd", "normal", "one_hot", "ormqr", "pack_padded_sequence",
-     "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "read_element",
-     "renorm",
-     "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
+     "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "read_at",
+     "read_element", "renorm", "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
      "segment_reduce", "slogdet", "svd", "symeig", "take", "take_along_dim", "tensor_split",
      "triangular_solve", "assert", "assert_async", "check"}
 )  # fmt: skip
@@ -43,7 +42,7 @@ _BY_VALUE = frozenset(
 _ASSERTED = frozenset(
     {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index",
      "index_add", "index_copy", "index_fill", "index_put", "index_select", "multi_margin_loss",
-     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "read_element",
+     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "read_at", "read_element",
      "scatter", "scatter_add", "take", "take_along_dim"}
 )  # fmt: skip
 #: Linear algebra operators that accept any matrix.
@@ -85,7 +84,7 @@ def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
     gradients: torch.fx.Node | None = None
     risky = False
     for node in graph.nodes:
-        storages = list(_written(node))
+        storages = list(written_storages(node))
         written.update(storages)
         last_writer.update(dict.fromkeys(storages, node))
         if node.op in ("call_function", "call_method") and _may_raise(node, checked):
@@ -161,11 +160,12 @@ def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
     return found
 
 
-def _written(node: torch.fx.Node) -> Iterator[int]:
+def written_storages(node: torch.fx.Node) -> Iterator[int]:
+    """Yields the storages that a node may have mutated, or the subgraphs of a higher-order operator."""
     yield from node.meta.get("writes", ())
     for inner in _graphs(node):
         for one in inner.nodes:
-            yield from _written(one)
+            yield from written_storages(one)
 
 
 def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:

@@ -126,6 +126,7 @@ class Tracer(Machine, Tracing):
             concrete=None if shapes.takes_numbers else self._concrete,
             may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
             floats=shapes.takes_data_floats,
+            copies_elements=shapes.copies_elements,
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
         self.recorder.catches = self._catches
@@ -181,9 +182,11 @@ class Tracer(Machine, Tracing):
         handled = any(self.find_handler(frame) is not None for frame in self.frames)
         return handled and not self.nesting and not self.recorder.open_regions
 
-    def _index_in(self, tensor: torch.Tensor) -> Any:
+    def _index_in(self, tensor: torch.Tensor, foresees: bool) -> Any:
         known = index_in(self, tensor)
-        return known if known is not None else foreseen_number(self, self.fakes.current(tensor))
+        if known is None and foresees:
+            return foreseen_number(self, self.fakes.current(tensor))
+        return known
 
     def _concrete(self, leaf: Any) -> Any:
         return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf
