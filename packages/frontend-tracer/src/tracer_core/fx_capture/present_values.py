@@ -15,6 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.fx_capture.element_reads import read_at
 from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
@@ -143,7 +144,7 @@ def _may_run(node: torch.fx.Node) -> bool:
         return True
     if node.op != "call_function" or node.meta.get(MARK) == ORDERED:
         return False
-    if node.target in (require, require_foreseen):
+    if node.target in (read_at, require, require_foreseen):
         return True
     if node.meta.get("val") is None and not node.meta.get("writes"):
         return False  # it sets torch's state
