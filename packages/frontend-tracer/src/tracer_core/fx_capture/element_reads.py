@@ -48,7 +48,12 @@ def fits(tensor: torch.Tensor, indices: Sequence[Any]) -> bool:
 
 def _is_dense(tensor: torch.Tensor, first: int) -> bool:
     """Returns whether the dimensions from `first` on are contiguous."""
-    if tensor.layout is not torch.strided:
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
         return False
     step: Any = 1
     for size, stride in reversed(list(zip(tensor.shape, tensor.stride(), strict=True))[first:]):
