@@ -258,11 +258,11 @@ def _git(*arguments: str) -> str:
 
 
 def commit() -> str:
-    """The commit; with a digest of the changes if the measured folders differ from it; "" outside
-    git."""
+    """The commit; with a digest of the changes if the measured folders differ from it; outside git
+    BENCHMARK_COMMIT."""
     head = _git("rev-parse", "--short=12", "HEAD").strip()
     if not head:
-        return ""
+        return os.environ.get("BENCHMARK_COMMIT", "")
     where = ("--", *_MEASURED, ":!benchmarks/results")
     changes = _git("diff", "HEAD", *where)
     for name in _git("ls-files", "--others", "--exclude-standard", *where).splitlines():
@@ -436,7 +436,8 @@ class Grid:
             usual = [name for name in names if name not in self.left_out]
             parser.add_argument(f"--{option}", nargs="+", default=usual, choices=list(names))
         chosen = parser.parse_args(arguments)
-        store = Store(self.name, again=chosen.again)
+        gpu = getattr(chosen, "devices", None) == ["cuda"]
+        store = Store(self.name, again=chosen.again, device=require_gpu() if gpu else "")
         lines, bad = [], False
         for names in itertools.product(*(getattr(chosen, option) for option in self.axes)):
             measure = functools.partial(fresh, self.measure, *names, limit=chosen.limit)
