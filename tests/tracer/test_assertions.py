@@ -95,9 +95,17 @@ def of_a_number(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def by_a_function(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x >= 0).all(), "negative")
+    torch._assert_async(x.sum() >= 0)
+    torch._assert_async(input=x.isfinite().all(), assert_msg="not finite")
+    return x.sqrt()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "program", [raises_if, raises_unless, asserts, in_a_callee, of_one_element, of_a_number]
+    "program",
+    [raises_if, raises_unless, asserts, in_a_callee, of_one_element, of_a_number, by_a_function],
 )
 def test_one_graph_and_eager_s_exceptions(program: Any, backend: str) -> None:
     fast = captured(program, backend)
@@ -105,6 +113,12 @@ def test_one_graph_and_eager_s_exceptions(program: Any, backend: str) -> None:
     nothing = torch.tensor([float("nan"), 1.0])
     alike(fast, program, (good,), (bad,), (good + 1,), (nothing,), (good,))
     assert breaks(fast) == 0
+
+
+def test_a_graph_with_such_a_function_is_compiled_whole(caplog: pytest.LogCaptureFixture) -> None:
+    fast = captured(by_a_function, "inductor", fullgraph=True)
+    alike(fast, by_a_function, (torch.ones(3),), (torch.ones(3) * 2,))
+    assert "runs eagerly" not in caplog.text
 
 
 def test_fullgraph_takes_assertions() -> None:

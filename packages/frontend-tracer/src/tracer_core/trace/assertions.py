@@ -122,6 +122,19 @@ def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
     return truth
 
 
+def checked(tracer: Tracing, value: Any) -> bool:
+    """Makes it a condition of the graph that a tensor on the CPU is true, for a function that raises
+    where it is not; returns whether it is one. (On a GPU such a function does not wait, and to read the
+    condition would.)"""
+    if not isinstance(value, torch.Tensor) or torch_private.is_subclass(value):
+        return False
+    value = tracer.fakes.current(value)
+    if value.device.type != "cpu" or not _is_single(value) or not _may_assert(tracer):
+        return False
+    _assert(tracer, value, True)
+    return True
+
+
 def expected_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
     it a condition of the graph; else None."""

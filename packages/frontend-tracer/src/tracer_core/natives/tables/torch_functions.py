@@ -33,7 +33,7 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import TensorBase
 from tracer_core.trace import gradients
-from tracer_core.trace.assertions import answered, expected_equal, foreseen_equal
+from tracer_core.trace.assertions import answered, checked, expected_equal, foreseen_equal
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -213,6 +213,14 @@ def equal(tracer: Tracer, input: Any, other: Any) -> Any:
 
 def _is_plain(tracer: Tracer, value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not acts_as_tensor(value)
+
+
+@special(*names("_assert_async"))
+def assert_async(tracer: Tracer, input: Any, assert_msg: Any = None) -> Any:
+    if checked(tracer, input):
+        return None
+    given = [input] if assert_msg is None else [input, assert_msg]
+    return tracer.native_calls.call_torch(getattr(torch, "_assert_async"), given, {})
 
 
 @special(*names("_C._infer_size"))
