@@ -110,6 +110,7 @@ __all__ = [
     "get_backend",
     "hookimpl",
     "enabled",
+    "linalg_checked",
     "logger",
     "lower",
     "op_support_check",
@@ -211,6 +212,14 @@ def flex_attention() -> Any:
     from tracer_core.aot import flex_attention as implementation  # heavy: torch
 
     return implementation
+
+
+def linalg_checked() -> Any:
+    """Returns the operator ``tracer_core::linalg_checked`` (result, info, name, is_matrix): the result of
+    a factorization, once ``aten::_linalg_check_errors`` has not raised."""
+    from tracer_core.aot.linalg_checks import CHECKED  # heavy: torch
+
+    return CHECKED
 
 
 def control_flow() -> Any:

@@ -19,6 +19,7 @@ import torch
 from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
+from tracer_core.aot import linalg_checks
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_fixups import CORRECTIONS, DTYPE_OF_FIRST
 from tracer_core.aot.lazy_graph_module import add_node
@@ -334,6 +335,8 @@ class AtenRecorder(TorchDispatchMode):
         if func in SAME_VALUE:
             self.bind(result, self.node_of(fake_args[0]))
             return result
+        if func is linalg_checks.CHECK and self._check_results(*fake_args, **fake_kwargs):
+            return None
         if not func._schema.returns and func not in CHECKS:
             raise LoweringUnsupported(
                 f"{func} returns nothing: its effect has no functional form", self.frame
@@ -350,6 +353,16 @@ class AtenRecorder(TorchDispatchMode):
             if isinstance(item, torch.Tensor):
                 self.bind(item, self.call(operator.getitem, (node, index), {}, item))
         return result
+
+    def _check_results(self, info: Any, name: str, *, is_matrix: bool) -> bool:
+        """Makes the results that `info` speaks of those of a check; returns whether they are known."""
+        found = self.node_of(info)
+        results = linalg_checks.results_of(found if isinstance(found, torch.fx.Node) else None)
+        for node in results:
+            value = node.meta["val"]
+            given = node, found, name, is_matrix
+            self.bind(value, self.call(linalg_checks.CHECKED, given, {}, value))
+        return bool(results)
 
     def _with_objects(self, func: Any, given: Any) -> Any:
         """Returns arguments with the objects of C++ of the captured call, in their order."""

@@ -18,6 +18,7 @@ import torch
 from inductor_backend.kernels import (
     collectives,
     conv1x1,
+    linear_algebra,
     packed,
     packed_ops,
     rng,
@@ -373,6 +374,13 @@ WAIT = Choice(
     "it keeps the operands alive",
     symbolic=True,
 )
+CHECK = Choice(
+    linear_algebra.checked,
+    f"{linear_algebra.__name__}:checked",
+    "python",
+    "it raises as eager mode does",
+    symbolic=True,
+)
 COPY = Choice(
     strided_copy.copy,
     f"{strided_copy.__name__}:copy",
@@ -398,5 +406,6 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.attention: _attention,
     rng.bernoulli: _drawn,
     collectives.wait: lambda target, args, hint: WAIT,
+    linear_algebra.checked: lambda target, args, hint: CHECK,
     strided_copy.copy: lambda target, args, hint: COPY,
 }

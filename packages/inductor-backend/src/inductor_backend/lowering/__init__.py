@@ -12,6 +12,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     flex_attention,
     foreach,
     indexing,
+    linear_algebra,
     losses,
     matmul,
     norm_backward,

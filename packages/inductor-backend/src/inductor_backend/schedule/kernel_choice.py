@@ -15,8 +15,15 @@ from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.kernels import collectives, packed_ops, strided_copy, unaligned_gemm
+from inductor_backend.kernels import (
+    collectives,
+    linear_algebra,
+    packed_ops,
+    strided_copy,
+    unaligned_gemm,
+)
 from inductor_backend.kernels.selection import (
+    CHECK,
     COPY,
     PRODUCTS,
     WAIT,
@@ -66,6 +73,7 @@ CUDA_KERNELS = {
         symbolic=True,
     ),
     collectives.wait: WAIT,
+    linear_algebra.checked: CHECK,
     strided_copy.copy: COPY,
 }
 

@@ -1,0 +1,43 @@
+"""Checks of linear algebra (``aten::_linalg_check_errors``) as an operator with a result.
+
+``torch.linalg.cholesky`` and its relatives call a kernel that says in `info` whether the matrix was fit,
+and then an operator that raises and returns nothing. ``tracer_core::linalg_checked`` raises the same and
+returns what the kernel computed, so that whatever reads it comes after the check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
+_LIBRARY.define("linalg_checked(Tensor result, Tensor info, str name, bool is_matrix) -> Tensor")
+CHECKED = torch.ops.tracer_core.linalg_checked.default
+#: The operator that it replaces.
+CHECK = aten._linalg_check_errors.default
+
+
+def _checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:
+    CHECK(info, name, is_matrix=is_matrix)
+    return result.clone()
+
+
+def _fake(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:
+    return result.clone()
+
+
+_LIBRARY.impl("linalg_checked", _checked, "CompositeExplicitAutograd")
+torch.library.register_fake("tracer_core::linalg_checked", _fake, lib=_LIBRARY)
+
+
+def results_of(info: torch.fx.Node | None) -> list[torch.fx.Node]:
+    """Returns the nodes of the other results of the kernel that computed `info`."""
+    if info is None or not info.args or not isinstance(info.args[0], torch.fx.Node):
+        return []
+    kernel: Any = info.args[0]
+    return [one for one in kernel.users if one is not info and one.target is info.target]
