@@ -32,6 +32,14 @@ def solve(a):
     return torch.linalg.solve(a, a[..., :2]).cos().mean()
 
 
+def solve_vector(a):
+    return torch.linalg.solve(a, a[..., 0]).sin()
+
+
+def solve_right(a):
+    return torch.linalg.solve(a, a[..., :1, :], left=False).exp()
+
+
 def factors(a):
     lu, pivots = torch.linalg.lu_factor(a + 1)
     return lu * 2, pivots
@@ -46,7 +54,7 @@ def twice(a):
     return torch.linalg.cholesky(a) @ torch.linalg.cholesky(torch.linalg.inv(a) * 3)
 
 
-PROGRAMS = [cholesky, upper, inverse, solve, factors, likelihood, twice]
+PROGRAMS = [cholesky, upper, inverse, solve, solve_vector, solve_right, factors, likelihood, twice]
 
 
 def leaves(value):
@@ -80,7 +88,7 @@ def test_gradients(fn):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [*PROGRAMS[:4], likelihood])
+@pytest.mark.parametrize("fn", [*PROGRAMS[:6], likelihood])
 def test_an_unfit_matrix_raises_as_in_eager_mode(fn, backend):
     fast = tracer_core.compile(fn, backend=backend)
     bad = torch.zeros(5, 5, dtype=torch.float64)

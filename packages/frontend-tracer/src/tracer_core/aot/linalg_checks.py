@@ -36,8 +36,10 @@ torch.library.register_fake("tracer_core::linalg_checked", _fake, lib=_LIBRARY)
 
 
 def results_of(info: torch.fx.Node | None) -> list[torch.fx.Node]:
-    """Returns the nodes of the other results of the kernel that computed `info`."""
+    """Returns the nodes of the other results of the kernel that computed `info`; none where something
+    reads one of them already, which would not come after the check."""
     if info is None or not info.args or not isinstance(info.args[0], torch.fx.Node):
         return []
     kernel: Any = info.args[0]
-    return [one for one in kernel.users if one is not info and one.target is info.target]
+    found = [one for one in kernel.users if one is not info and one.target is info.target]
+    return [] if any(one.users for one in found) else found

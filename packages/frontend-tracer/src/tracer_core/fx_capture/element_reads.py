@@ -63,6 +63,16 @@ def _is_dense(tensor: torch.Tensor, first: int) -> bool:
     return True
 
 
+def was_written(tensor: torch.fx.Node, since: torch.fx.Node) -> bool:
+    """Returns whether the graph may have written to a tensor behind a node."""
+    storage, node = torch_private.storage_id(tensor.meta["val"]), since.next
+    while node.op != "root":
+        if storage in written_storages(node):
+            return True
+        node = node.next
+    return False
+
+
 def is_copy(graph: torch.fx.Graph, storage: int) -> bool:
     """Returns whether a storage of the trace was made by such a copy."""
     return any(

@@ -314,7 +314,9 @@ class Recorder(WrittenGraph):
         if read is None or read.op != "call_method" or read.target != "item":
             return number
         source = read.args[0]
-        return source.meta["val"] if isinstance(source, torch.fx.Node) else number
+        if not isinstance(source, torch.fx.Node) or element_reads.was_written(source, since=read):
+            return number
+        return source.meta["val"]
 
     def _with_indices(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces tensors that C code reads as whole numbers; the first argument is the operand."""
