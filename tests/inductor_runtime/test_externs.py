@@ -14,7 +14,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from inductor_backend.kernels import collectives, native, rng, small_gemm, strided_copy
+from inductor_backend.kernels import (
+    collectives,
+    linear_algebra,
+    native,
+    rng,
+    small_gemm,
+    strided_copy,
+)
 from inductor_backend.kernels.packed_ops import OPERATORS
 from inductor_backend.kernels.selection import FALLBACKS, RULES, Operand, best
 
@@ -271,6 +278,7 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
         *OPERATORS,
         rng.bernoulli,
         collectives.wait,
+        linear_algebra.checked,
         strided_copy.copy,
     }
 
