@@ -123,18 +123,6 @@ VALUES = {
         (X, N),
         (X, M),
     ),
-    "index by a tensor": (
-        (1, 0, ""),
-        lambda x, n: x[n] * 2,
-        (X, N),
-        (X, N * 0),
-    ),
-    "index by argmax": (
-        (1, 0, ""),
-        lambda x: x[x.argmax() // 4] * 2,
-        (X,),
-        (Y,),
-    ),
     "split by a list": (
         (None, None, "data_dependent_value"),
         lambda x, n: [part * 2 for part in (x + 1).split(n.tolist())],
@@ -269,6 +257,8 @@ BRANCHES = {
 }
 SHAPES = {}
 CAPTURED = {
+    "index by a tensor": ((1, 0, ""), lambda x, n: x[n] * 2, (X, N), (X, N * 0)),
+    "index by argmax": ((1, 0, ""), lambda x: x[x.argmax() // 4] * 2, (X,), (Y,)),
     "arange by a tensor": ((1, 0, ""), lambda n: torch.arange(n) * 2, (N,), (M,)),
     "zeros by a tensor": ((1, 0, ""), lambda n: torch.zeros(n, 2) + 1, (N,), (M,)),
     "full by a tensor": ((1, 0, ""), lambda n: torch.full((2,), n) + 1, (N,), (M,)),
