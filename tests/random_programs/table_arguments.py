@@ -40,6 +40,7 @@ ONLY_TYPE = (
 LEFT_OUT: dict[str, str] = {
     "OrderedDict.__iter__": "one function of C for several types: other types are asked under this name",
     "OrderedDict.__reversed__": "likewise",
+    "_functional_collectives._maybe_wrap_tensor": "it waits at once, so its result is a plain tensor, by design",
     "_nesting": "it leaves the process in another state",
     "_warnings._acquire_lock": "it leaves the process in another state",
     "_warnings._release_lock": "only warnings calls it, with the lock held: without it, it raises late",
