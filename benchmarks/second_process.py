@@ -3,9 +3,9 @@
 In: programs (inference, ``generate()``, steps of training), compilers, a device. Out: for each the
 medians over processes of the seconds over imports until the first and the tenth result, the first
 also as processor time (machines are busy), the same of the first process, the error against eager,
-and what ran in the second process that a warm start needs not. What always holds: imports, the
-building of the model and, on a GPU, its start are not counted; the caches are empty before the first
-process of a row, and a second process has all that it kept.
+and what ran in the second process that a warm start needs not. Imports, the building of the model and, on
+a GPU, its start are not counted; the caches are empty before the first process of a row, and a second
+process has all that it kept.
 """
 
 from __future__ import annotations

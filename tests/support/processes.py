@@ -5,6 +5,7 @@ starts.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,3 +24,11 @@ def reported_by(*arguments: str, environment: Mapping[str, str], timeout: float)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def reported_by_triton(module: str, *arguments: str, cache: Path) -> Any:
+    """`reported_by` of a module, in a process in which Triton compiles and does not interpret. cache:
+    a folder for what it compiles."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(cache)
+    return reported_by("-m", module, *arguments, environment=environment, timeout=300)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 import tracer_core
-from tests.support.processes import reported_by
+from tests.support.processes import reported_by_triton
 from tracer_core.errors import OptionError, PackageError
 
 pytest.importorskip("triton")
@@ -17,16 +15,15 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """What tests/triton_kernels/architectures.py prints, from a process in which Triton compiles."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    return reported_by(
-        "-m", "tests.triton_kernels.architectures", environment=environment, timeout=300
+    return reported_by_triton(
+        "tests.triton_kernels.architectures", cache=tmp_path_factory.mktemp("triton")
     )
 
 
 @pytest.mark.parametrize(
-    ("here", "runs"), [("80", "80"), ("86", "80"), ("90", "90")]
-)  # 8.6 runs what is made for 8.0
+    ("here", "runs"),
+    [("80", "80"), ("86", "80"), ("90", "90")],  # 8.6 runs what is made for 8.0
+)
 def test_a_gpu_gets_its_machine_code_without_triton(report, here, runs):
     assert report["restored"][here] == {one: one == runs for one in ("80", "90")}
 
@@ -47,7 +44,6 @@ def test_what_an_architecture_cannot_run_is_said_where_the_package_is_made(repor
 
 
 def test_architectures_are_for_gpus(tmp_path):
-
     x, path = torch.ones(2), tmp_path / "a.tracer"
     with pytest.raises(OptionError, match=r"architectures='sm_80': a sequence, \('sm_80',\)"):
         tracer_core.package(torch.sin, (x,), path, architectures="sm_80")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from inductor_backend.codegen.triton import wrapper
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
-from tests.support.processes import reported_by
+from tests.support.processes import reported_by_triton
 
 pytestmark = pytest.mark.skipif(
     not interpreting(), reason="Triton compiles for a GPU in this process"
@@ -139,12 +138,8 @@ def test_machine_code(written, tmp_path):
     scanned(recurrence, (R(300, 5), R(300, 5)), 0, False)
     text = written[0].text.replace(NAME, "recurrence")
     kernel = specification(written[0], "recurrence", text)
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
     told = json.dumps(dataclasses.asdict(kernel))
-    report = reported_by(
-        "-m", "tests.triton_kernels.offline_kernel", told, environment=environment, timeout=200
-    )
+    report = reported_by_triton("tests.triton_kernels.offline_kernel", told, cache=tmp_path)
     assert set(report) == {"80", "90"}
     for found in report.values():
         assert found["target"] and found["shuffles"] > 0 and found["bytes"] > 1000

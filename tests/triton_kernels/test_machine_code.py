@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.support.processes import reported_by
+from tests.support.processes import reported_by_triton
 
 pytest.importorskip("triton")
 
@@ -14,9 +12,7 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """What tests/triton_kernels/pairs.py prints, from a process in which Triton compiles."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    return reported_by("-m", "tests.triton_kernels.pairs", environment=environment, timeout=200)
+    return reported_by_triton("tests.triton_kernels.pairs", cache=tmp_path_factory.mktemp("triton"))
 
 
 def test_no_kernel_adds_pairs_of_16_bit_integers(report):

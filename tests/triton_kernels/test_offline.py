@@ -4,11 +4,9 @@ code.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.support.processes import reported_by
+from tests.support.processes import reported_by_triton
 
 pytest.importorskip("triton")
 
@@ -16,9 +14,9 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """What tests/triton_kernels/offline.py prints, from a process in which Triton compiles."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    return reported_by("-m", "tests.triton_kernels.offline", environment=environment, timeout=300)
+    return reported_by_triton(
+        "tests.triton_kernels.offline", cache=tmp_path_factory.mktemp("triton")
+    )
 
 
 @pytest.mark.sweep(keep=8)
@@ -106,10 +104,8 @@ def test_bulk_copies_on_sm_90(report, way):
 
 @pytest.fixture(scope="module")
 def flex_report(tmp_path_factory):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    return reported_by(
-        "-m", "tests.triton_kernels.offline_flex", environment=environment, timeout=300
+    return reported_by_triton(
+        "tests.triton_kernels.offline_flex", cache=tmp_path_factory.mktemp("triton")
     )
 
 

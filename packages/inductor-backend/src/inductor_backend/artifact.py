@@ -2,8 +2,8 @@
 
 In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the
 library's binary in base64, constants, for a package machine code for GPUs), or a runner that needs
-no compiler. What always holds:
-nothing is unpickled; a library that is damaged or built for another processor raises BackendError.
+no compiler. Nothing is unpickled; a library that is damaged or built for another processor raises
+BackendError.
 """
 
 from __future__ import annotations

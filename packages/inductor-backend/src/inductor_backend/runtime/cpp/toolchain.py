@@ -102,8 +102,9 @@ def _toolchain(command: Command, version: str) -> Toolchain:
     kind = "clang" if "clang" in version else "gcc"
     isa, cpu = processor()
     library = openmp_library()
-    if cpu_level() is not None:
-        march = [f"-march={cpu_level()}"]
+    level = cpu_level()
+    if level is not None:
+        march = [f"-march={level}"]
     else:
         march = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else ["-mcpu=native"]
     if isa == "avx512":

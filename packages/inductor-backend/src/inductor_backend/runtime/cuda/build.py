@@ -62,9 +62,7 @@ class LoadedKernel:
         if self._unaligned is None:
             # called within a run: the current device must not change
             here = capability(self.device.index)
-            found = _provided.get((self.kernel.key(), here, False))
-            if found is None:
-                found = kernel_store.load(self.kernel, here, aligned=False)
+            found = _kept(self.kernel, here, aligned=False)
             if found is None:
                 found = _binary(binary_of, self.kernel, target_of(here), False)
             self._unaligned = _load(found, self.kernel, self.device, aligned=False)
@@ -221,7 +219,7 @@ def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
         found = _futures.get(key)
     if found is not None and not (found.done() and found.exception() is not None):
         return found
-    kept = _provided.get((*key, True)) or kernel_store.load(kernel, here)
+    kept = _kept(kernel, here, aligned=True)
     if kept is None:
         return None
     with _futures_lock:
@@ -238,6 +236,11 @@ _provided: dict[tuple[str, int, bool], Binary] = {}
 def provide(key: str, capability: int, aligned: bool, binary: Binary) -> None:
     """Makes machine code known to `load_kernels`, which asks Triton for what is not."""
     _provided[key, capability, aligned] = binary
+
+
+def _kept(kernel: Kernel, here: int, aligned: bool) -> Binary | None:
+    """Returns the machine code of a kernel from a package or the kernel store, or None."""
+    return _provided.get((kernel.key(), here, aligned)) or kernel_store.load(kernel, here, aligned)
 
 
 def start_for(kernel: Kernel, target: Any, aligned: bool) -> Future[Binary]:
