@@ -41,6 +41,38 @@ def test_options_are_checked():
             tracer_core.compile(small, backend=backend, options=options)
 
 
+def gathered(x, at):
+    return x.sin()[at] * 2
+
+
+def written(x, at):
+    return torch.index_put(x.sin(), (at,), x[0]) * 2
+
+
+def repeated(x, times):
+    return x.sin().repeat_interleave(times, 0, output_size=6) * 2
+
+
+@pytest.mark.parametrize("program", [gathered, written, repeated])
+def test_indices_are_recorded(world, program):
+    compiled = world.compile(program)
+    for values in ([3, 1, 2, 0], [1, 1, 3, 1], [0, 2, 3, 1], [2, 2, 2, 0], [3, 3, 0, 0]):
+        x, index = world.randn(4, 6), torch.tensor(values, device=world.device)
+        same(compiled(x, index), program(x, index))
+    assert world.replays == 4
+
+
+def test_a_mask_as_an_index_is_not_recorded(world, caplog):
+    def program(x, mask):
+        return torch.index_put((x * 2).cos(), (mask,), x[0]) + 1
+
+    compiled = world.compile(program)
+    for _ in range(4):
+        x = world.randn(16)
+        same(compiled(x, x > 0), program(x, x > 0))
+    assert "counted on the host" in caplog.text
+
+
 def test_operators_that_wait_are_left_out(world, caplog):
     def program(x):
         weights = (x * x + 1).softmax(0)

@@ -56,15 +56,15 @@ _INDEXING = frozenset(
 def supports(node: torch.fx.Node) -> str | None:
     """Returns why an operator cannot be captured, or None."""
     target = node.target
-    if target in WAITS and not _has_range(node):
+    if target in WAITS and not _is_told(node):
         return f"cannot be recorded: {WAITS[target]}"
-    tags = getattr(target, "tags", ())
-    if any(tag in tags for tag in _DATA_TAGS):
+    if target in _INDEXING:  # tagged for masks, whatever the index
+        if any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
+            return "cannot be recorded: a mask as an index is counted on the host"
+    elif any(tag in getattr(target, "tags", ()) for tag in _DATA_TAGS) and not _is_told(node):
         return "cannot be recorded: its result's size or value is read on the host"
     if getattr(target, "namespace", "") in ("_c10d_functional", "c10d", "_dtensor"):
         return "collectives are not recorded"
-    if target in _INDEXING and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
-        return "cannot be recorded: a mask as an index is counted on the host"
     if target in _BY_OFFSET and _is_of_an_input(node.args[0]):  # type: ignore[arg-type]
         return (
             "cannot be recorded: it reads an input's memory by an offset, which a copy of the input"
@@ -175,8 +175,11 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
     return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
 
 
-def _has_range(node: torch.fx.Node) -> bool:
-    """Returns whether a node is a histogram between two given numbers."""
+def _is_told(node: torch.fx.Node) -> bool:
+    """Returns whether a node's arguments hold what it would read on the host: the range of a
+    histogram, the size of what `repeat_interleave` makes."""
+    if node.target is aten.repeat_interleave.Tensor:
+        return isinstance(node.kwargs.get("output_size"), int)
     if node.target is not aten.histc.default:
         return False
     given = dict(zip(("input", "bins", "min", "max"), node.args, strict=False)) | node.kwargs
