@@ -31,6 +31,14 @@ PROGRAMS = {
     "arange": lambda x: x + torch.arange(x.shape[0]).unsqueeze(1),
     "write to a part": lambda x: (x[1:].add_(1), x.sum())[1],
     "concatenation": lambda x: torch.cat([x, x[:1]], 0).flip(0),
+    "padding by a size": lambda x: F.pad(x, (0, 1, x.shape[0], 0), value=2.0),
+    "padding to a multiple": lambda x: F.pad(x.t() + 1, (0, 8 - x.shape[0] % 8)),
+    "negative padding": lambda x: F.pad(x + 1, (0, 0, -(x.shape[0] // 2), 1)),
+    "circular padding": lambda x: F.pad(x.t()[None], (x.shape[0] // 2, 1), mode="circular"),
+    "padded images": lambda x: F.pad(
+        x.expand(2, 3, -1, -1).contiguous(memory_format=torch.channels_last), (x.shape[0], 0)
+    ),
+    "quarter turn": lambda x: (x + 1).rot90(),
 }
 
 

@@ -36,8 +36,8 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 _KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
 #: Namespaces of operators that no Python code of a program defines.
 _KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision"})
-#: The most bytes of a constant tensor.
-_MOST_BYTES = 1 << 12
+#: Constant tensors that are kept: of these device types, of at most so many bytes.
+_DEVICES, _MOST_BYTES = ("cpu", "cuda"), 1 << 12
 #: Of integers that JSON takes.
 _MOST_BITS = 1024
 #: In the text of entries that name lines of the program.
@@ -148,13 +148,14 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
 def constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     """Returns a small tensor that the program makes of numbers."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if not plain or tensor.device.type not in _DEVICES or not tensor.is_contiguous():
         raise NotPortable("its graph holds constant tensors that are not plain")
     if tensor.nbytes > _MOST_BYTES or tensor.requires_grad or tensor.is_inference():
         raise NotPortable("its graph holds constant tensors")
-    data = bytes(tensor.flatten().view(torch.uint8).numpy()) if tensor.numel() else b""
+    data = bytes(tensor.flatten().view(torch.uint8).cpu().numpy()) if tensor.numel() else b""
     return {
         "dtype": str(tensor.dtype).removeprefix("torch."),
+        "device": str(tensor.device),
         "shape": list(tensor.shape),
         "data": base64.b64encode(data).decode(),
     }

@@ -41,7 +41,7 @@ def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
     data = bytearray(base64.b64decode(stored["data"]))
     if data:
         made.copy_(torch.frombuffer(data, dtype=made.dtype).view(made.shape))
-    return made
+    return made.to(stored.get("device", "cpu"))  # earlier files are all of the CPU
 
 
 def spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:

@@ -1,5 +1,6 @@
 """Operators that FakeTensorMode does not answer: those that read objects of C++ (ScriptObjects, such
-as packed weights), and those of which some size depends on data that no program sees."""
+as packed weights), those of which some size depends on data that no program sees, and those whose
+kernels for symbolic sizes torch registers for its Python dispatcher alone."""
 
 from __future__ import annotations
 
@@ -63,6 +64,24 @@ def _packed_sequences(mode: Any, value: Any, lengths: Any, batch_first: bool) ->
     return value.new_empty((rows, *value.shape[2:])), sizes
 
 
+def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
+    """Padding by amounts that are symbolic. Where nothing is added, eager copies the strides, which
+    only for a contiguous tensor are those of an empty one."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if not any(isinstance(one, torch.SymInt) for one in pad):
+        return None
+    layout = torch._prims_common.suggest_memory_format(value)
+    grows = any(statically_known_true(one > 0) for one in pad)
+    if not grows and not value.is_contiguous(memory_format=layout):
+        return None
+    sizes = list(value.shape)
+    for dim, around in enumerate(zip(pad[::2], pad[1::2], strict=True), start=1):
+        sizes[-dim] += sum(around)
+        torch._check(sizes[-dim] >= 0)
+    return torch.empty(sizes, dtype=value.dtype, device=value.device, memory_format=layout)
+
+
 @functools.cache
 def fakes() -> dict[Any, Callable[..., Any]]:
     """Returns the functions that give an operator's result on fakes, or None where they do not know
@@ -71,6 +90,7 @@ def fakes() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten._ctc_loss.Tensor: _ctc_loss,
         torch.ops.aten._ctc_loss_backward.Tensor: _ctc_loss_gradient,
         torch.ops.aten._pack_padded_sequence.default: _packed_sequences,
+        torch.ops.aten.constant_pad_nd.default: _padded,
     }
     for name in ("linear_dynamic", "linear_dynamic_fp16"):
         for kind in (name, name.replace("linear", "linear_relu")):
