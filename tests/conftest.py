@@ -74,9 +74,17 @@ tracer/test_torch_attention tracer/test_tensor_subclasses tracer/test_nested_ten
 """.split()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """Gives tensors that a test module draws when it is imported the same values in every run,
+    whichever modules were imported before."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(0)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """RecomputedRng the samples of sweeps; sorts long files first, then those of few tests.
+    """Marks the samples of sweeps; sorts long files first, then those of few tests.
 
     A long file that is begun last leaves the other processes idle."""
     sweeps.mark_the_rest(items)

@@ -577,7 +577,7 @@ def test_gradients_beside_a_float_of_data():
     weight = torch.ones(4, requires_grad=True)
 
     def f(x):
-        return (x * weight * x.sum().item()).sin().sum()
+        return (x * weight * x.mean().item()).sin().sum()
 
     def gradient(function, x):
         weight.grad = None
