@@ -113,7 +113,7 @@ def measure(program: str, compiler: str, device: str) -> dict[str, Any]:
             )
             first.append(run())
             second.append(run())
-        if compiler == "torch":  # a minute a pair
+        if compiler == "torch" or device == "cuda":  # a minute a pair; minutes on a GPU are few
             break
     names = ("first", "tenth", "processor")
     return {
