@@ -87,8 +87,8 @@ def test_what_was_stored_is_recorded_where_it_is_loaded(mode, replays, tmp_path,
             x = torch.randn(8, 64, device="cuda")
             torch.testing.assert_close(fast(x), model(x), atol=1e-4, rtol=1e-4)
     assert sum(row.replays for row in rows()) >= replays
-    rows = [row.name for row in tracer_core.last_compile(fast)]
-    assert set(rows) <= {"missing_in_torch"}  # nothing was captured
+    stages = {record.name for record in tracer_core.last_compile(fast)}
+    assert stages <= {"missing_in_torch"}  # nothing was captured
 
 
 def test_the_default_mode_leaves_alone_what_the_device_slows_down():
