@@ -218,6 +218,7 @@ def test_a_cache_is_written_in_place_again_after_it_was_replaced(world):
             same(cache, expected)
         assert world.recordings == min(turn, 2) + 1
         assert all(0 in plan.direct and plan.written == (0,) for plan in world.plans)
+    assert world.plain <= 2  # of the first cache alone
 
 
 def test_an_input_that_begins_to_move_is_copied(world):

@@ -36,8 +36,8 @@ COPIES_AT_MOST = 16
 #: Sets of input addresses that one size is captured for.
 ADDRESSES = 4
 
-#: Replays of a capture that pay for another one: inputs that stay where they are for so many calls
-#: (a cache of keys during one generation) are read in place again after they moved, and not copied.
+#: Replays of a capture that pay for another one: after so many calls inputs that moved (the cache of
+#: keys of the next generation) are expected to stay as long again, and are read in place at once.
 REPAID = 32
 
 #: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
@@ -92,13 +92,13 @@ class Row:
 class Entry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. moved: those that moved in the last call without a CUDA graph. seen: address tuples of the
-    other inputs. captures, replays: so far. timed: timed runs, under the option `measured`.
+    calls. seen: address tuples of the other inputs. captures, replays: so far. timed: timed runs,
+    under the option `measured`.
     """
 
     __slots__ = (
-        "captures", "copied", "moved", "pointers", "reason", "recordings", "replays", "results",
-        "runs", "seen", "timed",
+        "captures", "copied", "pointers", "reason", "recordings", "replays", "results", "runs",
+        "seen", "timed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -106,7 +106,6 @@ class Entry:
         self.runs = self.captures = self.replays = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
-        self.moved: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
         self.timed = CpuBoundCheck()
@@ -251,19 +250,16 @@ class GraphedRunner:
         )
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
-        """Returns whether the input addresses of this call were seen before, so that a capture is
-        worth it. Inputs that moved are copied into buffers from now on, unless they stayed long
-        enough before and stay now."""
+        """Returns whether a capture is worth it: the captures so far paid, or the input addresses of
+        this call were seen before. In the other case inputs that moved are copied into buffers from
+        now on."""
         pointers = self._pointers(inputs)
         earlier = entry.pointers
         assert earlier is not None
         entry.pointers = pointers
+        if entry.repaid():
+            return True
         moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
-        again, entry.moved = moved & entry.moved, moved
-        if entry.repaid() and not moved <= self._lasting:
-            if not again:
-                return False  # the next call tells whether they stay
-            moved = again
         restless = self._restless(entry, inputs, moved)
         moved = {i for i in (moved - self._lasting) | restless if can_be_copied(inputs[i])}
         if not restless.isdisjoint(moved):
