@@ -82,6 +82,45 @@ def test_in_cpp(name):
     _only_arithmetic_is_left_to_eager(_compare(name))
 
 
+@pytest.mark.parametrize(
+    "to", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool]
+)
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_8_bit_float_is_read_by_a_loop(kind, to):
+    every = torch.arange(256, dtype=torch.uint8).view(kind)
+
+    def function(x):
+        return x.to(to)
+
+    compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
+    for x in (every, every.view(16, 16).t(), every[3:40]):
+        for flushed in (False, True):  # denormals of float32; those of 8 bits are none
+            torch.set_flush_denormal(flushed)
+            try:
+                found, wanted = compiled(x), function(x)
+            finally:
+                torch.set_flush_denormal(False)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    records = tracer_core.last_compile(compiled)
+    assert not [record for record in records if record.name == "fallback"]
+    assert all("fallback" not in one.text for one in records if one.name == "inductor_externs")
+
+
+def test_subnormal_halves_where_denormals_are_flushed():
+    """They are normal float32 numbers, and eager keeps them."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    functions = (lambda x: x.to(torch.float32), lambda x: x.to(torch.float32).to(torch.float16) * 1)
+    for function in functions:
+        compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
+        for x in (every, every[1:8], every[::3]):
+            torch.set_flush_denormal(True)
+            try:
+                found, wanted = compiled(x), function(x)
+            finally:
+                torch.set_flush_denormal(False)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_triton(name):
     pytest.importorskip("triton")

@@ -218,8 +218,8 @@ MEMORY_DTYPES = frozenset({
     torch.bool,
 })  # fmt: skip
 
-#: Element types that Triton kernels read and convert (and never write: PTX rounds numbers beyond the
-#: largest one to it, torch to NaN).
+#: Element types that kernels read and convert (and never write: PTX rounds numbers beyond the largest
+#: one to it, torch to NaN).
 READ_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 
 #: Element types that loops copy, as the write back to an input does, and compute nothing with.

@@ -66,9 +66,9 @@ def target_of_cpu() -> Target:
 
 
 def reads_float8(target: Target) -> bool:
-    """Returns whether Triton kernels for a target convert 8-bit floats."""
+    """Returns whether kernels for a target convert 8-bit floats."""
     if not target.triton or target.interpreted:
-        return target.interpreted
+        return True
     return torch.cuda.get_device_capability(target.device) >= (8, 9)
 
 

@@ -18,9 +18,10 @@ from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import Layout
 
-#: C types of elements: bools and 16-bit floats are passed as their bits.
+#: C types of elements: bools and 8- and 16-bit floats are passed as their bits.
 C_TYPES = {
     **REGISTER_TYPES, torch.bool: "uint8_t", torch.bfloat16: "uint16_t", torch.float16: "uint16_t",
+    torch.float8_e4m3fn: "uint8_t", torch.float8_e5m2: "uint8_t",
 }  # fmt: skip
 
 #: Names that C or C++ keeps for itself.

@@ -13,7 +13,12 @@ import torch
 from inductor_backend.codegen.common.index_text import index_text
 from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
+from inductor_backend.codegen.cpp.expressions import (
+    C_TYPES,
+    NARROW_TYPES,
+    constant_text,
+    memory_type,
+)
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
@@ -141,7 +146,7 @@ class ElementWriter(ValueWriter):
             return text
         for size in self.may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
-        if value.attr[2] in (torch.bfloat16, torch.float16):
+        if value.attr[2] in NARROW_TYPES:
             text = f"tc_to_float({text})"
         if value.name == "masked_load":
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"

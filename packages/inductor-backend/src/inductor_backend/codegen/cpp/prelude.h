@@ -13,6 +13,7 @@
 //   comparing     tc_max[v] tc_min[v] (NaN propagates) tc_sign[v] tc_abs[v] tc_isnan[v] tc_isinf[v] tc_clamp[v]
 //   division      tc_floordiv tc_mod (Python's sign rule)  tc_truncdiv tc_fmod (C's)
 //   16-bit types  tc_bf16[v] tc_half[v]: storage only; tc_load(p, i) -> float, tc_store(p, i, value)
+//   8-bit floats  tc_e4m3[v] tc_e5m2[v]: storage only; tc_to_float(x)
 //   memory        tc_atomic_add(pointer, value)   tc_index(i, size): wraps negatives, reports bad indices
 //   statistics    tc_welford { mean, m2, weight }  .add(x)  tc_welford_combine(a, b)
 //   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION, TC_NO_MEMORY)
@@ -445,11 +446,11 @@ TC_INLINE tc_bf16 tc_to_bf16(float x) {
     uint32_t r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
     return {(uint16_t)(x != x ? 0x7fc0u : r)};
 }
+// Without float denormals, which set_flush_denormal makes 0: half's are normal floats.
 TC_INLINE float tc_to_float(tc_half x) {
-    uint32_t magnitude = (uint32_t)(x.bits & 0x7fff) << 13, sign = (uint32_t)(x.bits & 0x8000) << 16;
-    float y = tc_float(magnitude) * 0x1p112f;  // moves the exponent; half's denormals become normal
-    uint32_t u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : tc_bits(y);
-    return tc_float(u | sign);
+    uint32_t a = x.bits & 0x7fff, sign = (uint32_t)(x.bits & 0x8000) << 16;
+    uint32_t u = a < 0x400 ? tc_bits((float)(int32_t)a * 0x1p-24f) : (a << 13) + 0x38000000u;
+    return tc_float((a >= 0x7c00 ? (a << 13) | 0x7f800000u : u) | sign);
 }
 TC_INLINE tc_half tc_to_half(float x) {
     uint32_t u = tc_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
@@ -460,6 +461,15 @@ TC_INLINE tc_half tc_to_half(float x) {
     r = a > 0x7f800000u ? 0x7e00u : r;
     return {(uint16_t)(r | sign)};
 }
+// ---- 8-bit floats, which are read only.
+struct tc_e4m3 { uint8_t bits; };
+struct tc_e5m2 { uint8_t bits; };
+TC_INLINE float tc_to_float(tc_e4m3 x) {
+    uint32_t a = x.bits & 0x7f, sign = (uint32_t)(x.bits & 0x80) << 24;
+    uint32_t u = a < 8 ? tc_bits((float)(int32_t)a * 0x1p-9f) : (a << 20) + 0x3c000000u;
+    return tc_float((a == 0x7f ? 0x7fc00000u : u) | sign);
+}
+TC_INLINE float tc_to_float(tc_e5m2 x) { return tc_to_float(tc_half{(uint16_t)(x.bits << 8)}); }
 TC_INLINE float tc_load(const tc_bf16* p, int64_t i) { return tc_to_float(p[i]); }
 TC_INLINE float tc_load(const tc_half* p, int64_t i) { return tc_to_float(p[i]); }
 template <class T> TC_INLINE T tc_load(const T* p, int64_t i) { return p[i]; }
