@@ -93,15 +93,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))
 
 
+def _settings() -> dict[str, object]:
+    return {"threads": torch.get_num_threads(), **settings.of_kernels()}
+
+
 @pytest.fixture(autouse=True)
 def _settings_stay() -> Iterator[None]:
     """Fails a test that leaves torch set otherwise than it was: later tests of the process meet it."""
-    threads, before = torch.get_num_threads(), settings.of_kernels()
+    threads, before = torch.get_num_threads(), _settings()
     yield
     changed = {
-        name: (before[name], now)
-        for name, now in settings.of_kernels().items()
-        if now != before[name]
+        name: (before[name], now) for name, now in _settings().items() if now != before[name]
     }
     torch.set_num_threads(threads)
     assert not changed, f"the test left settings of torch changed: {changed}"

@@ -816,7 +816,8 @@ def judged(program, monkeypatch):
 
 
 def decide(function, native):
-    found = StoredVerdict(3e-5, 2e-5, native, False, 2e-5, False)
+    threads = torch.get_num_threads()
+    found = StoredVerdict(3e-5, 2e-5, native, False, 2e-5, False, threads)
     function.decided((1,), found.verdict(), found)
 
 
@@ -849,6 +850,19 @@ def test_a_verdict_belongs_to_its_code(program, judged):
     assert isinstance(function._positional[1], TimedRegion) and captures(program.fast) == 1
 
 
+def test_other_numbers_of_threads_have_the_same_graphs_and_other_verdicts(program, judged):
+    decide(judged(), native=True)
+    assert isinstance(judged()._positional[1], EagerRegion)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        function = judged()
+        assert isinstance(function._positional[1], TimedRegion)
+        assert captures(program.fast) == 0 and len(function.loaded) == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 # -- what is no code
 
 
@@ -859,7 +873,6 @@ def test_a_verdict_belongs_to_its_code(program, judged):
         "deterministic": lambda: _deterministic(),
         "default dtype": lambda: _default_dtype(),
         "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-        "threads": lambda: _threads(),
         "precision": lambda: _precision(),
     }.items(),
 )
@@ -886,14 +899,6 @@ def _default_dtype():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-@contextlib.contextmanager
-def _threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    yield
-    torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

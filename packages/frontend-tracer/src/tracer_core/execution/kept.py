@@ -42,7 +42,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 4
+FORMAT = 5
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
@@ -147,7 +147,7 @@ class Kept:
     def _judged(self, document: Document, key: tuple[Any, ...], function: Function) -> bool:
         """Goes by the verdict of an earlier process; returns whether this call runs natively."""
         found = _stored_verdict(document)
-        if found is None or found.is_used_up or not function.go_by(key, found):
+        if found is None or not found.holds or not function.go_by(key, found):
             return False
         document.verdict = replace(found, uses=found.uses + 1)
         _WRITER.note(self)

@@ -112,8 +112,9 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
     """A verdict that later processes go by. usual: the seconds of an eager call. grad: the grad mode
-    that it was found in. uses: how many processes went by it: a first measurement may be wrong, so
-    that after `MOST_USES` it is measured again."""
+    that it was found in. threads: torch's number of threads then; with others the other way may be
+    faster. uses: how many processes went by it: a first measurement may be wrong, so that after
+    `MOST_USES` it is measured again."""
 
     compiled: float
     eager: float
@@ -121,11 +122,13 @@ class StoredVerdict:
     with_backward: bool
     usual: float
     grad: bool
+    threads: int
     uses: int = 0
 
     @property
-    def is_used_up(self) -> bool:
-        return self.uses >= MOST_USES
+    def holds(self) -> bool:
+        """Whether this process goes by it."""
+        return self.uses < MOST_USES and self.threads == torch.get_num_threads()
 
     def verdict(self) -> Verdict:
         return Verdict(self.compiled, self.eager, self.native, self.with_backward, remembered=True)
@@ -426,8 +429,9 @@ class TimedRegion:
             return None
         usual = statistics.median(self._seconds[True])
         return StoredVerdict(
-            found.compiled, found.eager, found.native, found.with_backward, usual, self._grad
-        )
+            found.compiled, found.eager, found.native, found.with_backward, usual, self._grad,
+            torch.get_num_threads(),
+        )  # fmt: skip
 
 
 def verdict(

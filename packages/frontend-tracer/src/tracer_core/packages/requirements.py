@@ -51,7 +51,7 @@ def here(
         },
         "gpu": _gpu(device),
         "architectures": list(architectures),
-        "settings": _settings(),
+        "settings": settings.of_kernels(),
     }
 
 
@@ -101,7 +101,7 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
             f"{path} was made with TRACER_CPU={made_on['level'] or ''}, and here it is"
             f" {level() or 'not set'}; set it alike"
         )
-    now = _settings()
+    now = settings.of_kernels()
     for setting, value in needs["settings"].items():
         if now.get(setting) != value:
             raise StoredError(
@@ -116,12 +116,6 @@ def _origin(backend: str) -> tuple[str | None, str | None]:
         if row.name == backend:
             return row.distribution, row.version
     return None, None
-
-
-def _settings() -> dict[str, str]:
-    """Returns the settings that a package's kernels depend on. Loops are shared among the threads that
-    there are when they run, so the number of threads is not one of them."""
-    return {name: value for name, value in settings.of_kernels().items() if name != "threads"}
 
 
 def _release(version: str) -> str:

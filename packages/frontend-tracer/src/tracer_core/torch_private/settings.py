@@ -166,9 +166,9 @@ ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
 
 
 #: Settings of torch that decide which kernels a graph gets, beside `SETTINGS` -> what reads them. A
-#: release that lacks one has no such choice.
+#: release that lacks one has no such choice. The number of threads is none: loops are shared among
+#: those that there are when they run.
 _OF_KERNELS: dict[str, str] = {
-    "threads": "get_num_threads",
     "filled": "utils.deterministic.fill_uninitialized_memory",
     "cudnn_tf32": "_C._get_cudnn_allow_tf32",
     "cublas_tf32": "_C._get_cublas_allow_tf32",
