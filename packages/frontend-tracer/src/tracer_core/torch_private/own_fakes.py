@@ -69,7 +69,8 @@ def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
     only for a contiguous tensor are those of an empty one."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    if not any(isinstance(one, torch.SymInt) for one in pad):
+    symbolic = any(isinstance(one, torch.SymInt) for one in pad)
+    if not symbolic or len(pad) % 2 or len(pad) > 2 * value.dim():
         return None
     layout = torch._prims_common.suggest_memory_format(value)
     grows = any(statically_known_true(one > 0) for one in pad)
