@@ -150,6 +150,7 @@ def test_integer_products_of_few_rows(rows, dynamic):
         return torch._int_mm(a, b.t()) * scale
 
     weights = torch.randint(-128, 128, (32, 64), dtype=torch.int8)
+    by_kernels = rows == 1 or (rows == 3 and dynamic is None)
     with interpreted():
         compiled = tracer_core.compile(
             function, backend="inductor", fullgraph=True, dynamic=dynamic
@@ -157,9 +158,12 @@ def test_integer_products_of_few_rows(rows, dynamic):
         for _ in range(2):
             a = torch.randint(-128, 128, (rows, 64), dtype=torch.int8)
             scale = torch.rand(rows, 1)
-            assert torch.equal(compiled(a, weights, scale), function(a, weights, scale))
+            wanted = function(a, weights, scale)
+            if by_kernels:  # ATen's products saturate on processors without VNNI
+                wanted = (a.int() @ weights.int().t()) * scale
+            assert torch.equal(compiled(a, weights, scale), wanted)
     (text,) = (r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_module")
-    assert ("0 operator calls" in text) == (rows == 1 or (rows == 3 and dynamic is None)), text
+    assert ("0 operator calls" in text) == by_kernels, text
 
 
 def test_sizes_that_change():
