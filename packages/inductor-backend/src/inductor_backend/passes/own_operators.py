@@ -46,29 +46,34 @@ def _value(node: Any) -> torch.Tensor:
 
 
 def _product(editor: Editor, node: Node) -> None:
-    """Makes a product of other numbers than float32 a sum of products, in float32 for 16 bits."""
+    """Makes a product of other numbers than float32 a sum of products."""
     a, b = node.args
-    dtype = _value(a).dtype
-    if dtype == torch.float32:
-        return
+    if _value(a).dtype != torch.float32:
+        put(editor, node, _in_dtype(editor, node, _summed(editor, node, a, b), _value(node).dtype))
+
+
+def _summed(editor: Editor, node: Node, a: Any, b: Any) -> Node:
+    """Returns a product as a sum of products, in float32 for 16 bits."""
 
     def new(target: Any, *args: Any, **kwargs: Any) -> Node:
         return editor.call(node, target, *args, **kwargs)
 
-    if dtype in _LOW:
-        a, b = (new(aten._to_copy.default, one, dtype=torch.float32) for one in (a, b))
+    dtype = torch.float32 if _value(a).dtype in _LOW else _value(a).dtype
+    a, b = (_in_dtype(editor, node, one, dtype) for one in (a, b))
     rank = _value(a).dim()
     factors = new(aten.mul.Tensor, new(aten.unsqueeze.default, a, rank),
                   new(aten.unsqueeze.default, b, rank - 2))  # fmt: skip
-    wide = _value(factors).dtype
-    result = new(aten.sum.dim_IntList, factors, [rank - 1], dtype=wide)  # ints wrap, as in eager
-    if dtype in _LOW:
-        result = new(aten._to_copy.default, result, dtype=dtype)
-    put(editor, node, result)
+    return new(aten.sum.dim_IntList, factors, [rank - 1], dtype=dtype)  # ints wrap, as in eager
+
+
+def _in_dtype(editor: Editor, node: Node, value: Any, dtype: torch.dtype) -> Any:
+    if _value(value).dtype == dtype:
+        return value
+    return editor.call(node, aten._to_copy.default, value, dtype=dtype)
 
 
 def _sum_of_product(product: Any) -> Callable[[Editor, Node], None]:
-    """Returns the rule for ``beta * added + alpha * (a @ b)``."""
+    """Returns the rule for ``beta * added + alpha * (a @ b)``, which is rounded once."""
 
     def rule(editor: Editor, node: Node) -> None:
         added, a, b = node.args
@@ -79,16 +84,18 @@ def _sum_of_product(product: Any) -> Callable[[Editor, Node], None]:
             return  # a bias, which the kernel adds
         if alpha == 0 or (dtype in _LOW and not plain):
             return  # whether a NaN of the product counts, and where it is rounded, is the library's
-        result = editor.call(node, product, a, b)
-        made = result
+        if dtype == torch.float32:
+            result = editor.call(node, product, a, b)
+        else:
+            result = _summed(editor, node, a, b)
         if alpha != 1:
             result = editor.call(node, aten.mul.Tensor, result, alpha)
         if beta != 0:  # else it is not read, whatever it holds
+            added = _in_dtype(editor, node, added, _value(result).dtype)
             if beta != 1:
                 added = editor.call(node, aten.mul.Tensor, added, beta)
             result = editor.call(node, aten.add.Tensor, result, added)
-        put(editor, node, result)
-        _product(editor, made)
+        put(editor, node, _in_dtype(editor, node, result, dtype))
 
     return rule
 
