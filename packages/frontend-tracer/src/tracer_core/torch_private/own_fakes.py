@@ -67,11 +67,11 @@ def _packed_sequences(mode: Any, value: Any, lengths: Any, batch_first: bool) ->
 def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
     """Padding by amounts that are symbolic. Where nothing is added, eager copies the strides, which
     only for a contiguous tensor are those of an empty one."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
     symbolic = any(isinstance(one, torch.SymInt) for one in pad)
     if not symbolic or len(pad) % 2 or len(pad) > 2 * value.dim():
         return None
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
+
     layout = torch._prims_common.suggest_memory_format(value)
     grows = any(statically_known_true(one > 0) for one in pad)
     if not grows and not value.is_contiguous(memory_format=layout):

@@ -13,19 +13,14 @@ import torch
 from inductor_backend.codegen.common.index_text import index_text
 from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.cpp.expressions import (
-    C_TYPES,
-    NARROW_TYPES,
-    constant_text,
-    memory_type,
-)
+from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify
 from inductor_backend.ir.nodes import Program, Store
-from inductor_backend.ir.ops import OPS
+from inductor_backend.ir.ops import COMPUTE_DTYPE, OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
@@ -146,7 +141,7 @@ class ElementWriter(ValueWriter):
             return text
         for size in self.may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
-        if value.attr[2] in NARROW_TYPES:
+        if value.attr[2] in COMPUTE_DTYPE:
             text = f"tc_to_float({text})"
         if value.name == "masked_load":
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"

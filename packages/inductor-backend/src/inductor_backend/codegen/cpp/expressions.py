@@ -28,12 +28,10 @@ C_TYPES = {
     torch.uint64: "uint64_t",
     torch.bool: "bool",
 }
-#: Memory dtypes whose elements ``tc_to_float`` converts -> their C types.
-NARROW_TYPES = {
-    torch.bfloat16: "tc_bf16", torch.float16: "tc_half",
+MEMORY_TYPES = {
+    **C_TYPES, torch.bfloat16: "tc_bf16", torch.float16: "tc_half",
     torch.float8_e4m3fn: "tc_e4m3", torch.float8_e5m2: "tc_e5m2",
 }  # fmt: skip
-MEMORY_TYPES = {**C_TYPES, **NARROW_TYPES}
 
 #: Rounding of a float to a 16-bit type in memory.
 TO_MEMORY = {torch.bfloat16: "tc_to_bf16", torch.float16: "tc_to_half"}
