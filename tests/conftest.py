@@ -75,12 +75,16 @@ tracer/test_torch_attention tracer/test_tensor_subclasses tracer/test_nested_ten
 """.split()
 
 
+def _seed(node: pytest.Collector | pytest.Item) -> None:
+    torch.manual_seed(zlib.crc32(node.nodeid.encode()))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> None:
     """Gives tensors that a test module draws when it is imported the same values in every run,
     whichever modules were imported before."""
     if isinstance(collector, pytest.Module):
-        torch.manual_seed(zlib.crc32(collector.nodeid.encode()))
+        _seed(collector)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
@@ -103,7 +107,7 @@ def _settings_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     """Gives a test the same random numbers wherever it runs; fails one that leaves torch set otherwise
     than it was: later tests of the process meet it."""
     threads, before = torch.get_num_threads(), _settings()
-    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+    _seed(request.node)
     yield
     changed = {
         name: (before[name], now) for name, now in _settings().items() if now != before[name]

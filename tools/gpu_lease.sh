@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What one lease of a GPU is for: tools/gpu_lease.sh PART[,PART...] ... with the results under $OUT.
 #
-# Parts: tests, packages, warm, weights, static, flex, gradients; on two GPUs: distributed. Parts that a comma joins
+# Parts: tests, warm, weights, static, flex, gradients; on two GPUs: distributed. Parts that a comma joins
 # run at once (checks; never what is timed), the others one after another. Each has a time limit of its own and one
 # line of the summary at the end; their logs return as one archive, because few files return from a lease.
 # BENCHMARK_COMMIT names the commit where there is no git, LIMIT replaces the parts' time limits (seconds).
@@ -30,7 +30,6 @@ run() {
     case "$1" in
     tests) part tests 560 python -m pytest -q -m gpu $side_by_side --continue-on-collection-errors tests/core \
         tests/triton_kernels tests/cudagraphs tests/tracer tests/operator_programs tests/test_gpu_page.py ;;
-    packages) part packages 120 python -m pytest -q -m gpu tests/core/test_packages.py ;;
     warm) part warm 500 python -m benchmarks second_process --devices cuda ;;
     weights) part weights 500 python -m benchmarks generate --device cuda --models llama --caches static \
         --weights int4 float8 int8_dynamic --out "$out/weights.json" ;;
