@@ -190,7 +190,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types, tests, tests-full, one after the other, in one environment: .ci/run runs it."""
+    """lint, types, tests and a third of tests-full, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and
     # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
@@ -200,7 +200,7 @@ def ci(session: nox.Session) -> None:
     session.install(TYPES)
     run_types(session)
     run_tests(session, BEFORE_A_COMMIT)
-    run_tests(session, SWEEPS)
+    run_tests(session, SWEEPS, "--share", "3")
 
 
 #: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says
@@ -211,7 +211,7 @@ SWEEPS = "full and not gpu and not slow"
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """What a change can break, with a sample of each sweep: under ten minutes on two cores."""
+    """What a change can break, with a sample of each sweep: twenty minutes on two cores."""
     install_all(session, tests=True)
     run_tests(session, BEFORE_A_COMMIT)
 
@@ -223,7 +223,7 @@ def tests_full(session: nox.Session) -> None:
     run_tests(session, SWEEPS)
 
 
-def run_tests(session: nox.Session, chosen: str) -> None:
+def run_tests(session: nox.Session, chosen: str, *options: str) -> None:
     """A file's tests share what they have built, so one process runs them all; tests/conftest.py
     says which file is first.
     """
@@ -239,7 +239,7 @@ def run_tests(session: nox.Session, chosen: str) -> None:
     session.env["PYTHONDONTWRITEBYTECODE"] = (
         ""  # where it is set, each process that a test starts compiles our packages again
     )
-    session.run("python", "-m", "pytest", "-m", chosen, *several, *session.posargs)
+    session.run("python", "-m", "pytest", "-m", chosen, *several, *options, *session.posargs)
 
 
 def in_debian(chosen: str, version: str) -> None:

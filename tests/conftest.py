@@ -87,12 +87,24 @@ def pytest_make_collect_report(collector: pytest.Collector) -> None:
         _seed(collector)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run one in N of the tests marked full, drawn by their names",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the samples of sweeps; sorts long files first, then those of few tests.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the samples of sweeps and draws the share; sorts long files first, then those of few tests.
 
     A long file that is begun last leaves the other processes idle."""
     sweeps.mark_the_rest(items)
+    if left_out := sweeps.leave_out(items, config.getoption("share")):
+        config.hook.pytest_deselected(items=left_out)
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))

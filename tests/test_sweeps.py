@@ -50,11 +50,14 @@ def collected(tmp_path_factory):
     (folder / "test_sweep_of_a_module.py").write_text(MODULE)
     (folder / "conftest.py").write_text(
         "from tests.support import sweeps\n"
-        "def pytest_collection_modifyitems(items):\n"
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--share', type=int, default=1)\n"
+        "def pytest_collection_modifyitems(config, items):\n"
         "    sweeps.mark_the_rest(items)\n"
+        "    sweeps.leave_out(items, config.getoption('share'))\n"
     )
 
-    def run(expression):
+    def run(expression, share=1):
         command = [
             sys.executable,
             "-m",
@@ -65,6 +68,7 @@ def collected(tmp_path_factory):
             "no:cacheprovider",
             "-c",
             "pyproject.toml",
+            f"--share={share}",
         ]
         done = subprocess.run(
             [*command, "--rootdir", str(ROOT), "-m", expression, str(folder)],
@@ -85,6 +89,12 @@ def test_a_sample_of_each_sweep_stays(collected):
     assert "test_sweeps_of_functions.py::test_wide" in full
 
 
+def test_a_share_of_what_is_full(collected):
+    full, third = collected("full"), collected("full", share=3)
+    assert third < full and len(third) == -(-len(full) // 3)
+    assert collected("not full", share=3) == collected("not full")
+
+
 def test_a_sample_hardly_changes_with_the_cases():
     names = [f"case {i}" for i in range(200)]
     drawn = sample(names, 20)
@@ -96,3 +106,4 @@ def test_the_sessions_together_run_everything():
     text = (ROOT / "noxfile.py").read_text()
     assert 'BEFORE_A_COMMIT = "not full and not gpu and not slow"' in text
     assert 'SWEEPS = "full and not gpu and not slow"' in text
+    assert 'run_tests(session, SWEEPS, "--share", "3")' in text

@@ -33,3 +33,12 @@ def mark_the_rest(items: Iterable[pytest.Item]) -> None:
         for item in swept:
             if item.nodeid not in kept:
                 item.add_marker("full")
+
+
+def leave_out(items: list[pytest.Item], share: int) -> list[pytest.Item]:
+    """Takes all but one in ``share`` of the tests marked `full` out of ``items``; returns those taken out."""
+    full = [item.nodeid for item in items if item.get_closest_marker("full")]
+    dropped = set(full) - sample(full, -(-len(full) // share))
+    left_out = [item for item in items if item.nodeid in dropped]
+    items[:] = [item for item in items if item.nodeid not in dropped]
+    return left_out
