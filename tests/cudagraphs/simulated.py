@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from cudagraphs_backend.collectives import CollectivesBetween
 from cudagraphs_backend.cpu_bound import Timing
 from cudagraphs_backend.pool_assignment import routed
 
@@ -124,6 +125,7 @@ class Capture(TorchDispatchMode):
         super().__init__()
         self.pool = pool
         self.steps: list[tuple[Any, Any, Any, list[torch.Tensor | None]]] = []
+        self.host_calls = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -151,6 +153,10 @@ class Capture(TorchDispatchMode):
                 poison(made[id(one)])
         self._write_down(func, args, kwargs, [made.get(id(one)) for one in flat])
         return tree_map_only(torch.Tensor, lambda one: made[id(one)], result)
+
+    def between(self, call: Callable[[], None]) -> None:
+        self.steps.append((call, (), {}, []))
+        self.host_calls += 1
 
     def _write_down(self, func: Any, args: Any, kwargs: Any, places: list[Any]) -> None:
         args, kwargs, places = tree_map_only(torch.Tensor, by_address, (args, kwargs, places))
@@ -299,6 +305,7 @@ class SimulatedDevice:
         pool: Pool,
         generators: Sequence[torch.Generator],
         scratch: Pool | None = None,
+        communicates: bool = False,
     ) -> tuple[SimulatedGraph, Any]:
         if self.capturing():
             raise HazardError("a capture inside a capture")
@@ -313,7 +320,12 @@ class SimulatedDevice:
                 else routed(Router(recorder, pool, scratch))
             ):
                 with recorder:
-                    result = body()
+                    with (
+                        CollectivesBetween(recorder.between)
+                        if communicates
+                        else contextlib.nullcontext()
+                    ):
+                        result = body()
         except BaseException:
             pool.tainted = True
             if scratch is not None:

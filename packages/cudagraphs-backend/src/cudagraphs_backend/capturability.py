@@ -6,15 +6,17 @@ this check misses makes the capture fail; the graph then runs plainly."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from cudagraphs_backend.collectives import WAIT
 from cudagraphs_backend.state import states
 from cudagraphs_backend.torch_private import OpOverload, storage_key
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import communicates, operators
 
 aten = operators("aten")
 
@@ -63,8 +65,6 @@ def supports(node: torch.fx.Node) -> str | None:
             return "cannot be recorded: a mask as an index is counted on the host"
     elif any(tag in getattr(target, "tags", ()) for tag in _DATA_TAGS) and not _is_told(node):
         return "cannot be recorded: its result's size or value is read on the host"
-    if getattr(target, "namespace", "") in ("_c10d_functional", "c10d", "_dtensor"):
-        return "collectives are not recorded"
     if target in _BY_OFFSET and _is_of_an_input(node.args[0]):  # type: ignore[arg-type]
         return (
             "cannot be recorded: it reads an input's memory by an offset, which a copy of the input"
@@ -89,6 +89,8 @@ def whole_graph(graph: torch.fx.Graph) -> str | None:
             and any(not states.records(v.device.type) for v in _tensors((node,)))
         ):
             return f"input {node.name} is a {node.meta['val'].device.type} tensor"
+        if communicates(node.target) and not _is_waited_for(node):
+            return f"{node.target}: a collective and the wait for it are not in one graph"
     read = [node for node in graph.nodes if node.op != "placeholder" or node.users]
     devices = {value.device for value in _tensors(read)}
     if len(devices) > 1:
@@ -112,7 +114,7 @@ class Traits:
     """What capturing needs to know of a graph, so that the graph of a stored runner can be
     captured without its FX form. device: that it works on. reason: against capturing. tensors:
     positions of the tensor inputs. inputs, operators: how many. generators: those that operators
-    are given as arguments."""
+    are given as arguments. communicates: it has collectives."""
 
     device: torch.device | None
     reason: str | None
@@ -120,6 +122,7 @@ class Traits:
     inputs: int
     operators: int
     generators: tuple[torch.Generator, ...] = ()
+    communicates: bool = False
 
     def stored(self) -> dict[str, Any] | None:
         """Returns the traits as a JSON-compatible dict; None where that is not possible."""
@@ -130,13 +133,21 @@ class Traits:
             "tensors": list(self.tensors),
             "inputs": self.inputs,
             "operators": self.operators,
+            "communicates": self.communicates,
         }
 
     @staticmethod
     def restored(found: Mapping[str, Any]) -> Traits:
         """Returns the traits that `stored` described."""
         device = torch.device(found["device"])
-        return Traits(device, None, tuple(found["tensors"]), found["inputs"], found["operators"])
+        return Traits(
+            device,
+            None,
+            tuple(found["tensors"]),
+            found["inputs"],
+            found["operators"],
+            communicates=found.get("communicates", False),
+        )
 
 
 def traits_of(graph: torch.fx.Graph) -> Traits:
@@ -154,6 +165,7 @@ def traits_of(graph: torch.fx.Graph) -> Traits:
         len(placeholders),
         sum(node.op == "call_function" for node in graph.nodes),
         generators(graph),
+        any(communicates(node.target) for node in graph.nodes),
     )
 
 
@@ -173,6 +185,24 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
     owner = {storage_key(value.untyped_storage()) for value in _tensors((node,))}
     inputs = node.graph.find_nodes(op="placeholder")
     return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
+
+
+def _is_waited_for(node: torch.fx.Node) -> bool:
+    """Returns whether a collective's results are waited for in its graph, or a wait's collective is
+    there."""
+    if node.target is WAIT:
+        (source,) = node.all_input_nodes
+        while source.target is operator.getitem:
+            (source,) = source.all_input_nodes
+        return communicates(source.target)
+    if node.target.namespace == "_dtensor":  # type: ignore[union-attr]  # done when it returns
+        return True
+    results = [one for one in node.users if one.target is operator.getitem] or [node]
+    value = node.meta.get("val")
+    several = len(value) if isinstance(value, (tuple, list)) else 1
+    return len(results) == several and all(
+        any(user.target is WAIT for user in one.users) for one in results
+    )
 
 
 def _is_told(node: torch.fx.Node) -> bool:

@@ -40,7 +40,7 @@ class Plan:
     """How a graph is captured. copied: inputs that are copied into buffers. direct: inputs that are
     read at their own addresses. written: inputs that the graph mutates. kinds: one for each output.
     generators: beside the default one. keeps_outputs: results that the program sees stay
-    (`output_lifetime`)."""
+    (`output_lifetime`). communicates: the graph has collectives."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]
@@ -48,6 +48,7 @@ class Plan:
     kinds: tuple[Kind, ...]
     generators: tuple[torch.Generator, ...] = ()
     keeps_outputs: bool = False
+    communicates: bool = False
 
     @property
     def keeps(self) -> bool:
@@ -108,6 +109,7 @@ class CapturedGraph:
             pool,
             plan.generators,
             scratch,
+            plan.communicates,
         )
         if scratch is not None:
             kept = [

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from cudagraphs_backend import pool_assignment, torch_private
+from cudagraphs_backend.collectives import CollectivesBetween
 from cudagraphs_backend.cpu_bound import Timing
 
 T = TypeVar("T")
@@ -51,6 +53,7 @@ class Device(Protocol):
         pool: Any,
         generators: Sequence[torch.Generator],
         scratch: Any = None,
+        communicates: bool = False,
     ) -> tuple[Graph, T]: ...
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool: ...
@@ -75,6 +78,18 @@ class CudaRouter:
         self._device, self._results, self._scratch = device, results, scratch
         self._current = results
 
+    def around(self, between: Callable[[Callable[[], object]], None]) -> Callable[..., None]:
+        """Returns `between`, called while the pool of results is chosen: a capture begins and ends
+        there."""
+
+        def routed(call: Callable[[], object]) -> None:
+            current = self._current
+            self._go(self._results)
+            between(call)
+            self._go(current)
+
+        return routed
+
     def to_results(self) -> None:
         self._go(self._results)
 
@@ -85,6 +100,59 @@ class CudaRouter:
         if pool is not self._current:
             torch_private.switch_pool(self._device, self._current, pool)
             self._current = pool
+
+
+class Parts:
+    """Mutable: captured CUDA graphs, and what the host does between two of them."""
+
+    def __init__(self, pool: Any, generators: Sequence[torch.Generator]) -> None:
+        self._pool, self._generators = pool, generators
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._steps: list[Callable[[], object]] = []
+        self._capturing = False
+
+    def begin(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        self._graphs.append(graph)
+        self._capturing = True
+
+    def end(self) -> None:
+        """Ends the capture. A part in which nothing was launched, of which torch warns, is left out."""
+        self._capturing = False
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self._graphs[-1].capture_end()
+        empty = [one for one in said if "graph is empty" in str(one.message).lower()]
+        for one in said:
+            if one not in empty:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        if not empty:
+            self._steps.append(self._graphs[-1].replay)
+
+    def stop(self) -> None:
+        """Ends a capture that failed: this error would hide the reason."""
+        if self._capturing:
+            self._capturing = False
+            with contextlib.suppress(RuntimeError):
+                self._graphs[-1].capture_end()
+
+    def between(self, call: Callable[[], object]) -> None:
+        """Has the host do something between what was captured so far and what comes."""
+        self.end()
+        self._steps.append(call)
+        self.begin()
+
+    def replay(self) -> None:
+        for step in self._steps:
+            step()
+
+    def reset(self) -> None:
+        self._steps.clear()
+        while self._graphs:
+            self._graphs.pop().reset()
 
 
 class CudaDevice:
@@ -115,40 +183,46 @@ class CudaDevice:
         pool: Any,
         generators: Sequence[torch.Generator],
         scratch: Any = None,
+        communicates: bool = False,
     ) -> tuple[Graph, T]:
         """Captures what `body` launches, on a side stream, with memory from `pool`; nothing is
         executed. generators: those that body uses beside the default one. scratch: a pool for what
-        body does not place (`pool_assignment`); None: all memory comes from `pool`. Raises what
-        body raises, or RuntimeError for what cannot be captured (a synchronisation, a copy from
-        pageable memory)."""
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
+        body does not place (`pool_assignment`); None: all memory comes from `pool`. communicates:
+        body may issue collectives (`collectives`). Raises what body raises, or RuntimeError for
+        what cannot be captured (a synchronisation, a copy from pageable memory)."""
+        parts = Parts(pool, generators)
         torch.cuda.synchronize(self.index)
         try:
             with self._quiet():
-                result = self._record(graph, body, pool, scratch)
+                result = self._record(parts, body, pool, scratch, communicates)
         except BaseException:
-            self._recover(graph, pool)
+            self._recover(pool)
             raise
-        return graph, result
+        return parts, result
 
     def _record(
-        self, graph: torch.cuda.CUDAGraph, body: Callable[[], T], pool: Any, scratch: Any = None
+        self,
+        parts: Parts,
+        body: Callable[[], T],
+        pool: Any,
+        scratch: Any = None,
+        communicates: bool = False,
     ) -> T:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        parts.begin()
         try:
-            if scratch is None or not torch_private.can_switch_pools():
+            router = None
+            with contextlib.ExitStack() as around:
+                if scratch is not None and torch_private.can_switch_pools():
+                    router = CudaRouter(self.index, pool, scratch)
+                    around.enter_context(pool_assignment.routed(router))
+                if communicates:
+                    between = parts.between if router is None else router.around(parts.between)
+                    around.enter_context(CollectivesBetween(between))
                 result = body()
-            else:
-                with pool_assignment.routed(CudaRouter(self.index, pool, scratch)):
-                    result = body()
         except BaseException:
-            # The capture is over either way; this error would hide the reason.
-            with contextlib.suppress(RuntimeError):
-                graph.capture_end()
+            parts.stop()
             raise
-        graph.capture_end()
+        parts.end()
         return result
 
     @contextlib.contextmanager
@@ -166,18 +240,16 @@ class CudaDevice:
             if collecting:
                 gc.enable()
 
-    def _recover(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    def _recover(self, pool: Any) -> None:
         """Restores torch after a failed capture: the allocator still routes to the pool, and the
         default generator still believes that it is being captured, which a successful capture of
         one small kernel ends."""
         torch_private.stop_allocating(self.index, pool)
-        del graph
         torch.cuda.synchronize(self.index)
         with self._quiet():
             one = torch.zeros(1, device=torch.device("cuda", self.index))
-            self._record(
-                torch.cuda.CUDAGraph(), lambda: one.add_(1), torch.cuda.graph_pool_handle()
-            )
+            own = torch.cuda.graph_pool_handle()
+            self._record(Parts(own, ()), lambda: one.add_(1), own)
         torch.cuda.synchronize(self.index)
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool:

@@ -101,14 +101,14 @@ class Entry:
         "seen", "timed",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, communicates: bool) -> None:
         self.recordings: list[CapturedGraph] = []
         self.runs = self.captures = self.replays = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
-        self.timed = CpuBoundCheck()
+        self.timed = CpuBoundCheck(communicates)
         self.reason = ""
 
     def repaid(self) -> bool:
@@ -159,6 +159,7 @@ class GraphedRunner:
             tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
         )
         self._operators, self._generators = traits.operators, traits.generators
+        self._communicates = traits.communicates
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
@@ -369,7 +370,15 @@ class GraphedRunner:
             kind is Kind.KEEP and not spec.saved
             for kind, spec in zip(kinds, self._spec.outputs, strict=True)
         )
-        return Plan(copied, direct, self._spec.mutations, kinds, self._generators, keeps_outputs)
+        return Plan(
+            copied,
+            direct,
+            self._spec.mutations,
+            kinds,
+            self._generators,
+            keeps_outputs,
+            self._communicates,
+        )
 
     def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
         """Returns what the caller gets for each result. Results that only the backward reads, and
@@ -438,7 +447,7 @@ class GraphedRunner:
             if entry is not None and timing is not None:
                 entry.timed.add(timing)
             if entry is None:
-                entry = self._entries[key] = Entry()
+                entry = self._entries[key] = Entry(self._communicates)
                 if len(self._entries) > SIZES:
                     self._forget_a_size()
             if warming and (entry.runs < self._options.warmup or not entry.results):

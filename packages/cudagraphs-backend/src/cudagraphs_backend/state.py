@@ -110,13 +110,14 @@ class DeviceState:
         pool: Any,
         generators: Sequence[torch.Generator],
         scratch: Any = None,
+        communicates: bool = False,
     ) -> tuple[Graph, T, int]:
         """Captures `body`; returns the CUDA graph, body's result, and the bytes reserved for it."""
         self._empty()
         self.device.give_back_memory()  # captures cannot use the blocks that plain runs left cached
         before = self.device.reserved_bytes()
         try:
-            graph, result = self.device.capture(body, pool, generators, scratch)
+            graph, result = self.device.capture(body, pool, generators, scratch, communicates)
         except BaseException:
             self._retire(pool)
             self._retire(scratch)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload as OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
 #: How many C++ owners a storage has, by the address of its C++ object (`storage_key`).
 storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
@@ -22,6 +24,18 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     """Returns the address of the storage's C++ object: equal for two live tensors exactly if they
     share their memory."""
     return int(storage._cdata)
+
+
+def by_address(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor over the same memory that does not keep it alive: what a CUDA graph's host
+    calls read and write lies in its pool, where captured work after them uses it again."""
+    storage = tensor.untyped_storage()
+    with without_modes():
+        memory = torch._C._construct_storage_from_data_pointer(
+            storage.data_ptr(), tensor.device, storage.nbytes()
+        )
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return alias.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _same_addresses_in_python(tensors: list[Any], pointers: list[int], indices: list[int]) -> bool:
