@@ -270,7 +270,9 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
         seconds = [_timed(step, device) for _ in range(ROUNDS)]
         profile = os.environ.get("STEPS_PROFILE")
         if profile:
-            _profiled(step, Path(profile), f"{name}_{form}_{compiler}")
+            _profiled(step, Path(profile), f"{name}_{form}_{compiler}_{dist.get_rank()}")
+            if counted is not None:
+                _told(compiled, Path(profile, f"{name}_{form}_{compiler}_{dist.get_rank()}.txt"))
     worst = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
@@ -334,10 +336,8 @@ def _profiled(step: Callable[[int], Any], folder: Path, name: str) -> None:
     import cProfile
 
     import torch
-    import torch.distributed as dist
 
     folder.mkdir(parents=True, exist_ok=True)
-    first = dist.get_rank() == 0
     python = cProfile.Profile()
     python.enable()
     for number in range(ROUND):
@@ -345,9 +345,15 @@ def _profiled(step: Callable[[int], Any], folder: Path, name: str) -> None:
     python.disable()
     with torch.profiler.profile() as trace:
         step(0)
-    if first:
-        python.dump_stats(folder / f"{name}.pstats")
-        trace.export_chrome_trace(str(folder / f"{name}.json"))
+    python.dump_stats(folder / f"{name}.pstats")
+    trace.export_chrome_trace(str(folder / f"{name}.json"))
+
+
+def _told(compiled: Any, path: Path) -> None:
+    """Writes what a rank compiled and decided: ranks may decide differently."""
+    import tracer_core
+
+    path.write_text(f"{tracer_core.last_compile(compiled)}\n" + "\n".join(_cuda_graphs()))
 
 
 @contextlib.contextmanager

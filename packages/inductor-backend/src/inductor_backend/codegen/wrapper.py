@@ -59,6 +59,21 @@ class Step:
     fresh: list[str] = field(default_factory=list)
 
 
+#: Python bindings that do what an operator does in half of its call's microseconds: they parse
+#: arguments without the operator's schema.
+_BINDINGS = {
+    "aten.mm.default": "torch.mm",
+    "aten.mm.out": "torch.mm",
+    "aten.bmm.default": "torch.bmm",
+    "aten.bmm.out": "torch.bmm",
+    "aten.addmm.default": "torch.addmm",
+    "aten.addmm.out": "torch.addmm",
+    "aten.baddbmm.default": "torch.baddbmm",
+    "aten.baddbmm.out": "torch.baddbmm",
+    "aten.convolution.default": "torch.convolution",
+}
+
+
 def size_text(size: Expr) -> str:
     return size_expression(size, "python")
 
@@ -177,7 +192,7 @@ class Wrapper:
         name = str(node.target)
         if overload:
             name = name.rpartition(".")[0] + overload
-        text = "torch.ops." + name
+        text = _BINDINGS.get(name) or "torch.ops." + name
         if text not in self.targets:
             self.targets[text] = "op_" + name.replace(".", "_")
         return self.targets[text]
