@@ -68,6 +68,37 @@ def test_not_recorded_where_memory_is_short(simulated):
     assert simulated.recordings == 0
 
 
+def test_parameters_in_new_memory_in_each_call(simulated):
+    """As those that fully_shard gathers: it gives up, and holds no memory."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(64))
+
+        def forward(self, x):
+            return (x.cos() * self.weight + x.sin()).relu()
+
+    module, others, held = Scaled(), list(_runners()), []
+    compiled = simulated.compile(module, **UNASKED)
+    for _ in range(60):
+        held.append(module.weight.data)
+        module.weight.data = torch.randn(64)
+        x = simulated.randn(64)
+        with torch.no_grad():
+            same(compiled(x), module(x))
+    (runner,) = (one for one in _runners() if all(one is not other for other in others))
+    (entry,) = runner._entries.values()
+    assert "fit a recording" in entry.reason and simulated.recordings == 0
+    captures = simulated.simulated.captures
+    for _ in range(8):
+        module.weight.data = torch.randn(64)
+        x = simulated.randn(64)
+        with torch.no_grad():
+            same(compiled(x), module(x))
+    assert simulated.simulated.captures == captures
+
+
 def test_results_that_share_memory_are_not_recorded(simulated):
     def shares(x):
         y = x.cos() * 2

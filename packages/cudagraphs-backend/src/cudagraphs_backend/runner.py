@@ -40,6 +40,11 @@ ADDRESSES = 4
 #: keys of the next generation) are expected to stay as long again, and are read in place at once.
 REPAID = 32
 
+#: Under the option `measured`: after so many plain calls of a size whose captures were to pay, and
+#: fewer replays, it runs plainly for good (`fully_shard` gathers parameters into new memory in each
+#: step; looking for a CUDA graph costs a plain call a tenth).
+UNPAID = 32
+
 #: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
 COPIED_PART = 0.125
 
@@ -92,18 +97,18 @@ class Row:
 class Entry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. seen: address tuples of the other inputs. captures, replays: so far. timed: timed runs,
-    under the option `measured`.
+    calls. seen: address tuples of the other inputs. captures, replays: so far. timed, attempts:
+    under the option `measured`, timed runs, and calls that looked for a CUDA graph in vain.
     """
 
     __slots__ = (
-        "captures", "copied", "pointers", "reason", "recordings", "replays", "results", "runs",
-        "seen", "timed",
+        "attempts", "captures", "copied", "pointers", "reason", "recordings", "replays", "results",
+        "runs", "seen", "timed",
     )  # fmt: skip
 
     def __init__(self, communicates: bool) -> None:
         self.recordings: list[CapturedGraph] = []
-        self.runs = self.captures = self.replays = 0
+        self.runs = self.captures = self.replays = self.attempts = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
@@ -208,7 +213,7 @@ class GraphedRunner:
             return None
         if self._options.measured and not self._pays(entry):
             return None
-        if not self._settled(entry, inputs):
+        if not self._settled(entry, inputs) or not self._affordable(entry):
             return None
         keep = (
             self._options.outputs != "copy" and busy < self._options.copies and not self._streamed
@@ -224,14 +229,27 @@ class GraphedRunner:
         return self._keeps_gradients and output_lifetime.gradients_may_stay(stream)
 
     def _pays(self, entry: Entry) -> bool:
-        """Returns whether timed runs show that capturing this size pays. A negative verdict is
-        final."""
+        """Returns whether timed runs show that capturing this size pays, and captures are replayed. A
+        negative verdict is final."""
         entry.reason = entry.timed.against() or ""
+        if entry.attempts >= max(UNPAID, entry.replays):
+            entry.reason = (
+                f"of {entry.attempts + entry.replays} calls, {entry.replays} fit a recording"
+            )
+            while entry.recordings:
+                entry.recordings.pop().close()
         if entry.reason:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
         elif entry.timed.decided:
-            entry.reason = self._costly(entry)
+            entry.attempts += 1
         return entry.timed.decided and not entry.reason
+
+    def _affordable(self, entry: Entry) -> bool:
+        """Returns whether the limits of the option `measured` allow a capture. A negative verdict is
+        final."""
+        if self._options.measured:
+            entry.reason = self._costly(entry)
+        return not entry.reason
 
     def _costly(self, entry: Entry) -> str:
         """Returns which limit of the option `measured` forbids a capture, or ""."""
