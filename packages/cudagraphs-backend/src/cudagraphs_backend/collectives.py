@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from cudagraphs_backend import torch_private
 from tracer_core.plugin_api import communicates, operators
@@ -72,7 +71,9 @@ class CollectivesBetween(torch_private.TorchDispatchMode):
         if func in _OVER:
             results[0].copy_(args[0])
         places = [torch_private.by_address(one) for one in results]
-        given, named = tree_map_only(torch.Tensor, torch_private.by_address, (args, kwargs))
+        given, named = torch_private.tree_map_only(
+            torch.Tensor, torch_private.by_address, (args, kwargs)
+        )
         if func in _OVER:
             issue = partial(_OVER[func], places[0], *given[1:], **named)
             waits = [partial(WAIT, places[0])]
@@ -97,8 +98,11 @@ def _results(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = next(one.device for one in _tensors(args))
     meta = torch.device("meta")
     with torch_private.without_modes():
-        found = func(*tree_map_only(torch.Tensor, lambda one: _empty(one, meta), args), **kwargs)
-    return tree_map_only(torch.Tensor, lambda one: _empty(one, device), found)
+        found = func(
+            *torch_private.tree_map_only(torch.Tensor, lambda one: _empty(one, meta), args),
+            **kwargs,
+        )
+    return torch_private.tree_map_only(torch.Tensor, lambda one: _empty(one, device), found)
 
 
 def _empty(like: torch.Tensor, device: torch.device) -> torch.Tensor:

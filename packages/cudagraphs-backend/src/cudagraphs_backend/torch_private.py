@@ -1,5 +1,5 @@
-"""The only module of this package that uses private torch names: storages, streams and the CUDA
-allocator.
+"""The only module of this package that uses private torch names: storages, streams, dispatch modes
+and the CUDA allocator.
 
 Where a name is absent (a torch without CUDA, another version), a slower public way with the same
 meaning takes its place, or the function reports that the feature is missing. Tried on torch 2.11.0
@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload as OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
+from torch.utils._pytree import tree_map_only as tree_map_only
 
 #: How many C++ owners a storage has, by the address of its C++ object (`storage_key`).
 storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
