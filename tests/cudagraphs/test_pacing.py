@@ -6,12 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import types
 
 import pytest
 import torch
 
+from cudagraphs_backend.capturability import Traits
+from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.runner import GraphedRunner
+from cudagraphs_backend.state import states
 from tests.cudagraphs.test_results import same
 from tests.cudagraphs.test_training import Net, agree, seeded
+from tracer_core.plugin_api import InputSpec, Phase, Role
 
 
 def program(x):
@@ -54,6 +60,40 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
     (runner,) = (one for one in _runners() if all(one is not other for other in others))
     (entry,) = runner._entries.values()
     assert reason in entry.reason
+
+
+@pytest.mark.parametrize("pace", [(1e-3, 1e-3), (1e-3, 5e-3)], ids=["host", "device"])
+def test_verdicts_of_earlier_processes(simulated, pace):
+    """The second process neither times calls again nor waits for that with its capture."""
+    kept = {}
+
+    class Verdicts:
+        known = staticmethod(kept.get)
+        keep = staticmethod(kept.__setitem__)
+
+    def made():
+        spec = types.SimpleNamespace(
+            name="one", backend="cudagraphs", phase=Phase.INFERENCE, mutations=(), sizes=(),
+            inputs=(InputSpec("x", Role.USER_INPUT, "x"),),
+            outputs=(types.SimpleNamespace(saved=False, dtype=torch.float32),),
+        )  # fmt: skip
+        traits = Traits(torch.device("cpu"), None, (0,), 1, 3)
+        options = CudaGraphsOptions(**UNASKED)
+        return GraphedRunner(
+            lambda inputs: [program(inputs[0])], traits, spec, states.of(traits.device), options,
+            verdicts=Verdicts,
+        )  # fmt: skip
+
+    simulated.simulated.seconds = pace
+    replays = []
+    for _ in range(2):  # processes
+        one = made()
+        for _ in range(8):
+            x = simulated.randn(64)
+            same(one([x])[0], program(x))
+        replays.append(one.row().replays)
+        simulated.simulated.seconds = (1e-3, 7e-3 if pace[0] == pace[1] else 1e-3)
+    assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(kept) == 1
 
 
 def _runners():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 #: Timed runs; the majority decides.
 RUNS = 3
@@ -31,11 +32,21 @@ class Timing:
     device: Callable[[], float | None]
 
 
+class Verdicts(Protocol):
+    """What an earlier process found, by size. known: a verdict, or None. keep: for later ones."""
+
+    def known(self, size: str) -> str | None: ...
+
+    def keep(self, size: str, verdict: str) -> None: ...
+
+
 @dataclass(slots=True)
 class CpuBoundCheck:
-    """Mutable: the timed runs of one size. communicates: the graph has collectives."""
+    """Mutable: the timed runs of one size. communicates: the graph has collectives. kept: gets the
+    verdict."""
 
     communicates: bool = False
+    kept: Callable[[str], None] | None = None
     timings: list[Timing] = field(default_factory=list)
     verdict: str | None = None
 
@@ -56,6 +67,8 @@ class CpuBoundCheck:
         if self.verdict is None and len(self.timings) >= RUNS:
             self.verdict = self._judged()
             self.timings.clear()
+            if self.kept is not None:
+                self.kept(self.verdict)
         return self.verdict or None
 
     def _judged(self) -> str:

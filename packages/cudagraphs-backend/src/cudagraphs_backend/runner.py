@@ -17,7 +17,7 @@ import torch
 from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, Kind, Misplaced, Plan
-from cudagraphs_backend.cpu_bound import CpuBoundCheck
+from cudagraphs_backend.cpu_bound import CpuBoundCheck, Verdicts
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.state import DeviceState
@@ -106,14 +106,14 @@ class Entry:
         "runs", "seen", "timed",
     )  # fmt: skip
 
-    def __init__(self, communicates: bool) -> None:
+    def __init__(self, timed: CpuBoundCheck) -> None:
         self.recordings: list[CapturedGraph] = []
         self.runs = self.captures = self.replays = self.attempts = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
-        self.timed = CpuBoundCheck(communicates)
+        self.timed = timed
         self.reason = ""
 
     def repaid(self) -> bool:
@@ -133,7 +133,7 @@ def runners() -> list[GraphedRunner]:
 class GraphedRunner:
     """Mutable: runs a graph by replaying CUDA graphs where it can; see the module's docstring.
     run_placed: `run` for a graph that announces from which pool its memory is to come
-    (`pool_assignment`)."""
+    (`pool_assignment`). verdicts: of earlier processes."""
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class GraphedRunner:
         state: DeviceState,
         options: CudaGraphsOptions,
         run_placed: pool_assignment.PlacedRunner | None = None,
+        verdicts: Verdicts | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_placed = run_placed
@@ -164,7 +165,7 @@ class GraphedRunner:
             tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
         )
         self._operators, self._generators = traits.operators, traits.generators
-        self._communicates = traits.communicates
+        self._communicates, self._verdicts = traits.communicates, verdicts
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
@@ -227,6 +228,16 @@ class GraphedRunner:
             return not output_lifetime.sent()
         stream = self._device.current_stream()
         return self._keeps_gradients and output_lifetime.gradients_may_stay(stream)
+
+    def _check(self, key: Any) -> CpuBoundCheck:
+        """Returns the timed runs of a size, none where an earlier process has decided."""
+        kept, size = self._verdicts, repr(key)
+        if kept is None or not self._options.measured:
+            return CpuBoundCheck(self._communicates)
+        known = kept.known(size)
+        return CpuBoundCheck(
+            self._communicates, lambda found: kept.keep(size, found), verdict=known
+        )
 
     def _pays(self, entry: Entry) -> bool:
         """Returns whether timed runs show that capturing this size pays, and captures are replayed. A
@@ -465,7 +476,7 @@ class GraphedRunner:
             if entry is not None and timing is not None:
                 entry.timed.add(timing)
             if entry is None:
-                entry = self._entries[key] = Entry(self._communicates)
+                entry = self._entries[key] = Entry(self._check(key))
                 if len(self._entries) > SIZES:
                     self._forget_a_size()
             if warming and (entry.runs < self._options.warmup or not entry.results):

@@ -13,6 +13,7 @@ import torch
 
 from cudagraphs_backend import capturability, pool_assignment
 from cudagraphs_backend.capturability import Traits
+from cudagraphs_backend.cpu_bound import Verdicts
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner, Row, runners
@@ -31,6 +32,7 @@ def wrap(
     *,
     run_placed: pool_assignment.PlacedRunner | None = None,
     numbers: Numbers | None = None,
+    verdicts: Verdicts | None = None,
 ) -> Runner:
     """Returns `runner`, replayed from CUDA graphs on CUDA devices. graph: the lowered graph, or,
     where a stored runner is back without its graph, the `Runner.graph_traits` of the runner that
@@ -61,7 +63,7 @@ def wrap(
     if numbers is not None:
         given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
         spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
-    run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed)
+    run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed, verdicts)
     if numbers is not None:
         run = WithNumbers(run, state, numbers)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())

@@ -8,6 +8,7 @@ results are ordinary tensors with memory of their own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,18 @@ import torch
 
 from inductor_backend.options import RECORDED_MODES, InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
+from inductor_backend.runtime.generated_module import Artifact
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.runtime.scalars import on_host
-from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, get_backend, logger, resolve
+from tracer_core.plugin_api import (
+    BackendNotFoundError,
+    CacheLocationError,
+    CompileSpec,
+    Store,
+    get_backend,
+    logger,
+    resolve,
+)
 
 #: Modes in which CUDA graphs are captured where it pays.
 MEASURED_MODES = frozenset({"default"})
@@ -29,6 +39,9 @@ LEAST_LAUNCHES = 6
 #: of calls save.
 CALLS_OF_A_SIZE = 12
 
+
+#: Why CUDA graphs do not pay, or "" where they do, by module and sizes.
+_VERDICTS = Store("cuda-graph-verdicts")
 
 #: Recent graphs that were not captured -> the reason.
 _left_alone: dict[str, str] = {}
@@ -72,8 +85,38 @@ def recorded(
         (numbers_of, run), pinned = runner.scalars, spec.device.type == "cuda"
         numbers = lambda inputs: on_host(numbers_of(inputs), pinned)
     inner = runner.with_run(run)
-    wrapped: ModuleRunner = wrap(inner, gm, spec, options, run_placed=placed(run), numbers=numbers)
+    verdicts = None
+    if not asked and spec.device.type == "cuda" and isinstance(runner.artifact, Artifact):
+        verdicts = _Verdicts(runner.artifact.text, spec.device, from_store=isinstance(gm, Mapping))
+    wrapped: ModuleRunner = wrap(
+        inner, gm, spec, options, run_placed=placed(run), numbers=numbers, verdicts=verdicts
+    )
     return runner if wrapped is inner else wrapped
+
+
+class _Verdicts:
+    """What timed calls of a module said. from_store: the module is one that an earlier process made,
+    and goes by that process's verdicts."""
+
+    def __init__(self, text: str, device: torch.device, *, from_store: bool) -> None:
+        self._module = torch.__version__, torch.cuda.get_device_name(device), text
+        self._from_store = from_store
+
+    def _name(self, size: str) -> str:
+        return hashlib.sha256(repr((self._module, size)).encode()).hexdigest()[:32]
+
+    def known(self, size: str) -> str | None:
+        try:
+            found = _VERDICTS.read(self._name(size)) if self._from_store else None
+            return None if found is None else found.decode()
+        except (CacheLocationError, ValueError):
+            return None
+
+    def keep(self, size: str, verdict: str) -> None:
+        try:
+            _VERDICTS.write(self._name(size), verdict.encode())
+        except CacheLocationError as error:
+            logger().info("whether CUDA graphs pay is timed again by the next process: %s", error)
 
 
 def _left_alone_because(runner: ModuleRunner, spec: CompileSpec) -> str | None:
