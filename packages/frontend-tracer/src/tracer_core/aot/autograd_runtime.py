@@ -220,7 +220,7 @@ def training_node(
     whole backward now, not when it first runs.
     """
     joint, plan = graphs.joint, _plan(graphs.split, graphs.joint)
-    again = captured_again(captured, joint)
+    again = captured_again(captured, joint, graphs.split)
     backwards = LoweredBackwards(graphs, channels_last, compile_backward)
     if at_once:
         backwards.compile_whole()
