@@ -6,6 +6,8 @@ where backends do. Eager mode inside `as_it_draws` is the truth.
 
 from __future__ import annotations
 
+import operator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +18,13 @@ from torch.utils.checkpoint import checkpoint
 import tracer_core
 from tests.support.stored_backend import DRAWS_OTHERWISE, as_it_draws
 from tracer_core.aot import autograd_runtime, saved_draws
+from tracer_core.aot.double_backward import captured_again
 from tracer_core.aot.drawn_again import Draw, DrawnAgain
+from tracer_core.aot.request import Request, default_specs
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.fx_capture.fake_mode import Fakes
+from tracer_core.plugin_api import Phase
+from tracer_core.registry.eager import ATEN_EAGER
 
 aten = torch.ops.aten
 
@@ -29,13 +37,13 @@ def on_accelerator(monkeypatch):
 @pytest.fixture
 def made(monkeypatch):
     """What was made of the graphs that the test compiles."""
-    found, plain = [], autograd_runtime.captured_again
+    found = []
 
-    def captured_again(*given):
-        found.append(SimpleNamespace(again=plain(*given), split=given[2]))
+    def noted(*given):
+        found.append(SimpleNamespace(again=captured_again(*given), split=given[2]))
         return found[-1].again
 
-    monkeypatch.setattr(autograd_runtime, "captured_again", captured_again)
+    monkeypatch.setattr(autograd_runtime, "captured_again", noted)
     return found
 
 
@@ -159,11 +167,11 @@ def halved():
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_where_the_numbers_are_not_there(program, reason, changes, made):
-    from dataclasses import replace
-
     fast = tracer_core.compile(program, backend=replace(DRAWS_OTHERWISE, **changes))
     x, w = inputs()
-    with pytest.raises(RuntimeError, match=f"a gradient of a gradient was asked for, but .*{reason}"):
+    with pytest.raises(
+        RuntimeError, match=f"a gradient of a gradient was asked for, but .*{reason}"
+    ):
         torch.autograd.grad(sum(one.sum() for one in fast(x, w)), [x, w], create_graph=True)
     assert reason in made[0].again.obstacle
 
@@ -197,3 +205,60 @@ def test_no_draw_where_nothing_is_dropped():
         dropped_, mask = torch.native_dropout(ones, 0.5, False)
         mode.finish()
     assert torch.equal(dropped_, ones) and mask.all()
+
+
+ATTENTION = {
+    "efficient": (aten._scaled_dot_product_efficient_attention.default, (None, True)),
+    "flash": (aten._scaled_dot_product_flash_attention.default, ()),
+    "cudnn": (aten._scaled_dot_product_cudnn_attention.default, (None, True)),
+}
+
+
+def draws_of_attention(name, p):
+    """The draws of a graph of a GPU's attention with this dropout and another one, on fakes."""
+    operation, given = ATTENTION[name]
+    graph = torch.fx.Graph()
+    q, k, v, w = (graph.placeholder(one) for one in "qkvw")
+    results = graph.call_function(
+        operation, (graph.call_function(torch.mul, (q, w)), k, v, *given, p)
+    )
+    seen = graph.call_function(operator.getitem, (results, 0))
+    dropped_ = graph.call_function(F.dropout, (seen, 0.2))
+    graph.output((graph.call_function(torch.mean, (dropped_,)), seen))
+    with Fakes(symbolic=False).mode:
+        half = {"dtype": torch.float16}
+        inputs = [torch.empty(2, 4, 16, 32, **half).requires_grad_() for _ in range(3)]
+        inputs.append(torch.empty(32, **half))
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    captured = CapturedGraph(gm, default_specs(gm, inputs), tuple(inputs), True, "graph_0")
+    request = Request(ATEN_EAGER, None, "default", "graph_0", Phase.FORWARD)
+    graphs = autograd_runtime.lower_training(captured, request)
+    made = captured_again(captured, graphs.joint, graphs.split)
+    assert not made.obstacle and not made.draws
+    return made.drawn
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_has_its_results_and_its_seed(name):
+    attention, dropout = draws_of_attention(name, 0.1)
+    assert attention.name == ATTENTION[name][0]._schema.name.partition("::")[2]
+    assert dropout.name == "bernoulli"
+    tensors = [at for at in attention.saved if at is not None]
+    assert len(set(tensors)) == 4  # the result, its logsumexp, the seed and the offset
+    saved = [torch.rand(2, 4, 16, 32), torch.rand(2, 4, 16), torch.tensor(7), torch.tensor(8)]
+    at = dict(zip(tensors, range(4), strict=True))
+    moved = Draw(attention.name, tuple(at.get(one) for one in attention.saved), attention.plain)
+    operation, given = ATTENTION[name]
+    q = torch.rand(2, 4, 16, 32, requires_grad=True)
+    with DrawnAgain([moved], saved) as mode:
+        found = operation(q * 2, q, q, *given, 0.1)
+        mode.finish()
+    assert found[0].requires_grad and len(found) == len(operation._schema.returns)
+    torch.testing.assert_close([one for one in found if isinstance(one, torch.Tensor)], saved)
+    assert [one for one in found if type(one) is int] == [16, 16] * (name != "efficient")
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_without_dropout_draws_nothing(name):
+    (dropout,) = draws_of_attention(name, 0.0)
+    assert dropout.name == "bernoulli"

@@ -3,8 +3,10 @@ gradients that no compiled graph computes.
 
 `remember` keeps the inputs of a forward call; `gradients` then returns differentiable gradients for
 the tangents of its backward. The captured graph runs again as it ran the first time: with the same
-inputs (their versions are checked), random numbers and autocast, and without mutating its inputs. The
-CPU draws its random numbers again; those of an accelerator are among the saved tensors. Where that is impossible, a RuntimeError says why. `double_backward` makes it from a captured graph.
+inputs (their versions are checked), random numbers and autocast, and without mutating its inputs.
+The CPU's generator draws its random numbers again; those of an accelerator are among the saved
+tensors. Where that is impossible, a RuntimeError says why. `double_backward` makes it from a captured
+graph.
 """
 
 from __future__ import annotations

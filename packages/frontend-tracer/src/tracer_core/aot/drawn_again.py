@@ -67,7 +67,8 @@ class Draw:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Draw:
         """Returns a draw from the fields that ``dataclasses.asdict`` gave."""
-        return cls(**{k: v if isinstance(v, str) else tuple(v) for k, v in row.items()})
+        sequences = {name: tuple(row[name]) for name in ("saved", "plain", "order")}
+        return cls(**{**row, **sequences})
 
 
 class DrawnAgain(TorchDispatchMode):
