@@ -77,7 +77,12 @@ def sampled(x, w):
     return (gate * x * w).square(), (w * torch.randint(3, (6,))).square()
 
 
-PROGRAMS = [dropped, turned, native, noise, in_place, sampled]
+def small(x, w):
+    """No backward needs the numbers, which take little beside what is saved."""
+    return ((x * w) @ x + torch.rand(1)).sin(), (x + w).exp()
+
+
+PROGRAMS = [dropped, turned, native, noise, in_place, sampled, small]
 
 
 def inputs():
@@ -197,6 +202,14 @@ def test_a_run_that_does_not_fit_raises(draws, run, message):
     with pytest.raises(RuntimeError, match=message), DrawnAgain(draws, [MASK]) as mode:
         run()
         mode.finish()
+
+
+def test_the_saved_tensor_is_not_the_programs():
+    saved = torch.rand(3)
+    before = saved.clone()
+    with DrawnAgain([Draw("rand", (0,), dtype="float32")], [saved]):
+        torch.rand(3).add_(1)
+    assert torch.equal(saved, before)
 
 
 def test_no_draw_where_nothing_is_dropped():

@@ -5,8 +5,8 @@ history like eager's; their backward runs the backend's backward graph, which is
 first needed.
 
 Saved tensors are autograd's: it checks their versions, frees them with the graph, and keeps them
-for ``retain_graph``. A double backward differentiates the captured graph eagerly. Ambient autocast
-does not cast inside the forward or the backward again.
+for ``retain_graph``. A double backward differentiates the captured graph eagerly, with the random
+numbers of the forward. Ambient autocast does not cast inside the forward or the backward again.
 """
 
 from __future__ import annotations
