@@ -10,6 +10,8 @@ import torch
 
 import tracer_core
 from tests.core.test_kept import captures, program, told  # noqa: F401  (a fixture)
+from tests.support.stored_backend import DRAWS_OTHERWISE, as_it_draws
+from tracer_core.aot import saved_draws
 from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.execution import kept
 from tracer_core.execution.stored_entry import MOST_UNKNOWN
@@ -154,6 +156,83 @@ def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch)
     for outputs in ([0, 1], [0], [1]):
         train(outputs)
     assert captures(program.fast) == 0 and not eager
+
+
+DRAWING = """
+    import torch
+    from torch.nn import functional as F
+
+    def run(x, w):
+        hidden = F.dropout((x * w).sin(), 0.4)
+        logits = F.dropout(hidden.square() + x, 0.2) * w
+        return logits.square().mean(), logits
+"""
+
+
+def gradients_of(function, seed, wanted, second=False):
+    """The results of one call, the gradients of some of them, and the gradients of those."""
+    x, w = data().requires_grad_(), torch.linspace(-1, 1, 6).requires_grad_()
+    torch.manual_seed(seed)
+    results = function(x, w)
+    loss = sum(results[i].sum() for i in wanted)
+    first = torch.autograd.grad(loss, [x, w], create_graph=second)
+    if not second:
+        return results, first
+    return results, first, torch.autograd.grad(sum(one.square().sum() for one in first), [x, w])
+
+
+def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
+    program,  # noqa: F811
+    monkeypatch,
+):
+    """As on a GPU, where kernels draw other random numbers than eager."""
+    monkeypatch.setattr(saved_draws, "on_accelerator", lambda value: True)
+    again, plain = [], CapturedAgain.gradients
+
+    def gradients(*args, **how):
+        again.append(args)
+        return plain(*args, **how)
+
+    monkeypatch.setattr(CapturedAgain, "gradients", gradients)
+    usual, others = ([0], False), [([1], False), ([0, 1], True), ([1], True)]
+    for cases in ([usual], [usual, *others]):
+        module = program.started(DRAWING, backend=DRAWS_OTHERWISE)
+        for seed, case in enumerate(cases):
+            found = gradients_of(program.fast, seed, *case)
+            with as_it_draws():
+                torch.testing.assert_close(found, gradients_of(module.run, seed, *case))
+    assert told(program.fast).startswith("hit") and captures(program.fast) == 0
+    assert len(again) == len(others)
+
+
+def test_eagers_numbers_would_be_others(program, monkeypatch):  # noqa: F811
+    """What the test above would see if nothing was remembered."""
+    monkeypatch.setattr(saved_draws, "on_accelerator", lambda value: False)
+    for _ in range(2):
+        module = program.started(DRAWING, backend=DRAWS_OTHERWISE)
+        gradients_of(program.fast, 0, [0])
+    assert captures(program.fast) == 0
+    found = gradients_of(program.fast, 0, [1])
+    with as_it_draws():
+        expected = gradients_of(module.run, 0, [1])
+    torch.testing.assert_close(found[0], expected[0])
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(found[1], expected[1])
+
+
+def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(saved_draws, "on_accelerator", lambda value: True)
+    text = """
+        import torch
+
+        def run(x, w):
+            return (x * w).sum(), (x + torch.rand(64).sum()) * 2
+    """
+    for expected in ("nothing was kept of this function", "does not save those of rand"):
+        program.started(text, backend=DRAWS_OTHERWISE)
+        gradients_of(program.fast, 0, [0])
+        assert expected in told(program.fast)
+        assert captures(program.fast) == 1
 
 
 STEP = """

@@ -1,6 +1,8 @@
 """`BACKEND`: runs a graph of ATen operators as Python, and stores it as its text.
 
 What is kept of a program can be tested with it in a small part of the time that kernels take.
+`DRAWS_OTHERWISE` is the same backend with other random numbers than eager, as kernels on a GPU have;
+a program inside `as_it_draws` has those numbers in eager mode.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import importlib
 import io
 import types
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core.plugin_api import Backend, BackendError, CompileSpec, Runner, Training
 
@@ -46,6 +50,16 @@ def compile(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return _runner(code.src, dict(code.globals), tensors, early)
 
 
+def compile_drawing(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    copied = torch.fx.Graph()
+    copied.output(copied.graph_copy(graph.graph, {}))
+    for node in copied.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            with copied.inserting_before(node):
+                copied.call_function(torch.ops.aten.rand.default, ([3],))
+    return compile(torch.fx.GraphModule(graph, copied), spec)
+
+
 def serialize(runner: Runner) -> bytes:
     if runner.artifact is None:
         raise BackendError("stored", "serialize", f"{runner!r} was not made by this backend")
@@ -78,3 +92,16 @@ BACKEND = Backend(
     serialize="tests.support.stored_backend:serialize",
     deserialize="tests.support.stored_backend:deserialize",
 )
+
+DRAWS_OTHERWISE = replace(
+    BACKEND, name="draws_otherwise", compile="tests.support.stored_backend:compile_drawing"
+)
+
+
+class as_it_draws(TorchDispatchMode):
+    """A context in which eager mode draws the numbers of `DRAWS_OTHERWISE`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            torch.rand(3)
+        return func(*args, **(kwargs or {}))

@@ -14,6 +14,7 @@ from inductor_backend.ir.values import const, make
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.inductor.reference import REFERENCE_OPS
+from tracer_core.aot import saved_draws
 
 pytestmark = pytest.mark.skipif(
     not interpreting(), reason="Triton compiles for a GPU in this process"
@@ -90,6 +91,29 @@ def test_a_checkpoint_computes_the_same_masks_again():
         result.sum().backward()
     kept = result.detach() != 0
     assert torch.equal(x.grad != 0, kept) and 0.2 < kept.float().mean() < 0.8
+
+
+@pytest.mark.parametrize("drop", [F.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]])
+def test_a_gradient_of_a_gradient_has_the_forwards_mask(drop, monkeypatch):
+    monkeypatch.setattr(saved_draws, "on_accelerator", lambda value: True)
+
+    def program(x, w):
+        dropped = drop(x * w, 0.4)
+        return dropped, (dropped.square() * w).sum(), drop(dropped.sin(), 0.3)
+
+    x = torch.linspace(1, 2, 99).reshape(9, 11).requires_grad_()
+    w = torch.linspace(0.5, 1.5, 11).requires_grad_()
+    with interpreted():
+        dropped, loss, last = tracer_core.compile(program)(x, w)
+        found = torch.autograd.grad([loss, last.sum()], [x, w], create_graph=True)
+        found += torch.autograd.grad(sum(one.square().sum() for one in found), [x, w])
+    masks = [(one.detach() != 0) / (1 - p) for one, p in ((dropped, 0.4), (last, 0.3))]
+    ours = x * w * masks[0]
+    expected = torch.autograd.grad(
+        (ours.square() * w).sum() + (ours.sin() * masks[1]).sum(), [x, w], create_graph=True
+    )
+    expected += torch.autograd.grad(sum(one.square().sum() for one in expected), [x, w])
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])

@@ -20,11 +20,13 @@ from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
 from tracer_core.aot import linalg_checks
+from tracer_core.aot.drawn_again import draws
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_fixups import CORRECTIONS, DTYPE_OF_FIRST
 from tracer_core.aot.lazy_graph_module import add_node
 from tracer_core.aot.linear_resizing import FAKES
 from tracer_core.aot.rng import RecomputedRng
+from tracer_core.aot.saved_draws import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import TorchDispatchMode
@@ -91,6 +93,8 @@ class AtenRecorder(TorchDispatchMode):
         #: the same ones in other Python objects.
         self.objects: list[torch.ScriptObject] = []
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
+        #: The random operator that a decomposition replaced by others last.
+        self.decomposed_draw: Any = None
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -234,6 +238,8 @@ class AtenRecorder(TorchDispatchMode):
                 if func in DTYPE_OF_FIRST:
                     result = result.to(args[0].dtype)
             if result is not NotImplemented:
+                if draws(func, args):
+                    self.decomposed_draw = func
                 return result
         elif self._is_composite(func):
             with self:
@@ -389,6 +395,7 @@ class AtenRecorder(TorchDispatchMode):
         with self:
             packed = aten.permute.default(like, order)
             drawn = aten.bernoulli.p(packed, p, **kwargs)
+            self.node_of(drawn).meta[ORDER] = inverse
             return aten.permute.default(drawn, inverse)
 
     def _as_fake(self, value: Any) -> Any:

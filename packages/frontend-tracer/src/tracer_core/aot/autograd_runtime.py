@@ -5,8 +5,8 @@ history like eager's; their backward runs the backend's backward graph, which is
 first needed.
 
 Saved tensors are autograd's: it checks their versions, frees them with the graph, and keeps them
-for ``retain_graph``. A double backward differentiates the captured graph eagerly. Ambient autocast
-does not cast inside the forward or the backward again.
+for ``retain_graph``. A double backward differentiates the captured graph eagerly, with the random
+numbers of the forward. Ambient autocast does not cast inside the forward or the backward again.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def training_node(
     whole backward now, not when it first runs.
     """
     joint, plan = graphs.joint, _plan(graphs.split, graphs.joint)
-    again = captured_again(captured, joint)
+    again = captured_again(captured, joint, graphs.split)
     backwards = LoweredBackwards(graphs, channels_last, compile_backward)
     if at_once:
         backwards.compile_whole()

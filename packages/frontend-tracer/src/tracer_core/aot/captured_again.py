@@ -4,7 +4,9 @@ gradients that no compiled graph computes.
 `remember` keeps the inputs of a forward call; `gradients` then returns differentiable gradients for
 the tangents of its backward. The captured graph runs again as it ran the first time: with the same
 inputs (their versions are checked), random numbers and autocast, and without mutating its inputs.
-Where that is impossible, a RuntimeError says why. `double_backward` makes it from a captured graph.
+The CPU's generator draws its random numbers again; those of an accelerator are among the saved
+tensors. Where that is impossible, a RuntimeError says why. `double_backward` makes it from a captured
+graph.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.drawn_again import Draw, DrawnAgain
 from tracer_core.torch_private import settings
 
 
@@ -23,7 +26,8 @@ from tracer_core.torch_private import settings
 class CapturedAgain:
     """forward: the captured graph. name: of it. differentiable: inputs that get a gradient.
     tangents: outputs that have a tangent. mutations: inputs that are written to. settings: of
-    autocast. draws: it uses random numbers. versioned: inputs with a version. positions: output of
+    autocast. draws: the CPU's generator draws its random numbers again. drawn: where the forward saved
+    its random numbers, in the order of the graph. versioned: inputs with a version. positions: output of
     the forward graph -> of the captured one. inputs: their number. obstacle: why it cannot run
     again, or ""."""
 
@@ -34,6 +38,7 @@ class CapturedAgain:
     mutations: frozenset[int]
     settings: Mapping[str, Any]
     draws: bool
+    drawn: tuple[Draw, ...]
     versioned: tuple[int, ...]
     positions: Mapping[int, int]
     inputs: int
@@ -77,7 +82,7 @@ class CapturedAgain:
             if ctx.rng is not None:
                 torch.set_rng_state(ctx.rng)
             with torch_private.outside_vmap():  # of the gradients: the inputs know of none
-                outputs = self.forward(*args[: self.inputs])
+                outputs = self._run(ctx, args[: self.inputs])
         finally:
             settings.restore(before)
             if stream is not None:
@@ -94,6 +99,14 @@ class CapturedAgain:
             create_graph=differentiable,
             allow_unused=True,
         )
+
+    def _run(self, ctx: Any, args: Sequence[Any]) -> Sequence[Any]:
+        if not self.drawn:
+            return self.forward(*args)  # type: ignore[no-any-return]
+        with DrawnAgain(self.drawn, ctx.saved_tensors) as again:
+            outputs = self.forward(*args)
+        again.finish()
+        return outputs  # type: ignore[no-any-return]
 
     def gradients_alone(
         self, ctx: Any, tangents: Sequence[torch.Tensor | None], what: str

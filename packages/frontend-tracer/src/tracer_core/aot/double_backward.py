@@ -8,9 +8,11 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.aot.dead_code import is_random
+from tracer_core.aot.drawn_again import Draw
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.output_aliasing import FromGraph
+from tracer_core.aot.partitioner import Split
+from tracer_core.aot.saved_draws import draws_of, draws_on_accelerator, node_draws
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import operators
@@ -22,7 +24,7 @@ aten = operators("aten")
 UNREAD = {aten._native_batch_norm_legit_functional.default: ((3, 4), 5)}
 
 
-def captured_again(captured: CapturedGraph, joint: Joint) -> CapturedAgain:
+def captured_again(captured: CapturedGraph, joint: Joint, split: Split) -> CapturedAgain:
     """Returns what runs a captured graph again."""
     tangents = tuple(i for i, node in enumerate(joint.tangents) if node is not None)
     positions = {
@@ -30,7 +32,7 @@ def captured_again(captured: CapturedGraph, joint: Joint) -> CapturedAgain:
         for position, step in enumerate(joint.plan.steps)
         if isinstance(step, FromGraph)
     }
-    draws = any(map(is_random, joint.forward))
+    drawn = _drawn(joint, split)
     return CapturedAgain(
         forward=captured.gm.forward,
         name=captured.name,
@@ -42,7 +44,8 @@ def captured_again(captured: CapturedGraph, joint: Joint) -> CapturedAgain:
             for name, value in settings.snapshot().items()
             if settings.SETTINGS[name].autocast
         },
-        draws=draws,
+        draws=not drawn and any(map(node_draws, joint.forward)),
+        drawn=() if isinstance(drawn, str) else drawn,
         versioned=tuple(
             index
             for index, value in enumerate(captured.real_inputs)
@@ -50,21 +53,34 @@ def captured_again(captured: CapturedGraph, joint: Joint) -> CapturedAgain:
         ),
         positions=positions,
         inputs=len(captured.real_inputs),
-        obstacle=_obstacle(joint, tangents, positions, draws),
+        obstacle=_obstacle(joint, tangents, positions, drawn),
     )
 
 
+def _drawn(joint: Joint, split: Split) -> tuple[Draw, ...] | str:
+    """Returns the random numbers of a graph that draws some on an accelerator, where its forward
+    saves them all, or else why a second run does not have them. Empty for other graphs: the CPU's
+    generator draws them again."""
+    if not draws_on_accelerator(joint.forward):
+        return ()
+    if joint.drawn_otherwise:
+        return joint.drawn_otherwise
+    first = len(split.saved_inputs)
+    saved = {node: first + at for at, node in enumerate(split.values) if node is not None}
+    return draws_of(joint.forward, saved)
+
+
 def _obstacle(
-    joint: Joint, tangents: Sequence[int], positions: Mapping[int, int], draws: bool
+    joint: Joint,
+    tangents: Sequence[int],
+    positions: Mapping[int, int],
+    drawn: tuple[Draw, ...] | str,
 ) -> str:
     """Returns why the captured graph cannot run again, or ""."""
     if any(index not in positions for index in tangents):
         return "several of its outputs share memory"
-    if draws and any(
-        isinstance(v := node.meta.get("val"), torch.Tensor) and v.device.type != "cpu"
-        for node in joint.forward
-    ):
-        return "it draws random numbers on an accelerator"
+    if isinstance(drawn, str):
+        return drawn
     if any(torch_private.communicates(node.target) for node in joint.forward):
         return "it communicates, which the other ranks would not do again"
     placeholders = [node for node in joint.forward if node.op == "placeholder"]

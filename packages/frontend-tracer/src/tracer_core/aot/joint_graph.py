@@ -30,6 +30,7 @@ from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
 from tracer_core.aot.request import Request
+from tracer_core.aot.saved_draws import node_draws
 from tracer_core.contract.specs import InputSpec
 from tracer_core.torch_private.names import names
 
@@ -62,7 +63,8 @@ class Joint:
     mutations, plan: the forward's, see `Lowering`. tangents: for each output of the ATen graph its
     tangent's placeholder, or None where it requires no grad. gradients: for each differentiable
     input its node, or None. forward: the nodes before the boundary, including the placeholders of
-    the forward.
+    the forward. drawn_otherwise: why an eager run of the captured graph draws other random numbers,
+    or draws them more often, or "".
     """
 
     graph: torch.fx.Graph
@@ -74,6 +76,7 @@ class Joint:
     tangents: tuple[torch.fx.Node | None, ...]
     gradients: tuple[torch.fx.Node | None, ...]
     forward: tuple[torch.fx.Node, ...]
+    drawn_otherwise: str = ""
 
 
 def calls_autograd(gm: torch.fx.GraphModule) -> bool:
@@ -136,7 +139,19 @@ class JointLowering(Lowering):
             tuple(None if value is None else recorder.node_of(value) for value in tangents),
             tuple(gradients),
             forward,
+            self._drawn_otherwise(forward),
         )
+
+    def _drawn_otherwise(self, forward: Collection[torch.fx.Node]) -> str:
+        recorder = self.recorder
+        if recorder.decomposed_draw is not None:
+            return f"the backend decomposes {recorder.decomposed_draw}, which draws random numbers"
+        if recorder.rng is not None and recorder.rng.recomputed:
+            return "a checkpoint uses its random numbers again"
+        known = set(forward)
+        if any(node_draws(node) for node in recorder.graph.nodes if node not in known):
+            return "its backward draws random numbers"
+        return ""
 
     def joint_of(self, joint: Joint, outputs: Collection[int]) -> Joint:
         """Returns a joint graph with the same forward, for calls in which these outputs alone get a

@@ -36,6 +36,7 @@ from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.min_cut import FlowGraph
 from tracer_core.aot.norm_recomputation import Formula, formulas
+from tracer_core.aot.saved_draws import draws_on_accelerator, numbers
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 from tracer_core.torch_private.names import names, operators
@@ -65,6 +66,9 @@ EXACT = CHEAP.union(names(
     of="ops.aten",
 ))  # fmt: skip
 
+#: Random numbers that no backward needs may take one part in so many of what is saved.
+_SHARE_OF_DRAWS = 16
+
 #: Operators whose cost is not proportional to bytes: recomputed last.
 HEAVY = ("convolution", "mm", "attention", "linear", "lstm", "gru", "einsum")
 
@@ -78,7 +82,8 @@ class Split:
     (symbolic numbers), then tangents (indices of forward outputs). outputs: how many of the
     forward's outputs are the program's. gradients: for each differentiable input the index of a
     backward output, of a tangent (``~index``) or None. written: indices of backward inputs that
-    came from clones. saved_bytes: of the forward's outputs that only the backward reads.
+    came from clones. saved_bytes: of the forward's outputs that only the backward reads. values: of the
+    joint graph, where the saved outputs hold them as they are or packed, None for another view.
     """
 
     forward: torch.fx.Graph
@@ -90,6 +95,7 @@ class Split:
     outputs: int
     gradients: tuple[int | None, ...]
     saved_bytes: int
+    values: tuple[Node | None, ...]
 
 
 def bytes_of(value: Any) -> int:
@@ -182,7 +188,7 @@ class Partitioner:
             return self._chosen(self.choose, needed)
         default = self._cut(needed, frozenset())
         if self.budget >= 1:
-            return default
+            return self._with_draws(needed, default)
         allowed = self._recomputable(needed)
         target = self.budget * self._size(default)
         low, high = 0, len(allowed)
@@ -195,6 +201,19 @@ class Partitioner:
             else:
                 low = middle + 1
         return best if self._size(best) <= target else self._cut(needed, frozenset(allowed))
+
+    def _with_draws(self, needed: Sequence[Node], default: list[Node]) -> list[Node]:
+        """Returns what is saved where a gradient of some outputs alone may need the random numbers
+        that kernels have drawn: these too, unless that takes much more memory.
+        """
+        if len(self.tangents) < 2 or not draws_on_accelerator(self.joint.forward):
+            return default
+        drawn = numbers(self.joint.forward)
+        if set(drawn) <= set(default):
+            return default
+        found = self._cut([*dict.fromkeys([*needed, *drawn])], frozenset())
+        size = self._size(default)
+        return found if self._size(found) <= size + size // _SHARE_OF_DRAWS else default
 
     def _chosen(
         self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
@@ -459,6 +478,7 @@ class Partitioner:
             len(joint.outputs),
             gradients,
             sum(self._stored_bytes(node) for _, node, _ in kept_outputs),
+            tuple(None if other_view else node for _, node, other_view in kept_outputs),
         )
 
     def _emitter(

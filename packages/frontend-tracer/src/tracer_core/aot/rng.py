@@ -33,6 +33,8 @@ class RecomputedRng:
     def __init__(self) -> None:
         self._open: list[list[_Draw]] = []  # of the regions in their first run
         self._again: Iterator[_Draw] | None = None  # of the region that is recomputed
+        #: Whether a region has run again and used random numbers.
+        self.recomputed = False
 
     def region(self, function: _Function) -> _Function:
         """Wraps a function so that later calls reuse the random numbers of the first one."""
@@ -63,6 +65,7 @@ class RecomputedRng:
             found = call, draw()
         else:
             found = next(self._again, ("nothing", None))
+            self.recomputed = True
             if found[0] != call:
                 raise LoweringUnsupported(
                     f"{call} draws where {found[0]} has drawn when the checkpoint ran first"

@@ -212,6 +212,7 @@ def _training_to_json(
         "again": {
             **fields,
             "forward": code.src,
+            "drawn": [dataclasses.asdict(one) for one in again.drawn],
             "mutations": sorted(again.mutations),
             "positions": list(again.positions.items()),
             "settings": {name: describe.describe(one) for name, one in again.settings.items()},

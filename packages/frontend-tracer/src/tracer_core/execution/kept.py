@@ -42,7 +42,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 5
+FORMAT = 6
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.

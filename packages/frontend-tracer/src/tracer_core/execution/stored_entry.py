@@ -31,6 +31,7 @@ from tracer_core.aot.autograd_node import (
     with_used_up,
 )
 from tracer_core.aot.captured_again import CapturedAgain
+from tracer_core.aot.drawn_again import Draw
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture_result import BreakRecord
@@ -221,6 +222,7 @@ def _node_from_json(
             "forward": functools.partial(forward, None),
             "differentiable": tuple(again["differentiable"]),
             "tangents": tuple(again["tangents"]),
+            "drawn": tuple(map(Draw.from_json, again["drawn"])),
             "mutations": frozenset(again["mutations"]),
             "settings": {one: finder.find(value) for one, value in again["settings"].items()},
             "versioned": tuple(again["versioned"]),
