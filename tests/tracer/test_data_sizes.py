@@ -329,25 +329,49 @@ def test_backends_that_do_not_say_that_they_take_them_get_a_break():
     )
 
 
+def scaled_without_gradients(x, weight):
+    y = (x * weight)[x > 0]
+    with torch.no_grad():
+        scale = y.abs().mean() + y[y > 1].sum() + 1
+        scale = scale * 2
+    return (y / scale).sum() + scale
+
+
+def best_of_some(x, weight):
+    """Results of an operator that has two are read on both sides of the mask."""
+    values, places = (x * weight).topk(3, dim=1)
+    chosen = values[places > 0]
+    return chosen.tanh().sum() + (values * places).sum()
+
+
+@torch.no_grad()
+def _counted(x):
+    with torch.enable_grad():
+        return x[x > 0] * 2
+
+
+def counted(x, weight):
+    """As torchmetrics does."""
+    return (_counted(x) + 1).sum() * weight.sum(), torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("program", [scaled_without_gradients, best_of_some, counted])
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
-def test_grad_mode_that_changes_nothing_is_no_reason_to_run_eagerly(backend, monkeypatch):
-    """As torchmetrics does: without gradients, whatever the mode, the graph is cut and lowered."""
-
-    @torch.no_grad()
-    def counted(x):
-        with torch.enable_grad():
-            return x[x > 0] * 2
-
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_graph_is_cut_and_lowered(program, backend, learns, monkeypatch):
+    """Also where gradients are switched off and on, and where several results are read later."""
     found = []
     monkeypatch.setattr(compile_graph, "report", found.append)
-
-    def program(x, weight):
-        return (counted(x) + 1).sum() * weight, torch.is_grad_enabled()
-
-    for weight, lowered in ((torch.ones(2), True), (torch.ones(2, requires_grad=True), False)):
-        fast = tracer_core.compile(program, backend=backend)
-        for _ in range(2):
-            x = torch.randn(9)
-            compare(program(x, weight), fast(x, weight), path="")
-        assert bool(found) != lowered
-        found.clear()
+    weights = [torch.linspace(0.5, 2, 8).requires_grad_(learns) for _ in range(2)]
+    fast = tracer_core.compile(program, backend=backend)
+    for seed in range(3):
+        x = many(seed)
+        results = [one(x, weight) for one, weight in zip((program, fast), weights, strict=True)]
+        compare(*results, path="", tolerance=CLOSE)
+        if learns:
+            losses = [one[0] if isinstance(one, tuple) else one for one in results]
+            for loss in losses:
+                loss.backward()
+            compare(*(weight.grad for weight in weights), path="gradient", tolerance=CLOSE)
+        assert torch.is_grad_enabled()
+    assert found == []

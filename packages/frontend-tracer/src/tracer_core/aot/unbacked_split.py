@@ -4,8 +4,9 @@ or read a random number generator, for ATen backends.
 Capture marks those operators (``meta["data_size"]``). They, and computations on sizes, run as
 captured, one after the other; the tensor operators between them form subgraphs, whose inputs show
 the new sizes. The order of the captured graph is kept, except that numbers and checks of sizes run
-as early as possible. A graph that cannot be split (two inputs of a subgraph share memory that it
-writes to, torch's state changes) raises LoweringUnsupported.
+as early as possible. Gradients are switched on and off between subgraphs. A graph that cannot be split (two
+inputs of a subgraph share memory that it writes to, torch's state changes otherwise) raises
+LoweringUnsupported.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Cut:
         self.outer = torch.fx.Graph()
         self.made: dict[torch.fx.Node, Any] = {}
         self.part: list[torch.fx.Node] = []
+        #: Results taken from an operator that has several, in the operator's own subgraph.
+        self.early: set[torch.fx.Node] = set()
         self.count = 0
         self.described: dict[torch.fx.Node, InputSpec] = {}
 
@@ -67,9 +70,13 @@ class Cut:
             self.made[node] = self.outer.placeholder(node.name)
         tracked = any(map(_requires_grad, self.graph.nodes))
         for node in self.graph.nodes:
-            if node.target is set_grad_mode and not tracked:
-                continue  # nothing has gradients, whatever the mode
-            if node.op in ("call_function", "call_method"):
+            if node.target is set_grad_mode:
+                if tracked:  # else nothing has gradients, whatever the mode
+                    self._flush()
+                    self.outer.node_copy(node)
+            elif node in self.early:
+                continue
+            elif node.op in ("call_function", "call_method"):
                 self._place(node)
         (output,) = self.graph.find_nodes(op="output")
         self._flush()
@@ -90,6 +97,11 @@ class Cut:
             raise LoweringUnsupported(f"{node.target} in a graph that is cut at sizes or seeds")
         if not of_data and not is_number:
             self.part.append(node)
+            if isinstance(value, (tuple, list)):
+                taken = [one for one in node.users if isinstance(one.meta.get("val"), torch.Tensor)]
+                taken = [one for one in taken if one.target is operator.getitem]
+                self.part += taken
+                self.early.update(taken)
             return
         tensors = of_data and value is not None and not is_number
         ordered = node.meta.get(MARK) == ORDERED
@@ -164,10 +176,10 @@ class Cut:
         for node, made in self.made.items():
             if torch_private.raw_symbol(node.meta.get("val")) == symbol:
                 return made, node.meta["val"]
-        for node in self.described:
-            for dim, size in enumerate(getattr(node.meta["val"], "shape", ())):
+        for node, made in self.made.items():
+            for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
                 if torch_private.raw_symbol(size) == symbol:
-                    return self.outer.call_method("size", (self.made[node], dim)), size
+                    return self.outer.call_method("size", (made, dim)), size
         raise LoweringUnsupported(f"no tensor shows the size {symbol}")
 
     def _require_own_writes(
