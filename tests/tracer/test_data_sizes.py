@@ -344,6 +344,13 @@ def best_of_some(x, weight):
     return chosen.tanh().sum() + (values * places).sum()
 
 
+def rows_of_experts(x, weight):
+    """Where it has one argument, torch.where has several results, of a size that depends on data."""
+    y, chosen = x * weight, F.one_hot((x.abs().argmax(-1) % 2), 2)
+    rows, experts = torch.where(chosen > 0)
+    return (y[rows] * (experts.unsqueeze(1) + 2)).tanh().sum()
+
+
 @torch.no_grad()
 def _counted(x):
     with torch.enable_grad():
@@ -355,7 +362,9 @@ def counted(x, weight):
     return (_counted(x) + 1).sum() * weight.sum(), torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("program", [scaled_without_gradients, best_of_some, counted])
+@pytest.mark.parametrize(
+    "program", [scaled_without_gradients, best_of_some, rows_of_experts, counted]
+)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("learns", [True, False])
 def test_the_graph_is_cut_and_lowered(program, backend, learns, monkeypatch):

@@ -22,6 +22,7 @@ from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
+from tracer_core.aot.traceable_forms import FORMS
 from tracer_core.engine_support.contiguous import has_gaps
 from tracer_core.torch_private.names import names, operators
 
@@ -234,7 +235,7 @@ class Interpretation:
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
         """Returns what runs a call_function node: its target, or a traceable form of it."""
-        target: Any = node.target
+        target: Any = FORMS.get(node.target, node.target)
         if node.kwargs.get("out") is not None and out_variants.composed(target):
             return self._with_kernels(node, functools.partial(out_variants.call_into, target))
         python_kernel = self._needs_python_kernel(target)

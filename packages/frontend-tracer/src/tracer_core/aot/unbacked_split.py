@@ -87,7 +87,9 @@ class Cut:
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
         source = node.args[0] if node.target is operator.getitem else None
-        of_data = MARK in node.meta or (
+        several = isinstance(value, (tuple, list))
+        items = [one for one in node.users if several and one.target is operator.getitem]
+        of_data = any(MARK in one.meta for one in (node, *items)) or (
             isinstance(source, torch.fx.Node)
             and source in self.made
             and not isinstance(source.meta.get("val"), torch.Tensor)
@@ -97,11 +99,9 @@ class Cut:
             raise LoweringUnsupported(f"{node.target} in a graph that is cut at sizes or seeds")
         if not of_data and not is_number:
             self.part.append(node)
-            if isinstance(value, (tuple, list)):
-                taken = [one for one in node.users if isinstance(one.meta.get("val"), torch.Tensor)]
-                taken = [one for one in taken if one.target is operator.getitem]
-                self.part += taken
-                self.early.update(taken)
+            taken = [one for one in items if isinstance(one.meta.get("val"), torch.Tensor)]
+            self.part += taken
+            self.early.update(taken)
             return
         tensors = of_data and value is not None and not is_number
         ordered = node.meta.get(MARK) == ORDERED

@@ -1,0 +1,29 @@
+"""Forms of functions whose C++ code reads tensor values on the host, made of operators that read none.
+
+Functional values show neither that they are fakes nor that they are traced, so that such a function
+takes the way of real tensors. What it would raise, the graph raises when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.names import names
+
+_ONE_HOT = names("_C._nn.one_hot ops.aten.one_hot.default")
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """torch.nn.functional.one_hot"""
+    if num_classes == -1:  # the greatest value and one more: a size that depends on data
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    classes = torch.arange(num_classes, device=tensor.device)
+    # looked up, so that the graph raises for what is no class; eager mode then says so in its words
+    known = torch.nn.functional.embedding(tensor, classes.unsqueeze(1))
+    return torch.eq(known, classes).to(torch.int64)
+
+
+FORMS: Mapping[Any, Callable[..., Any]] = dict.fromkeys(_ONE_HOT, _one_hot)
