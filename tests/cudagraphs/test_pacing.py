@@ -96,6 +96,25 @@ def test_verdicts_of_earlier_processes(simulated, pace):
     assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(kept) == 1
 
 
+def test_verdicts_are_kept_by_module_size_and_device(fresh_cache, monkeypatch):
+    from inductor_backend.runtime.cuda.graphs import _Verdicts
+
+    name = ["H100"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name[0])
+
+    def of(text, *, from_store):
+        return _Verdicts(text, torch.device("cuda:0"), from_store=from_store)
+
+    of("module", from_store=False).keep("(2, 3)", "")
+    of("module", from_store=False).keep("(4, 3)", "the device sets its pace")
+    again = of("module", from_store=True)
+    assert again.known("(2, 3)") == "" and again.known("(4, 3)") == "the device sets its pace"
+    assert again.known("(5, 3)") is None and of("other", from_store=True).known("(2, 3)") is None
+    assert of("module", from_store=False).known("(2, 3)") is None  # this process measures itself
+    name[0] = "A100"
+    assert of("module", from_store=True).known("(2, 3)") is None
+
+
 def _runners():
     from cudagraphs_backend.runner import runners
 

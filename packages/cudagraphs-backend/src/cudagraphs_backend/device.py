@@ -154,6 +154,11 @@ class Parts:
         while self._graphs:
             self._graphs.pop().reset()
 
+    def drop(self) -> None:
+        """Forgets the CUDA graphs of a capture that failed, of which some may never have ended."""
+        self._steps.clear()
+        self._graphs.clear()
+
 
 class CudaDevice:
     """One CUDA device."""
@@ -196,7 +201,7 @@ class CudaDevice:
             with self._quiet():
                 result = self._record(parts, body, pool, scratch, communicates)
         except BaseException:
-            self._recover(pool)
+            self._recover(parts, pool)
             raise
         return parts, result
 
@@ -240,11 +245,12 @@ class CudaDevice:
             if collecting:
                 gc.enable()
 
-    def _recover(self, pool: Any) -> None:
+    def _recover(self, parts: Parts, pool: Any) -> None:
         """Restores torch after a failed capture: the allocator still routes to the pool, and the
         default generator still believes that it is being captured, which a successful capture of
         one small kernel ends."""
         torch_private.stop_allocating(self.index, pool)
+        parts.drop()
         torch.cuda.synchronize(self.index)
         with self._quiet():
             one = torch.zeros(1, device=torch.device("cuda", self.index))
