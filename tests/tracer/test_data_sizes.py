@@ -351,6 +351,15 @@ def rows_of_experts(x, weight):
     return (y[rows] * (experts.unsqueeze(1) + 2)).tanh().sum()
 
 
+def windows(x, weight):
+    """Products and quotients of numbers that depend on data, as in vision towers."""
+    frames, height, width = ((x[:3, 0] > 9) * 2 + torch.tensor([2, 4, 6])).tolist()
+    rows = torch.arange(height).reshape(height // 2, 2, 1, 1)
+    columns = torch.arange(width).reshape(1, 1, width // 2, 2)
+    places = (rows * 3 + columns).permute(0, 2, 1, 3).reshape(-1).repeat(frames)
+    return (places[:, None] * weight[:3]).unsqueeze(1).tanh().sum()
+
+
 @torch.no_grad()
 def _counted(x):
     with torch.enable_grad():
@@ -363,7 +372,7 @@ def counted(x, weight):
 
 
 @pytest.mark.parametrize(
-    "program", [scaled_without_gradients, best_of_some, rows_of_experts, counted]
+    "program", [scaled_without_gradients, best_of_some, rows_of_experts, windows, counted]
 )
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("learns", [True, False])

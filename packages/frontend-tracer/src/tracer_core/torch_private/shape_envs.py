@@ -96,6 +96,9 @@ def _data_env_class() -> Any:
             self.makes_numbers = False
             self.views: int | None = None
             self.inside_operator = 0
+            #: The trace has ended. Questions that torch answers itself where data decides (both answers
+            #: are right, one for every size) then add no fact.
+            self.closed = False
             self.refused: Callable[[Any], None] = lambda expr: None
             self.undecided: Callable[[Any], None] = lambda expr: None
             self.told: Callable[[], None] = lambda: None
@@ -122,6 +125,9 @@ def _data_env_class() -> Any:
 
         def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
             open_question = self._is_open(orig_expr)
+            at_hand = answer_at_hand(args, kwargs)
+            if open_question and self.closed and at_hand is not None:
+                return sympy.sympify(at_hand)
             if open_question and self.views is None and _has_answer(args, kwargs):
                 self._take_for_sizes(orig_expr)
                 open_question = self._is_open(orig_expr)
