@@ -270,9 +270,10 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
         seconds = [_timed(step, device) for _ in range(ROUNDS)]
         profile = os.environ.get("STEPS_PROFILE")
         if profile:
-            _profiled(step, Path(profile), f"{name}_{form}_{compiler}_{dist.get_rank()}")
+            row_name = f"{name}_{form}_{compiler}_{dist.get_rank()}"
+            _profiled(step, Path(profile), row_name)
             if counted is not None:
-                _told(compiled, Path(profile, f"{name}_{form}_{compiler}_{dist.get_rank()}.txt"))
+                _told(compiled, Path(profile, f"{row_name}.txt"))
     worst = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0

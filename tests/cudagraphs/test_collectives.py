@@ -49,6 +49,20 @@ print("ended")
 """
 
 
+LIGHT = """
+import sys, torch
+from cudagraphs_backend.collectives import CollectivesBetween
+
+with CollectivesBetween(print):
+    torch.ones(2) + 1
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_the_mode_imports_no_other_compiler():
+    subprocess.run([sys.executable, "-c", LIGHT], cwd=ROOT, check=True, timeout=100)
+
+
 @pytest.mark.gpu
 def test_parts_between_collectives(tmp_path):
     done = subprocess.run(

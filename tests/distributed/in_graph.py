@@ -91,6 +91,11 @@ def operand_written_later(x: torch.Tensor) -> torch.Tensor:
     return total.sum(0) + y
 
 
+def broadcast_columns(x: torch.Tensor) -> torch.Tensor:
+    """The result is contiguous although the operand is not."""
+    return functional.broadcast((x * 3).t(), 1, dist.group.WORLD).sin()
+
+
 def unread(x: torch.Tensor) -> torch.Tensor:
     functional.all_reduce(x.sin(), "sum", dist.group.WORLD)
     return x.cos()
@@ -172,7 +177,7 @@ PROGRAMS: dict[str, Program] = {
     one.__name__: one
     for one in (
         summed, averaged, gathered, gathered_columns, scattered, scattered_columns, exchanged,
-        exchanged_parts, broadcast, two_in_a_row, operand_written_later, unread, by_name, reduced,
+        exchanged_parts, broadcast, broadcast_columns, two_in_a_row, operand_written_later, unread, by_name, reduced,
         reduced_argument, reduced_view, gathered_list, gathered_into, scattered_into,
         broadcast_in_place, exchanged_into, waited, of_group,
     )
@@ -189,6 +194,17 @@ def _plain(value: Any) -> Any:
     return value.wait() if isinstance(value, functional.AsyncCollectiveTensor) else value
 
 
+def compare_calls(function: Program, fast: Any, times: int, tolerance: Any) -> None:
+    """Compares calls with values that differ; the arguments, too."""
+    rows = ROWS.get(function.__name__, 4)
+    for number in range(times):
+        results = []
+        for one in (function, fast):
+            x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
+            results.append([_plain(one(x)), x])
+        compare(*results, tolerance)
+
+
 def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[str, Any]:
     """Three calls of each program, with values that differ; the arguments are compared, too."""
     if not GROUP:
@@ -198,13 +214,7 @@ def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[
         function = PROGRAMS[name]
         with CaptureCounter() as counter:
             fast = tracer_core.compile(function, backend=backend, dynamic=dynamic)
-            for number in range(3):
-                results = []
-                for one in (function, fast):
-                    rows = ROWS.get(name, 4)
-                    x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
-                    results.append([_plain(one(x)), x])
-                compare(*results, EXACT if backend.endswith("eager") else CLOSE)
+            compare_calls(function, fast, 3, EXACT if backend.endswith("eager") else CLOSE)
         seen[name] = told(counter)
     return seen
 
@@ -300,6 +310,18 @@ DIFFERENTIABLE: dict[str, Program] = {
 }  # fmt: skip
 
 
+def compare_gradients(function: Program, fast: Any, times: int, tolerance: Any) -> None:
+    """Compares values and gradients of calls with values that differ."""
+    for number in range(times):
+        results = []
+        for one in (function, fast):
+            x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
+            value = one(x.requires_grad_())
+            value.backward(torch.cos(value.detach()))
+            results.append([_plain(value), x.grad])
+        compare(*results, tolerance)
+
+
 def trained(names: list[str], backend: str) -> dict[str, Any]:
     """Values and gradients of three calls of each program."""
     seen = {}
@@ -307,13 +329,6 @@ def trained(names: list[str], backend: str) -> dict[str, Any]:
         function = DIFFERENTIABLE[name]
         with CaptureCounter() as counter:
             fast = tracer_core.compile(function, backend=backend)
-            for number in range(3):
-                results = []
-                for one in (function, fast):
-                    x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
-                    value = one(x.requires_grad_())
-                    value.backward(torch.cos(value.detach()))
-                    results.append([_plain(value), x.grad])
-                compare(*results, EXACT if backend.endswith("eager") else CLOSE)
+            compare_gradients(function, fast, 3, EXACT if backend.endswith("eager") else CLOSE)
         seen[name] = told(counter)
     return seen

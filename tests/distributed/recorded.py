@@ -54,13 +54,7 @@ def called(names: list[str]) -> dict[str, Any]:
         function = in_graph.PROGRAMS[name]
         with simulated() as backend:
             fast = tracer_core.compile(function, backend=backend)
-            for number in range(CALLS):
-                results = []
-                for one in (function, fast):
-                    rows = in_graph.ROWS.get(name, 4)
-                    x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
-                    results.append([in_graph._plain(one(x)), x])
-                compare(*results, EXACT)
+            in_graph.compare_calls(function, fast, CALLS, EXACT)
             seen[name] = _told()
     return seen
 
@@ -72,14 +66,7 @@ def trained(names: list[str]) -> dict[str, Any]:
         function = in_graph.DIFFERENTIABLE[name]
         with simulated() as backend:
             fast = tracer_core.compile(function, backend=backend)
-            for number in range(CALLS):
-                results = []
-                for one in (function, fast):
-                    x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
-                    value = one(x.requires_grad_())
-                    value.backward(torch.cos(value.detach()))
-                    results.append([in_graph._plain(value), x.grad])
-                compare(*results, EXACT)
+            in_graph.compare_gradients(function, fast, CALLS, EXACT)
             seen[name] = _told()
     return seen
 

@@ -38,12 +38,12 @@ _INTO = {
 }
 
 
-class CollectivesBetween(torch_private.TorchDispatchMode):
+class CollectivesBetween(torch_private.DispatchMode):
     """Active while a graph is captured. between: called with what the host is to do between two
     parts; it ends the part that is being captured and begins the next."""
 
     def __init__(self, between: Callable[[Callable[[], object]], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._between = between
         #: Storage of a result -> what waits for it, and the operands, whose memory a collective
         #: reads until then.
@@ -67,7 +67,7 @@ class CollectivesBetween(torch_private.TorchDispatchMode):
 
     def _issue(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         made = _results(func, args, kwargs)
-        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        results = _listed(made)
         if func in _OVER:
             results[0].copy_(args[0])
         places = [torch_private.by_address(one) for one in results]
@@ -94,25 +94,26 @@ class CollectivesBetween(torch_private.TorchDispatchMode):
 
 
 def _results(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Returns uninitialised tensors of the sizes and strides of a collective's results."""
-    device = next(one.device for one in _tensors(args))
-    meta = torch.device("meta")
+    """Returns uninitialised tensors for a collective's results, which are contiguous whatever its
+    operands and its meta function say."""
+    device = _listed(args[0])[0].device
+
+    def empty(like: torch.Tensor, where: Any = device) -> torch.Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, device=where)
+
     with torch_private.without_modes():
-        found = func(
-            *torch_private.tree_map_only(torch.Tensor, lambda one: _empty(one, meta), args),
-            **kwargs,
-        )
-    return torch_private.tree_map_only(torch.Tensor, lambda one: _empty(one, device), found)
+        given = torch_private.tree_map_only(torch.Tensor, partial(empty, where="meta"), args)
+        found = func(*given, **kwargs)
+    return torch_private.tree_map_only(torch.Tensor, empty, found)
 
 
-def _empty(like: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def _fill(fresh: list[Any], issue: Callable[[], Any]) -> None:
     """Issues a collective; `fresh` gets its results."""
-    found = issue()
-    fresh[:] = found if isinstance(found, (tuple, list)) else [found]
+    fresh[:] = _listed(issue())
 
 
 def _take(fresh: list[Any], index: int, place: torch.Tensor) -> None:
@@ -123,8 +124,3 @@ def _take(fresh: list[Any], index: int, place: torch.Tensor) -> None:
 
 def _key(tensor: torch.Tensor) -> int:
     return torch_private.storage_key(tensor.untyped_storage())
-
-
-def _tensors(args: Any) -> list[torch.Tensor]:
-    found = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
-    return [one for one in found if isinstance(one, torch.Tensor)]

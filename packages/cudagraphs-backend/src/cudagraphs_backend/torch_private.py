@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload as OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._pytree import tree_map_only as tree_map_only
 
@@ -25,6 +25,18 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     """Returns the address of the storage's C++ object: equal for two live tensors exactly if they
     share their memory."""
     return int(storage._cdata)
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that torch leaves as it is: others it wraps so that their first operator imports
+    torch._dynamo."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def by_address(tensor: torch.Tensor) -> torch.Tensor:

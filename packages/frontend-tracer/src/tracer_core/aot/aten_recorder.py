@@ -29,7 +29,7 @@ from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.saved_draws import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.torch_private.names import operators
-from tracer_core.torch_private.needed import TorchDispatchMode
+from tracer_core.torch_private.needed import DispatchMode
 
 aten = operators("aten")
 
@@ -73,7 +73,7 @@ _ABSORBING = {
 }  # fmt: skip
 
 
-class AtenRecorder(TorchDispatchMode):
+class AtenRecorder(DispatchMode):
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
     decompositions: op -> function that runs other operators instead. out_of_place: whether the
@@ -82,7 +82,7 @@ class AtenRecorder(TorchDispatchMode):
     """
 
     def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
@@ -109,13 +109,6 @@ class AtenRecorder(TorchDispatchMode):
         self._sizes: SizeNodes | None = None
         self._masked = False
         self._zeros: set[int] = set()  # ids of fakes of tensors without memory that are zero
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch wraps dispatch modes so that they import torch._dynamo; False keeps this one
-        unwrapped.
-        """
-        return False
 
     # Inputs
 

@@ -16,7 +16,7 @@ import torch
 
 from tracer_core.aot.attention_seeds import SEEDS, drops_out
 from tracer_core.torch_private.names import operators
-from tracer_core.torch_private.needed import TorchDispatchMode
+from tracer_core.torch_private.needed import DispatchMode
 
 aten = operators("aten")
 
@@ -71,7 +71,7 @@ class Draw:
         return cls(**{**row, **sequences})
 
 
-class DrawnAgain(TorchDispatchMode):
+class DrawnAgain(DispatchMode):
     """A mode in which operators that draw return what they have drawn before. Mutable.
 
     draws: in the order of the run. saved: the tensors that their positions count. Raises RuntimeError
@@ -79,15 +79,8 @@ class DrawnAgain(TorchDispatchMode):
     """
 
     def __init__(self, draws: Sequence[Draw], saved: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._left, self._saved = list(reversed(draws)), saved
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch wraps dispatch modes so that they import torch._dynamo; False keeps this one
-        unwrapped.
-        """
-        return False
 
     def __torch_dispatch__(
         self,

@@ -14,7 +14,20 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OpOverload", "OpOverloadPacket", "TensorBase", "TorchDispatchMode", "pytree"]
+__all__ = ["DispatchMode", "OpOverload", "OpOverloadPacket", "TensorBase", "pytree"]
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that torch leaves as it is: others it wraps so that their first operator imports
+    torch._dynamo."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 #: The C base class of `torch.Tensor`.
 TensorBase: Any = torch._C.TensorBase
