@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 import torch
@@ -53,6 +54,33 @@ def test_calls_of_all_sizes_compile_nothing_and_leave_no_trace(gate):
         nothing_is_compiled(lambda n=n: fast(torch.randn(n, 4)).sum().backward())
     nothing_is_compiled(lambda: fast(torch.randn(9, 4), scale=2.0))
     assert gate.graphs == compiled and "backward" in compiled
+
+
+def test_calls_beside_the_compilers_leave_them_processors():
+    """The calls of `warmup` alone: neither other threads nor later calls run on fewer threads."""
+    seen, elsewhere = [], []
+
+    @torch.library.custom_op("warmup_test::threads", mutates_args=())
+    def threads(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        beside = threading.Thread(target=lambda: elsewhere.append(torch.get_num_threads()))
+        beside.start()
+        beside.join()
+        return x.clone()
+
+    threads.register_fake(torch.empty_like)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        fast = tracer_core.compile(lambda x: threads(x * 2) + 1)
+        x = torch.randn(8)
+        tracer_core.warmup(fast, x)
+        assert seen[0] == 2 and seen[-1] == 4
+        seen.clear()
+        torch.testing.assert_close(nothing_is_compiled(lambda: fast(x)), x * 2 + 1)
+        assert seen == [4] and set(elsewhere) == {4} and torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_random_generators_are_set_back(gate):

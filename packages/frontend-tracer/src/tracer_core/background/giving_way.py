@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracer_core.background.worker import is_awaited
+from tracer_core.background.processors import half_the_threads
+from tracer_core.background.worker import is_awaited, waits_here
 from tracer_core.contract.runner import RunFunction
 
 #: Seconds.
@@ -37,7 +38,8 @@ def is_background() -> bool:
 
 
 def served(run: RunFunction) -> RunFunction:
-    """Returns `run`, before whose calls background work waits."""
+    """Returns `run`, before whose calls background work waits. Where the caller waits for that work,
+    they leave it half of the processors."""
 
     def run_first(inputs: list[Any]) -> Any:
         global _n_served
@@ -45,7 +47,10 @@ def served(run: RunFunction) -> RunFunction:
             _n_served += 1
             _nobody.clear()
         try:
-            return run(inputs)
+            if not waits_here():
+                return run(inputs)
+            with half_the_threads():
+                return run(inputs)
         finally:
             with _lock:
                 _n_served -= 1

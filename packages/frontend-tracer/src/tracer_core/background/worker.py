@@ -23,8 +23,10 @@ INTERVAL = 2e-4
 _lock = threading.Lock()
 _jobs: deque[Callable[[], None]] = deque()
 _threads: set[threading.Thread] = set()
-#: How many threads may work at once, and how many callers wait for them (`parallel`).
-_limit, _n_waiting = 1, 0
+#: How many threads may work at once.
+_limit = 1
+#: The threads that wait for them, one entry for each `parallel` that they are in.
+_waiting: list[int] = []
 #: The switch interval that the program had set when the first thread began, the one that was set
 #: then, and how many threads work.
 _before, _ours, _working = 0.0, 0.0, 0
@@ -41,22 +43,27 @@ def submit(job: Callable[[], None]) -> None:
 def parallel(threads: int) -> Iterator[None]:
     """Context whose caller waits for the jobs: so many threads work at once, where it is more than
     before, and do not give way."""
-    global _limit, _n_waiting
+    global _limit
     with _lock:
         before, _limit = _limit, max(_limit, threads)
-        _n_waiting += 1
+        _waiting.append(threading.get_ident())
         _fill()
     try:
         yield
     finally:
         with _lock:
             _limit = before
-            _n_waiting -= 1
+            _waiting.remove(threading.get_ident())
 
 
 def is_awaited() -> bool:
     """Whether somebody waits for the jobs, who then need not give way."""
-    return _n_waiting > 0
+    return bool(_waiting)
+
+
+def waits_here() -> bool:
+    """Whether the thread that asks waits for the jobs (`parallel`)."""
+    return threading.get_ident() in _waiting
 
 
 def is_ending() -> bool:
@@ -114,10 +121,11 @@ def _yielding() -> Iterator[None]:
 
 def _after_fork() -> None:
     """Drops the queue in a forked child: the threads and their jobs are the parent's."""
-    global _lock, _limit, _n_waiting, _working
+    global _lock, _limit, _working
     if _working and sys.getswitchinterval() == _ours:
         sys.setswitchinterval(_before)
-    _lock, _limit, _n_waiting, _working = threading.Lock(), 1, 0, 0
+    _lock, _limit, _working = threading.Lock(), 1, 0
+    _waiting[:] = [one for one in _waiting if one == threading.get_ident()]
     _threads.clear()
     _jobs.clear()
 
