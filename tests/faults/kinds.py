@@ -354,10 +354,10 @@ def owners(bench: Bench) -> None:
 def copied(bench: Bench, cache: Path) -> None:
     """Copies the entries, locks and secret of the store."""
     for path in (*bench.entries(), *bench.cache.glob("*/lock")):
-        there = cache / path.relative_to(bench.cache)
-        for folder in (cache, there.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        shutil.copy(path, there)
+        place = path.relative_to(bench.cache)
+        for folder in reversed(place.parents):
+            (cache / folder).mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(path, cache / place)
 
 
 def plant_everywhere(bench: Bench, cache: Path) -> None:
