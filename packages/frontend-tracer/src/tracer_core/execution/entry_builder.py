@@ -366,6 +366,9 @@ class TraceWriter:
         tracer, entry = self.tracer, self.entry
         for guard in tracer.provenance.guards:
             entry.guard(guard)
+        for alike in tracer.scalars.alike.values():
+            if len(alike) > 1:
+                entry.check_alike(alike)
         inputs = {
             one.source: one.node.meta["val"]
             for one in self._plain_inputs()

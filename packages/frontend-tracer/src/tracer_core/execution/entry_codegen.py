@@ -341,6 +341,22 @@ class CacheEntry:
             if len(direct) > 1:
                 self.check_late(_same_groups(direct))
 
+    def check_alike(self, sources: Sequence[Source]) -> None:
+        """Guards that the numbers at these sources are equal: the graph has one input for all. The
+        values of step counters are read from a tuple of their tensors, fetched with the objects."""
+        counters = [one.base for one in sources if one.kind == "number" and one.base is not None]
+        places = ", ".join(_places(sources))
+        if len(counters) < len(sources):
+            self.check_late(Relation(f"are_equal(({places}))", tuple(sources)))
+            return
+        condition = Relation(f"counters_are_equal(({places}))", tuple(counters))
+        if all(map(self.is_object, counters)):
+            name = f"N{len(self.fetched)}"
+            self.fetched[name] = _tuple_text(map(self.fetch, counters))
+            self.check_late(condition, f"counters_are_equal({name})")
+        else:
+            self.check_late(condition)
+
     def check_distinct(self, sources: list[Source]) -> None:
         """Guards that no two of these sources lead to one object."""
         if len(sources) < 2:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,18 @@ def memory(tensor: torch.Tensor) -> int:
 def are_distinct(objects: Sequence[Any]) -> bool:
     """Returns whether no object occurs twice."""
     return len(set(map(id, objects))) == len(objects)
+
+
+def are_equal(numbers: Collection[int | float]) -> bool:
+    """Returns whether numbers have one type and one value, signs of zero included."""
+    first = next(iter(numbers))
+    one = len(set(numbers)) == 1 == len(set(map(type, numbers)))
+    return one and (first != 0 or len(set(map(repr, numbers))) == 1)
+
+
+def counters_are_equal(counters: Sequence[torch.Tensor]) -> bool:
+    """Returns whether tensors of one element hold the same number."""
+    return are_equal(list(map(torch.Tensor.item, counters)))
 
 
 def unbound_cell(cell: Any) -> bool:
@@ -131,7 +143,7 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         "as_class": torch_private.as_class, "storage_offset": torch_private.storage_offset,
         "alias_groups": alias_groups,
         "memory": memory,
-        "are_distinct": are_distinct,
+        "are_distinct": are_distinct, "are_equal": are_equal, "counters_are_equal": counters_are_equal,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,

@@ -81,6 +81,10 @@ class ShapePolicy:
             for old in self.seen.numbers.get(source.expression, ())
         )
 
+    def history(self, source: Source) -> list[int | float]:
+        """Returns the numbers that the earlier cache entries saw at a source."""
+        return self.seen.numbers.get(source.expression, [])
+
     marked = False
 
     def look(self, values: list[Any]) -> None:

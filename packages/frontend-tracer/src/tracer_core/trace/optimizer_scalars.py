@@ -28,7 +28,9 @@ def _number(tracer: Tracing, value: Any) -> Any:
     if isinstance(value, Entry):
         tracer.provenance.follows_late = True
         source = tracer.provenance.sources.make(tracer.provenance.source_of(value.tensor), "number")
-        return tracer.provenance.read_varying(value.tensor.item(), source, always=True)
+        number = value.tensor.item()
+        tracer.shapes.numbers[source.expression] = number
+        return tracer.provenance.read_varying(number, source, always=True)
     if not isinstance(value, Applied):
         return value
     rounding = ROUNDING[value.dtype]

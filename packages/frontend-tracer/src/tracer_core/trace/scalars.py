@@ -56,17 +56,37 @@ class Numbers(Component):
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
         #: computed source -> number of operations in its whole text.
         self._sizes: dict[Source, int] = {}
+        #: What makes numbers alike -> their sources: the first is an input of the graph, and the
+        #: entry guards that the others equal it.
+        self.alike: dict[Any, list[Source]] = {}
 
     def number(self, value: Any, source: Source, name: str) -> Any:
         """Returns the symbol for a number read at `source`, or the number if it must not vary."""
         env = self.recorder.fakes.shape_env
         if env is None or not _may_vary(value):
             return value
+        sources = self._alike(value, source)
+        sources.append(source)
+        if len(sources) > 1:
+            return self.provenance.symbols[sources[0]]
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self.numbers[id(symbol)] = symbol, value, source
         self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
         return symbol
+
+    def _alike(self, value: int | float, source: Source) -> list[Source]:
+        """Returns the sources of the numbers that equal this one, and did in each earlier cache
+        entry; a list of its own for a number that was not read before.
+
+        The step counters of an optimizer count as alike from the start: there is one for each
+        parameter.
+        """
+        before = self.tracer.shapes.history(source)
+        if source.kind not in _ALIKE or not (before or source.kind == "number"):
+            return []
+        numbers = (*before, value)
+        return self.alike.setdefault((source.kind == "number", *map(repr, numbers)), [])
 
     def concrete(self, value: Any) -> Any:
         """Returns the number behind a symbol, guarded by its value; a tuple (sizes of a tensor, a
@@ -232,6 +252,9 @@ class Numbers(Component):
         )
 
 
+#: Steps of sources at whose end numbers are compared with each other. (Numbers that are computed, or
+#: drawn, follow from others.)
+_ALIKE = frozenset({"number", "key", "item", "slot", "contents"})
 #: The most operations in the text of one number: a longer text costs more than a new capture.
 _MOST_OPERATIONS = 200
 #: The most numbers that are symbols: the shape environment looks through all to add one.

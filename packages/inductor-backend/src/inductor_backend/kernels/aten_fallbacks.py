@@ -49,13 +49,10 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _foreach_add.Scalar _foreach_add.List _foreach_add.ScalarList _foreach_add.Tensor _foreach_sub.Scalar
         _foreach_sub.List _foreach_sub.ScalarList _foreach_mul.Scalar _foreach_mul.List _foreach_mul.ScalarList
         _foreach_mul.Tensor _foreach_div.Scalar _foreach_div.List _foreach_div.ScalarList _foreach_div.Tensor
-        _foreach_maximum.Scalar _foreach_maximum.List _foreach_maximum.ScalarList _foreach_minimum.Scalar
-        _foreach_minimum.List _foreach_minimum.ScalarList _foreach_clamp_max.Scalar _foreach_clamp_min.Scalar
-        _foreach_addcdiv.Scalar _foreach_addcdiv.ScalarList _foreach_addcdiv.Tensor _foreach_addcmul.Scalar
-        _foreach_addcmul.ScalarList _foreach_addcmul.Tensor _foreach_lerp.List _foreach_lerp.Scalar
-        _foreach_lerp.ScalarList _foreach_sqrt.default _foreach_rsqrt.default _foreach_neg.default _foreach_abs.default
-        _foreach_reciprocal.default _foreach_sign.default _foreach_exp.default _foreach_pow.Scalar _foreach_pow.List
-        _foreach_pow.ScalarList _foreach_pow.ScalarAndTensor _foreach_norm.Scalar
+        _foreach_maximum.List _foreach_minimum.List _foreach_addcdiv.Scalar _foreach_addcdiv.ScalarList
+        _foreach_addcmul.Scalar _foreach_addcmul.ScalarList _foreach_lerp.List _foreach_lerp.Scalar
+        _foreach_sqrt.default _foreach_rsqrt.default _foreach_neg.default _foreach_abs.default
+        _foreach_reciprocal.default _foreach_sign.default _foreach_exp.default
     """,
     ),
     (

@@ -25,6 +25,7 @@ from inductor_backend.kernels.flex_attention import (
 )
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.lowering.scan_loop import SCANNED
+from inductor_backend.passes import foreach
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
 from tracer_core.plugin_api import flex_attention, scan
@@ -37,7 +38,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's core table without what this backend lowers or calls itself, plus whole
     attention layers."""
     own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
-    return own | ATTENTION_LAYERS | _OWN
+    return own | ATTENTION_LAYERS | foreach.DECOMPOSITIONS | _OWN
 
 
 def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
