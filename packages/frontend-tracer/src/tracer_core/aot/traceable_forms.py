@@ -1,7 +1,8 @@
-"""Forms of functions whose C++ code reads tensor values on the host, made of operators that read none.
+"""Forms of functions that functional values cannot pass through, made of operators that they can.
 
-Functional values show neither that they are fakes nor that they are traced, so that such a function
-takes the way of real tensors. What it would raise, the graph raises when it runs.
+The C++ code of `one_hot` reads tensor values on the host: functional values show neither that they
+are fakes nor that they are traced, so that it takes the way of real tensors. What it would raise, the
+graph raises when it runs. The fused optimizers have no functional kernels.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot import fused_optimizers
 from tracer_core.torch_private.names import names
 
 _ONE_HOT = names("_C._nn.one_hot ops.aten.one_hot.default")
@@ -26,4 +28,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return torch.eq(known, classes).to(torch.int64)
 
 
-FORMS: Mapping[Any, Callable[..., Any]] = dict.fromkeys(_ONE_HOT, _one_hot)
+FORMS: Mapping[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_ONE_HOT, _one_hot),
+    **fused_optimizers.FORMS,
+}
