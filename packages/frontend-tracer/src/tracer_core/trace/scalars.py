@@ -69,6 +69,8 @@ class Numbers(Component):
         sources.append(source)
         if len(sources) > 1:
             return self.provenance.symbols[sources[0]]
+        if source.kind == "computed":  # whose text holds those of its operands
+            name = f"computed number {len(self.numbers)}"
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self.numbers[id(symbol)] = symbol, value, source
@@ -82,8 +84,10 @@ class Numbers(Component):
         The step counters of an optimizer count as alike from the start: there is one for each
         parameter.
         """
+        if source.kind not in _ALIKE:
+            return []
         before = self.tracer.shapes.history(source)
-        if source.kind not in _ALIKE or not (before or source.kind == "number"):
+        if not before and source.kind != "number":
             return []
         numbers = (*before, value)
         return self.alike.setdefault((source.kind == "number", *map(repr, numbers)), [])
@@ -256,9 +260,9 @@ class Numbers(Component):
 #: drawn, follow from others.)
 _ALIKE = frozenset({"number", "key", "item", "slot", "contents"})
 #: The most operations in the text of one number: a longer text costs more than a new capture.
-_MOST_OPERATIONS = 200
+_MOST_OPERATIONS = 4096
 #: The most numbers that are symbols: the shape environment looks through all to add one.
-_MOST_NUMBERS = 500
+_MOST_NUMBERS = 16384
 #: Types of what may be a symbol, or hold one.
 _MAY_HOLD = frozenset({*SYMBOLS, list, tuple, dict})
 
