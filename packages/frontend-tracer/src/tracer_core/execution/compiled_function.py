@@ -101,6 +101,8 @@ _MAX_SEGMENTS = 256
 #: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
 #: before the graph ends where such sizes are made or assertions stand.
 _MOST_OTHER_DATA = 4
+#: After so many captures in a row without a cache entry one line is logged.
+_WARNED_FAILED_CAPTURES = 4
 #: After so many code regions in a row without a graph, and as many more, an activation leaves the
 #: loop that they are in.
 _MANY_PLAIN = 500
@@ -793,16 +795,30 @@ class CompiledFunction:
         global _traced
         if segment.is_closed(state) or not self._may_recompile(segment, state):
             return None
+        if segment.skips_capture():
+            return None
         _traced += 1
         self.n_captures += 1
         self.n_changes += 1
         before, begun = self.capture_seconds, profitability.clock()
+        attempt = None
         try:
-            return self._entry(segment, start, state)
+            attempt = self._entry(segment, start, state)
+            return attempt
         finally:  # a capture may begin inside another one
             self.capture_seconds = before + profitability.clock() - begun
+            self._note_capture(segment, attempt is not None)
             self._compare_again()
             _traced += 1
+
+    def _note_capture(self, segment: GuardedCache, gave_entry: bool) -> None:
+        """Notes the end of a capture; logs the first time that several in a row gave no entry."""
+        segment.note_capture(gave_entry)
+        if segment.failed_captures == _WARNED_FAILED_CAPTURES:
+            logger().warning(
+                "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
+                " compiled run in eager mode from now on", _name(self.function), segment.failed_captures,
+            )  # fmt: skip
 
     def _entry(self, segment: GuardedCache, start: Any, state: Any) -> Callable[[Any], Any] | None:
         """Does `_capture`, which counts it."""

@@ -45,6 +45,9 @@ MOST_ENTRIES = 2048
 #: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
 #: the lookup. OUTWEIGH successful lookups cancel a failed one.
 MOST_FAILED, OUTWEIGH = 8, 16
+#: n captures in a row that gave no entry (at most this many count) let the next 2**n - 2 calls that
+#: nothing fits do without: a trace costs thousands of times what the call does.
+MAX_FAILED_CAPTURES = 8
 _NO_ROOTS = (*DIRECT_ROOTS, type)
 
 #: Guards the tables of every `GuardedCache` against concurrent changes. Re-entrant: the garbage
@@ -127,13 +130,14 @@ class GuardedCache:
     a dead one. other_data: how often unbacked SymInts or assertions differed from what a graph was
     captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
     profile: how branches that follow data went in the calls. made_in: the number of the call that
-    reached the region first. closed_early: that call closed it.
+    reached the region first. closed_early: that call closed it. failed_captures: captures in a row
+    that gave no entry.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "profile", "made_in", "closed_early", "_at", "_roots", "_recent",
-                 "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
+    "other_data", "profile", "made_in", "closed_early", "failed_captures", "_uncaptured", "_at",
+                 "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -147,6 +151,7 @@ class GuardedCache:
         self.profile = BranchProfile()
         self.made_in = -1
         self.closed_early = False
+        self.failed_captures = self._uncaptured = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
@@ -256,6 +261,19 @@ class GuardedCache:
         self.loose = 0
         for root in list(self._roots.values()):
             root.captured = 0
+
+    def skips_capture(self) -> bool:
+        """Returns whether a call that nothing fits does without a capture, because the last ones gave
+        no entry; counts it."""
+        if self._uncaptured == 0:
+            return False
+        self._uncaptured -= 1
+        return True
+
+    def note_capture(self, gave_entry: bool) -> None:
+        """Notes the end of a capture."""
+        self.failed_captures = 0 if gave_entry else self.failed_captures + 1
+        self._uncaptured = max(0, 2 ** min(self.failed_captures, MAX_FAILED_CAPTURES) - 2)
 
     def count(self, state: Any) -> int:
         """Counts the entries towards the limit of this state's object: its own, and those captured
