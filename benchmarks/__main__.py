@@ -39,6 +39,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "capture": ("capture:main", "programs at the edges of capture, beside torch.compile"),
     "training": ("training:main", "seven models trained for 20 steps, judged by float64"),
     "training_speed": ("training:speed", "milliseconds and memory of a training step"),
+    "whole_steps": (
+        "whole_steps:main",
+        "whole training steps with the optimizer inside, beside torch.compile",
+    ),
     "gradients": ("gradients:main", "one step of every architecture, judged by float64"),
     "auto": ("auto:main", 'backend="auto" beside each backend alone'),
     "engines": ("engines:main", "onnxrt and tvm beside their engines used by hand"),
