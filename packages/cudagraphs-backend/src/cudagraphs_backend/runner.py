@@ -169,7 +169,8 @@ class GraphedRunner:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
-        self._keeps_gradients = options.outputs == "saved" and spec.phase is Phase.BACKWARD
+        gradients = spec.phase is Phase.BACKWARD or any(one.gradient for one in spec.outputs)
+        self._keeps_gradients = options.outputs == "saved" and gradients
         # set once a program used a kept result on another stream: results are copied from then on
         self._streamed = False
         _runners[id(self)] = self
@@ -436,9 +437,9 @@ class GraphedRunner:
 
     def _stays(self, index: int) -> bool:
         """Returns whether a result stays in the pool however small it is."""
-        return self._spec.outputs[index].saved or (
-            self._spec.phase is Phase.BACKWARD and self._may_keep()
-        )
+        spec = self._spec.outputs[index]
+        is_gradient = spec.gradient or self._spec.phase is Phase.BACKWARD
+        return spec.saved or (is_gradient and self._may_keep())
 
     def _say(self, reason: str) -> None:
         """Logs why a call runs plainly, once."""

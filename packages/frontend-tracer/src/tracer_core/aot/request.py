@@ -5,15 +5,15 @@ describe a graph to a backend.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.cache_key import cache_key
-from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.output_aliasing import FromGraph, OutputPlan
 from tracer_core.aot.symbolic_sizes import as_plain, size_origins, size_specs
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
@@ -28,6 +28,21 @@ class Lowered:
     spec: CompileSpec
     plan: OutputPlan
     ir: str
+
+    def with_gradients(self, gradients: Collection[int]) -> Lowered:
+        """Marks the outputs that become gradients. gradients: indices of captured outputs."""
+        steps = self.plan.steps
+        ours = {
+            step.index
+            for step in (steps[index] for index in gradients)
+            if isinstance(step, FromGraph)
+        }
+        if not ours:
+            return self
+        outputs = tuple(
+            replace(one, gradient=index in ours) for index, one in enumerate(self.spec.outputs)
+        )
+        return replace(self, spec=replace(self.spec, outputs=outputs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class CapturedGraph:
     gm: the torch-level graph. inputs: one InputSpec per placeholder. real_inputs: the tensors (and
     ints) of the captured call. needs_grad: grad mode was on in at least a part of the graph, and an
     output requires grad. name: ``graph_0``. phase: INFERENCE until the graph is lowered for
-    training.
+    training. gradients: indices of the outputs that become the ``.grad`` of a tensor.
     """
 
     gm: torch.fx.GraphModule
@@ -31,6 +31,7 @@ class CapturedGraph:
     needs_grad: bool
     name: str
     phase: Phase = Phase.INFERENCE
+    gradients: frozenset[int] = frozenset()
 
     def copied(self) -> CapturedGraph:
         """Returns it with a copy of the graph, which whoever compiles it may change."""

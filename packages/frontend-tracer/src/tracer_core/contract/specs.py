@@ -98,7 +98,8 @@ class OutputSpec:
     shape, stride: what the result must have, ints or SymInts. dtype and device likewise. ``None``
     in all four: the value is a Python int. saved: only the backward reads it; a runner may return
     such images (four dimensions, known sizes) channels-last instead, and names them in
-    `Runner.channels_last`: the backward graph is compiled for them.
+    `Runner.channels_last`: the backward graph is compiled for them. gradient: it becomes the ``.grad``
+    of a tensor, and the one of the call before was dropped before this call.
     """
 
     shape: tuple[Any, ...] | None
@@ -108,6 +109,7 @@ class OutputSpec:
     alias_of_input: int | None = None
     alias_of_output: int | None = None
     saved: bool = False
+    gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
         lowered = autograd_runtime.lower_step(captured, _request(captured, config))
+        lowered = lowered.with_gradients(captured.gradients)
         _show(record, lowered)
     compiled = _compile_lowered(captured, config, lowered)
     modes, used_up = _ambient_modes(captured), autograd_runtime.used_up(captured)

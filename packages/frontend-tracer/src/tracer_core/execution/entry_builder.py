@@ -102,6 +102,8 @@ class TraceWriter:
         self.effects: list[str] = []
         self.result = ""
         self.pending: Pending | None = None
+        #: What the result and the changes are made of.
+        self.used_by_program: frozenset[Source] = frozenset()
         self.rebuilder = Rebuilder(
             tracer,
             fetch=self.entry.use,
@@ -304,7 +306,9 @@ class TraceWriter:
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
         specs = tuple(map(_input_spec, recorder.inputs))
         values = tuple(one.value for one in recorder.inputs)
-        captured = CapturedGraph(gm, specs, values, needs_grad, self.name)
+        captured = CapturedGraph(
+            gm, specs, values, needs_grad, self.name, gradients=frozenset(self._new_gradients())
+        )
         try:
             if may_wait(captured, self.config):
                 self.pending = self._waiting(captured)
@@ -322,6 +326,33 @@ class TraceWriter:
             raise Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
+
+    def _new_gradients(self) -> dict[int, Source]:
+        """Returns the outputs that become the ``.grad`` of a tensor whose old one nothing reads:
+        index -> where the old one is."""
+        tracer, found = self.tracer, {}
+        read = self.used_by_program | {one.source for one in tracer.recorder.inputs}
+        for change in tracer.effects.changes.values():
+            source = tracer.provenance.source_of(change.obj)
+            if change.kind is not Gradient or source is None:
+                continue
+            old = tracer.provenance.sources.make(source, "grad")
+            new = change.after
+            node = tracer.recorder.node_of(new) if isinstance(new, torch.Tensor) else None
+            if node in self.outputs and old not in read:
+                found[self.outputs[node]] = old
+        return found
+
+    def _drop_gradients(self) -> list[str]:
+        """Emits the lines that drop the gradients which the program replaces without reading them:
+        their memory serves the graph, as it does eager's backward. (If the graph raises, the program
+        runs in eager mode, and finds them dropped as its own zero_grad() would leave them.)"""
+        old = list(self._new_gradients().values())
+        if not old:
+            return []
+        fetched = [name for one in old if (name := self.entry.variable(one))]
+        holders = ", ".join(self.entry.use(one.base) for one in old if one.base is not None)
+        return [f"drop_gradients(({holders},))", *(f"{name} = None" for name in fetched)]
 
     def _waiting(self, captured: CapturedGraph) -> Pending:
         """Returns what compiles the graph in the background, when the tracer is gone."""
@@ -567,6 +598,7 @@ class Generator(TraceWriter):
             transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
             self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
+        self.used_by_program = entry.fetched_sources()
 
     def finish(self, broken: Break | None, where: str) -> Captured:
         tracer, entry = self.tracer, self.entry
@@ -578,7 +610,7 @@ class Generator(TraceWriter):
             self._guards()
             if runner is not None:
                 lines, inputs = entry.graph_inputs([one.source for one in tracer.recorder.inputs])
-                entry.body += [*lines, *self._run_graph(inputs, runner)]
+                entry.body += [*lines, *self._drop_gradients(), *self._run_graph(inputs, runner)]
             entry.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             entry.body += [*self._settings(), self.result]
             captured = self._captured(runner, gm, record)

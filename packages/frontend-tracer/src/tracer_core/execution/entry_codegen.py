@@ -277,6 +277,14 @@ class CacheEntry:
         self._variables[source] = name
         return name
 
+    def variable(self, source: Source) -> str | None:
+        """Returns the variable that holds a source's value, if it is fetched."""
+        return self._variables.get(source)
+
+    def fetched_sources(self) -> frozenset[Source]:
+        """Returns the sources whose values are fetched so far."""
+        return frozenset(self._variables)
+
     def _fetch_text(self, source: Source, base: str) -> str:
         if source.kind == "applied":
             return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"

@@ -63,6 +63,12 @@ def counters_are_equal(counters: Sequence[torch.Tensor]) -> bool:
     return are_equal(list(map(torch.Tensor.item, counters)))
 
 
+def drop_gradients(tensors: Sequence[torch.Tensor]) -> None:
+    """Drops the gradients of tensors."""
+    for tensor in tensors:
+        tensor.grad = None
+
+
 def unbound_cell(cell: Any) -> bool:
     """Returns whether a closure cell is empty."""
     try:
@@ -144,6 +150,7 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         "alias_groups": alias_groups,
         "memory": memory,
         "are_distinct": are_distinct, "are_equal": are_equal, "counters_are_equal": counters_are_equal,
+        "drop_gradients": drop_gradients,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,
