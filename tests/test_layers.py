@@ -17,7 +17,10 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 #: lower rows, and in its own folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("contract", "errors", "torch_private"),
+        ("errors",),
+        ("limit_table",),
+        ("limits",),
+        ("contract", "torch_private"),
         ("compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
         ("background", "registry", "storage"),

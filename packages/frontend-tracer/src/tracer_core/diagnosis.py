@@ -24,11 +24,11 @@ from tracer_core import api, torch_private
 from tracer_core.contract.version import __version__
 from tracer_core.engine_support.compilers import compilers
 from tracer_core.errors import TracerError
+from tracer_core.limits import MAX_DOCTOR_SECONDS
+from tracer_core.registry import limits
 from tracer_core.registry.discovery import BackendRow
 from tracer_core.storage import fleet, store
 
-#: Seconds that a backend may take for its small network.
-LIMIT = 180.0
 _TOLERANCE = 1e-3
 _GIB = 1 << 30
 
@@ -178,7 +178,7 @@ def _backends(smoke: bool) -> Iterator[Finding]:
 
 def _smoke(what: str, origin: str, row: BackendRow) -> Finding:
     command = [sys.executable, "-m", __name__, row.name, row.training, *row.devices]
-    done = _output(command, LIMIT)
+    done = _output(command, MAX_DOCTOR_SECONDS)
     lines = done.stdout.strip().splitlines()
     result = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
     if "seconds" in result:
@@ -251,8 +251,8 @@ def _compile_small_network(name: str, training: str, devices: Sequence[str]) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``tracer-core doctor [--json] [--quick]``, ``tracer-core cache info|clear|prune``. Returns 1 if
-    there is a problem."""
+    """``tracer-core doctor [--json] [--quick]``, ``tracer-core limits [--json]``, ``tracer-core cache
+    info|clear|prune``. Returns 1 if there is a problem."""
     parser = argparse.ArgumentParser("tracer-core", description="Looks after tracer-core.")
     commands = parser.add_subparsers(dest="command", required=True)
     looks = commands.add_parser("doctor", help="what is installed, and what works here")
@@ -260,12 +260,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     looks.add_argument("--quick", action="store_true", help="no backend compiles anything")
     cache = commands.add_parser("cache", help="what is kept on disk")
     cache.add_argument("action", choices=("info", "clear", "prune"))
+    table = commands.add_parser("limits", help="at which numbers something else is done")
+    table.add_argument("--json", action="store_true", help="a list of objects for each package")
     chosen = parser.parse_args(arguments)
+    if chosen.command == "limits":
+        return _show_limits(chosen.json)
     if chosen.command == "cache":
         return _look_after_cache(chosen.action)
     report = doctor(smoke=not chosen.quick)
     print(json.dumps([asdict(one) for one in report], indent=1) if chosen.json else report)
     return 0 if report.healthy else 1
+
+
+def _show_limits(as_json: bool) -> int:
+    try:
+        limits.check()
+    except TracerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    tables = limits.tables()
+    if as_json:
+        rows = {one.package: [asdict(row) for row in one.values()] for one in tables}
+        print(json.dumps(rows, indent=1))
+    else:
+        print("\n\n".join(f"{one.package}\n\n{limits.listing(one)}" for one in tables))
+    return 0
 
 
 def _look_after_cache(action: str) -> int:

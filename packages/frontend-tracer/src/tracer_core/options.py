@@ -1,6 +1,6 @@
 """Settings: the arguments of `compile()` (`CompileConfig`) and the environment (`env()`).
 
-Only this module of the package reads `os.environ`.
+Only this module and `limit_table` (`TRACER_LIMITS`, once at import) read the settings in `os.environ`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.errors import OptionError
+from tracer_core.limits import MAX_RECOMPILES
 
 if TYPE_CHECKING:
     # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
@@ -32,7 +33,7 @@ class CompileConfig:
     mode: str = "default"
     fullgraph: bool = False
     dynamic: bool | None = None
-    recompile_limit: int = 8
+    recompile_limit: int = MAX_RECOMPILES
     native_if_faster: bool = False
     when: str = "now"
 

@@ -4,7 +4,8 @@ In: nothing but torch and the standard library, so that importing it costs what 
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
 (`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine
 `contiguous_graph`, `promote`, `op_support_check` and `add_value_check`; for tables of operators
-`operators`), and the core's errors, environment, stages, loggers and cache folders, re-exported so
+`operators`), the table in which a backend registers its limits
+(`LimitTable`), and the core's errors, environment, stages, loggers and cache folders, re-exported so
 that a backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
@@ -51,6 +52,7 @@ from tracer_core.errors import (
     TracerError,
     VerifyError,
 )
+from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
@@ -83,6 +85,8 @@ __all__ = [
     "Folder",
     "ValueClass",
     "InputSpec",
+    "Limit",
+    "LimitTable",
     "OptionError",
     "OutputSpec",
     "Phase",

@@ -19,6 +19,7 @@ from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import BackendError, OptionError, TracerError
 from tracer_core.options import CompileConfig
+from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.discovery import get, unavailable_reason
 from tracer_core.registry.torch_style import TorchStyle, from_callable, torch_style_settings
@@ -38,9 +39,10 @@ def build_config(
 ) -> CompileConfig:
     """Checks the arguments of `compile()` and asks the backend whether it can work with them.
 
-    Raises OptionError (an argument, option or mode is unknown or of the wrong type),
+    Raises OptionError (an argument, option, mode or limit is unknown or of the wrong type),
     BackendNotFoundError, BackendNameClashError, or BackendError (the backend cannot run here).
     """
+    limits.check()
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)
     _demand("mode", mode, str | None)

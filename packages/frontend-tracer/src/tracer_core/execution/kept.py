@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tracer_core import limit_table
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
 from tracer_core.errors import BackendError, StoredError
@@ -38,6 +39,7 @@ from tracer_core.execution.object_references import Finder, OtherSettings
 from tracer_core.execution.profitability import StoredVerdict
 from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
 from tracer_core.guards.own_reference import OwnReference
+from tracer_core.limits import MAX_PERSISTED_BYTES, MAX_PERSISTED_ENTRIES
 from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
@@ -49,8 +51,6 @@ QUIET = 2.0
 MOST_EXPLAINED = 3
 #: What `Kept.enter` returns where the call is to run natively.
 NATIVE = -1
-#: The most entries, and bytes, of one document.
-MOST_ENTRIES, MOST_BYTES = 64, 128 << 20
 
 _STORE = Store("kept")
 
@@ -239,6 +239,7 @@ def _parts_of(function: Function) -> dict[str, str] | None:
         "options": options,
         "fullgraph": str(config.fullgraph),
         "dynamic": str(config.dynamic),
+        "limits": limit_table.overrides(),
         "recompile limit": str(config.recompile_limit),
     }
 
@@ -379,8 +380,8 @@ def _write(document: Document, function: Function) -> None:
             if _identity(one) == _identity(other):
                 _add_backwards(one, other)
         made += [one for one in before if _identity(one) not in dropped]
-        data = json.dumps(made[:MOST_ENTRIES]).encode()
-        if len(data) > MOST_BYTES:
+        data = json.dumps(made[:MAX_PERSISTED_ENTRIES]).encode()
+        if len(data) > MAX_PERSISTED_BYTES:
             note("cache", "%s: not kept: %d bytes", document.name, len(data))
             return
         _STORE.write(key, data)

@@ -1,0 +1,134 @@
+"""The type of a limit, and the table in which each package registers its limits.
+
+In: ``MAX_REGIONS = LIMITS.add("MAX_REGIONS", 256, unit=..., beyond=..., seen=...)`` in a package's
+``limits.py``. Out: the number in force, which is the default or what ``TRACER_LIMITS`` sets, and a row
+for ``tracer-core limits``. ``TRACER_LIMITS="MAX_REGIONS=16,MAX_CACHE_ENTRIES=64"`` is read once, at
+import, so that code binds plain numbers; `check_overrides` raises for what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tracer_core.errors import OptionError
+
+VARIABLE = "TRACER_LIMITS"
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit.
+
+    name: as ``TRACER_LIMITS`` spells it. value: the number in force. default: the number without
+    ``TRACER_LIMITS``. unit: what the number counts. beyond: what happens beyond it. seen: how a user
+    sees that it was reached. changed: how a user changes it. is_fixed: nobody can.
+    """
+
+    name: str
+    value: int | float
+    default: int | float
+    unit: str
+    beyond: str
+    seen: str
+    changed: str
+    is_fixed: bool = False
+
+
+class LimitTable(Mapping[str, Limit]):
+    """The limits of one package, by name. package: its import name."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self._rows: dict[str, Limit] = {}
+
+    def add(
+        self,
+        name: str,
+        value: Number,
+        *,
+        unit: str,
+        beyond: str,
+        seen: str = "nothing shows it",
+        changed: str = VARIABLE,
+        fixed: str = "",
+    ) -> Number:
+        """Registers a limit; returns its value in force.
+
+        Args:
+            name: The name of the constant that the result is assigned to.
+            value: The default.
+            unit: What the number counts, in the plural.
+            beyond: What happens beyond it, as one sentence.
+            seen: How a user sees that it was reached.
+            changed: How a user changes it.
+            fixed: Why nobody can change it, or "".
+
+        Raises:
+            ValueError: The package has another limit of that name.
+        """
+        if name in self._rows:
+            raise ValueError(f"{self.package} has two limits {name}")
+        changed = f"no way: {fixed}" if fixed else changed
+        found = None if fixed else _number(_overrides.get(name, ""), value)
+        used = value if found is None else found
+        self._rows[name] = Limit(name, used, value, unit, beyond, seen, changed, bool(fixed))
+        return used
+
+    def __getitem__(self, name: str) -> Limit:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the names and values in a text such as ``a=1,b=2``."""
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, value = item.partition("=")
+        yield name.strip().upper(), value.strip()
+
+
+_overrides: Mapping[str, str] = dict(_parts(os.environ.get(VARIABLE, "")))
+
+
+def overrides() -> str:
+    """Returns the limits that this process changes, as a text for keys; "" where there are none."""
+    return ",".join(f"{name}={value}" for name, value in sorted(_overrides.items()))
+
+
+def _number(text: str, default: Number) -> Number | None:
+    """Returns the number in a text, of the default's type; None where there is none that may be."""
+    try:
+        found = type(default)(text)
+    except ValueError:
+        return None
+    least = 1 if isinstance(default, int) else 0
+    return found if found >= least and math.isfinite(found) else None
+
+
+def check_overrides(limits: Mapping[str, Limit]) -> None:
+    """Raises OptionError for the first mistake in ``TRACER_LIMITS``. limits: those of all installed
+    packages."""
+    for name, text in _overrides.items():
+        row = limits.get(name)
+        if row is None:
+            close = difflib.get_close_matches(name, limits, n=1, cutoff=0.0)
+            raise OptionError(
+                f"{VARIABLE}: there is no limit {name!r}; the nearest name is {close[0]}"
+                " (`tracer-core limits` lists all)"
+            )
+        if row.is_fixed:
+            raise OptionError(f"{VARIABLE}: {name} cannot be changed ({row.changed})")
+        if _number(text, row.default) is None:
+            kind = "an integer of at least 1" if isinstance(row.default, int) else "a number"
+            raise OptionError(f"{VARIABLE}: {name}={text!r}: {kind} ({row.unit})")

@@ -1,0 +1,76 @@
+"""The limits of all installed packages: one table for ``tracer-core limits`` and its page of the
+documentation, and the check of ``TRACER_LIMITS``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+
+from tracer_core import limit_table, limits
+from tracer_core.limit_table import Limit, LimitTable
+from tracer_core.registry.discovery import manager
+
+
+def tables() -> list[LimitTable]:
+    """Returns the tables of tracer_core and of the plug-ins whose package has a module ``limits``
+    with a `LimitTable` named ``LIMITS``, sorted by package."""
+    return [limits.LIMITS, *sorted(_of_plugins(), key=lambda table: table.package)]
+
+
+def _of_plugins() -> Iterator[LimitTable]:
+    modules = {getattr(one, "__name__", type(one).__module__) for one in manager().get_plugins()}
+    for package in {module.partition(".")[0] for module in modules} - {"tracer_core"}:
+        name = f"{package}.limits"
+        if importlib.util.find_spec(package) is None or importlib.util.find_spec(name) is None:
+            continue
+        found = getattr(importlib.import_module(name), "LIMITS", None)
+        if isinstance(found, LimitTable):
+            yield found
+
+
+def check() -> None:
+    """Raises OptionError for a mistake in ``TRACER_LIMITS``."""
+    if limit_table.overrides():
+        limit_table.check_overrides({name: row for one in tables() for name, row in one.items()})
+
+
+def shown(value: int | float) -> str:
+    """Returns a limit's number as people read it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if value >= 4 * size and value % size == 0:
+            return f"{value // size} {unit}"
+    return f"{value:,}"
+
+
+def listing(found: Mapping[str, Limit]) -> str:
+    """Returns limits as text for a terminal."""
+    lines = []
+    for row in found.values():
+        note = "" if row.value == row.default else f" (default {shown(row.default)})"
+        lines += [f"{row.name} = {shown(row.value)} {row.unit}{note}", f"    beyond: {row.beyond}"]
+        lines += [f"    seen: {row.seen}", f"    changed: {row.changed}"]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """Renders docs/limits_table.md. A test keeps the file equal to it: ``python -c "from
+    tracer_core.registry.limits import page; print(page(), end='')" > docs/limits_table.md``."""
+    lines = [
+        "# Table of limits",
+        "",
+        "Each number at which the compilers do something else, by package. `tracer-core limits` prints",
+        "the same table with the numbers in force. `TRACER_LIMITS=\"MAX_REGIONS=512\"` changes a limit for",
+        "one process, where the last column says so. This page is generated from the tables in each",
+        "package's `limits.py`.",
+    ]  # fmt: skip
+    for table in tables():
+        lines += ["", f"## {table.package}", "", "| limit | value | beyond | seen | changed |"]
+        lines += ["|---|---|---|---|---|"]
+        for row in table.values():
+            value = f"{shown(row.default)} {row.unit}"
+            lines += [f"| `{row.name}` | {value} | {row.beyond} | {row.seen} | {row.changed} |"]
+    return "\n".join([*lines, ""])
