@@ -243,7 +243,7 @@ def test_the_page_of_breaks_is_the_table():
 def test_step_limit(monkeypatch):
     from tracer_core.trace import plain_loops
 
-    monkeypatch.setattr(plain_loops, "STEP_LIMIT", 200)
+    monkeypatch.setattr(plain_loops, "MAX_TRACED_INSTRUCTIONS", 200)
 
     def f(x):
         for _ in range(100):

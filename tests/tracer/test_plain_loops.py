@@ -15,7 +15,7 @@ X, Y = torch.linspace(-1, 1, 6), torch.linspace(0, 3, 6)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr(plain_loops, "PATIENCE", 2_000)
+    monkeypatch.setattr(plain_loops, "MAX_INSTRUCTIONS_WITHOUT_OPERATOR", 2_000)
 
 
 def table(n):

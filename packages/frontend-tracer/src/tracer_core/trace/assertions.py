@@ -21,6 +21,11 @@ from tracer_core.fx_capture.graph_breaks import WantsNoForesight
 from tracer_core.fx_capture.present_values import PresentValues
 from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.fx_capture.unbacked import is_whole_number
+from tracer_core.limits import (
+    MAX_SPECULATED_BRANCHES,
+    MAX_SPECULATED_NUMBERS,
+    MAX_SPECULATIONS_OF_BRANCH,
+)
 from tracer_core.natives.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
@@ -49,13 +54,6 @@ class Expectations:
         return None
 
 
-#: Branches that one trace foresees, and how often one instruction among them, before it counts as a
-#: loop, which would be unrolled.
-_MOST_FORESEEN, _MOST_AT_ONE = 32, 8
-#: Numbers that one trace foresees: they end no loop.
-_MOST_NUMBERS = 256
-
-
 class CallForesight:
     """What one trace foresees of the call that is captured. Mutable: counts the branches."""
 
@@ -78,7 +76,10 @@ class CallForesight:
             return False
         at = frame.code.raw, frame.last
         self._asked[at] += 1
-        if self._asked[at] > _MOST_AT_ONE or self._asked.total() > _MOST_FORESEEN:
+        if (
+            self._asked[at] > MAX_SPECULATIONS_OF_BRANCH
+            or self._asked.total() > MAX_SPECULATED_BRANCHES
+        ):
             reason = "a loop that follows the values of tensors"
             raise WantsNoForesight(0, "data_dependent_branch", reason)
         return True
@@ -99,7 +100,7 @@ class CallForesight:
 
     def note(self, tensor: torch.Tensor, number: int) -> None:
         """Notes the number in a tensor. Raises WantsNoForesight where there are too many."""
-        if len(self._numbers) >= _MOST_NUMBERS:
+        if len(self._numbers) >= MAX_SPECULATED_NUMBERS:
             reason = "many numbers that follow the values of tensors"
             raise WantsNoForesight(0, "data_dependent_value", reason)
         self._numbers[id(tensor)] = tensor, tensor._version, number

@@ -24,6 +24,7 @@ from tracer_core.guards.guard import GuardKind, function_facts
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_INLINED_CALLS, MAX_INLINED_NATIVE_CALLS
 from tracer_core.natives import libraries, policy
 from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
@@ -42,8 +43,6 @@ _C_FUNCTIONS = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
-#: Limits of nested inlined calls, and of those below native code (which use the host's stack).
-_DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 
 
 class Calls(Component):
@@ -63,8 +62,8 @@ class Calls(Component):
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         result = self.prepare(function, args, kwargs)
         if type(result) is Frame:
-            if len(self.tracer.frames) > _DEPTH_LIMIT:
-                raise RunNatively(f"more than {_DEPTH_LIMIT} nested calls")
+            if len(self.tracer.frames) > MAX_INLINED_CALLS:
+                raise RunNatively(f"more than {MAX_INLINED_CALLS} nested calls")
             self.tracer.frames.append(result)
         else:
             frame.stack.append(result)
@@ -77,7 +76,7 @@ class Calls(Component):
         """Runs a frame to its end below native code. A break inside becomes a break before that
         code."""
         base = len(self.tracer.frames)
-        if base > _DEPTH_LIMIT or self.tracer.nesting > _NESTING_LIMIT:
+        if base > MAX_INLINED_CALLS or self.tracer.nesting > MAX_INLINED_NATIVE_CALLS:
             raise RunNatively("calls are nested too deep to be interpreted")
         self.tracer.frames.append(frame)
         self.tracer.nesting += 1

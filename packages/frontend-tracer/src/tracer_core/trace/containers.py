@@ -23,6 +23,7 @@ from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.limits import MAX_ITERATOR_DEPTH
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods, traced_arrays
 from tracer_core.trace.component import Component
@@ -57,8 +58,8 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     }
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
-#: Iterators that run C code if what they hold does, and how deep one holds others.
-_IN_C, _DEEPEST = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS), 8
+#: Iterators that run C code if what they hold does.
+_IN_C = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS)
 #: Type of an OrderedDict's iterators, which no text makes again.
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
@@ -482,7 +483,7 @@ class Items(Component):
     def runs_in_c(self, iterator: Any) -> bool:
         """Returns whether nothing can be traced in taking the items of an iterator: it was made in
         the trace, of C iterators and constants."""
-        if not self._is_plain(iterator, _DEEPEST):
+        if not self._is_plain(iterator, MAX_ITERATOR_DEPTH):
             return False
         self.tracer.advanced_at = self.tracer.outer_step
         return True

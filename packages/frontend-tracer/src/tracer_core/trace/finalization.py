@@ -21,6 +21,11 @@ from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen, has_handlers
+from tracer_core.limits import (
+    MAX_FINALIZATION_OBJECTS,
+    MAX_FINALIZATION_VISITS,
+    MAX_OVERWRITTEN_OBJECTS,
+)
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
@@ -39,10 +44,6 @@ _NOT_ENTERED = (
 #: By id: a metaclass may have a hash of its own.
 _LEAVES = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None), torch.Tensor,
 torch.nn.Parameter, type(NULL))))  # fmt: skip
-#: How many objects a search visits; it does not see what lies behind them.
-_MOST, _FEW = 2000, 64
-#: How many objects the searches of one trace visit.
-_BUDGET = 500_000
 
 
 class _Held:
@@ -78,7 +79,7 @@ class Finalization:
         self._changed: list[Any] = []
         self._held = _Held()
         self._mutations = 0
-        self._left = _BUDGET
+        self._left = MAX_FINALIZATION_VISITS
 
     def start(self, state: tuple[Any, ...]) -> None:
         """Notes the objects that only the activation holds. state: its values."""
@@ -89,7 +90,7 @@ class Finalization:
         """Notes that the program changes `holder`, which held these values."""
         for value in values:
             if id(type(value)) not in _LEAVES:
-                reached = self._reached([value], _FEW)
+                reached = self._reached([value], MAX_OVERWRITTEN_OBJECTS)
                 ending = {id(one): one for one in reached if _may_end(one)}
                 if ending:
                     self._ending |= ending
@@ -143,7 +144,7 @@ class Finalization:
             return [one for one in held if one]
         return gc.get_referents(value)
 
-    def _reached(self, roots: list[Any], most: int = _MOST) -> list[Any]:
+    def _reached(self, roots: list[Any], most: int = MAX_FINALIZATION_OBJECTS) -> list[Any]:
         """Returns the objects that these lead to, themselves among them; at most so many."""
         found = {id(value): value for value in roots}
         queue = deque(found.values())

@@ -17,6 +17,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
@@ -165,7 +166,7 @@ class GuardedReads(Component):
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return
-        if len(obj) > _BUFFER_LIMIT:
+        if len(obj) > MAX_GUARDED_BUFFER:
             raise Break(
                 "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
             )
@@ -174,7 +175,7 @@ class GuardedReads(Component):
     def _check_size(self, obj: Any) -> None:
         """Breaks for a container with more entries than are guarded one by one."""
         size = _size(obj)
-        if size > _MOST_ENTRIES and self.provenance.source_of(obj) is not None:
+        if size > MAX_GUARDED_ITEMS and self.provenance.source_of(obj) is not None:
             raise Break("unsupported_value", f"a {type(obj).__name__} of {size} entries is read")
 
     def length(self, obj: Any) -> int:
@@ -384,7 +385,3 @@ _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, OpOverload,
 _BASES = (tuple, list, dict, collections.deque, set, frozenset)
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
-#: The largest container whose entries are all guarded.
-_MOST_ENTRIES = 10_000
-#: The longest bytearray or array that is compared on every call.
-_BUFFER_LIMIT = 4096

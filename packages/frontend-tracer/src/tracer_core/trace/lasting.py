@@ -12,6 +12,7 @@ import torch
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
 from tracer_core.natives.queries import identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
@@ -24,8 +25,6 @@ _KEYS: dict[type, Any] = {
     type(kind().keys()): kind for kind in (dict[Any, Any], collections.OrderedDict[Any, Any])
 }
 _COPIED = (tuple, list, set, frozenset, dict)
-#: Objects in one value.
-_MOST = 256
 
 Make = Callable[[], Any]
 
@@ -65,7 +64,7 @@ def _maker(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
             return None
         identity(tracer, value)
         return lambda: value
-    if id(value) in seen or len(seen) > _MOST:
+    if id(value) in seen or len(seen) > MAX_SPECIALIZED_OBJECTS:
         return None
     seen[id(value)] = value
     if type(value) is types.FunctionType:

@@ -21,6 +21,7 @@ from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
+from tracer_core.limits import MAX_ITEMS_AHEAD
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
@@ -206,7 +207,7 @@ class LiveGenerators:
             inner = [one for one in parts if isinstance(one, Iterator)]
             return bool(inner) and all(map(self.is_read_ahead, inner))
         return (type(iterator) in TABLES or looks_ahead(iterator)) and (
-            operator.length_hint(iterator) <= _MOST_AHEAD
+            operator.length_hint(iterator) <= MAX_ITEMS_AHEAD
         )
 
     def _has_changed(self, container: Any) -> bool:
@@ -235,8 +236,6 @@ class LiveGenerators:
 
 #: The item of an iterator that only eager mode can advance.
 _UNKNOWN: Any = object()
-#: The most items that a trace takes of an iterator from before it in a loop.
-_MOST_AHEAD = 64
 #: Iterators that keep no position of their own, and enumerate.
 _WRAPPERS = (zip, map, filter, enumerate)
 

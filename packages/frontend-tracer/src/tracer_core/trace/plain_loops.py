@@ -6,12 +6,9 @@ import operator
 from typing import Any
 
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
+from tracer_core.limits import MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
-
-#: Instructions between two looks, one to two seconds of tracing; CPython runs them in milliseconds.
-PATIENCE = 100_000
-STEP_LIMIT = 3_000_000
 
 
 class PlainLoops(Component):
@@ -20,7 +17,7 @@ class PlainLoops(Component):
 
     def __init__(self, tracer: Tracing, unrolls: bool) -> None:
         super().__init__(tracer)
-        self.look_at = min(PATIENCE, STEP_LIMIT)
+        self.look_at = min(MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS)
         self._unrolls = unrolls
         self._begun: list[Any] = []
         self._frames: list[Any] = []
@@ -34,17 +31,19 @@ class PlainLoops(Component):
         """Ends the graph, or the trace, if nothing was recorded since the last look: the innermost
         of the frames that were there throughout is in a loop."""
         tracer = self.tracer
-        if tracer.steps > STEP_LIMIT:
-            raise Break("step_limit", f"more than {STEP_LIMIT} instructions")
+        if tracer.steps > MAX_TRACED_INSTRUCTIONS:
+            raise Break("step_limit", f"more than {MAX_TRACED_INSTRUCTIONS} instructions")
         frames, nodes = tracer.frames, tracer.recorder.graph.nodes
         same = _shared(frames, self._frames)
         if self._unrolls or not same or len(nodes) > self._n_nodes:
             self._frames, self._n_nodes = frames.copy(), len(nodes)
-            self.look_at = min(tracer.steps + PATIENCE, STEP_LIMIT + 1)
+            self.look_at = min(
+                tracer.steps + MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS + 1
+            )
             return
         loop = frames[same - 1]
         raw = loop.code.raw
-        reason = f"a loop of plain Python in {raw.co_qualname} goes on for {PATIENCE} instructions"
+        reason = f"a loop of plain Python in {raw.co_qualname} goes on for {MAX_INSTRUCTIONS_WITHOUT_OPERATOR} instructions"
         plain = all(node.op == "placeholder" for node in nodes)
         if plain and _shared(frames, self._begun) < same:
             raise RunNatively(reason, code=raw)

@@ -22,6 +22,7 @@ from tracer_core.bytecode.tracebacks import (
 )
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
+from tracer_core.limits import MAX_SEARCHED_ITEMS
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
@@ -30,8 +31,6 @@ from tracer_core.trace.scalars import SYMBOLS
 
 #: Types of the tracer's own objects in place of the program's objects.
 _STAND_INS = (LazyIterator, HostText, HostValue, Hashed, SortKey, *SYMBOLS)
-#: Containers are searched up to this many items.
-_MOST_ITEMS = 1000
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 
@@ -58,7 +57,7 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
         return not isinstance(value, torch.Tensor) or torch_private.is_fake(value)
     if depth == 0 or type(value) not in (list, tuple, dict):
         return False
-    items = itertools.islice(value.values() if type(value) is dict else value, _MOST_ITEMS)
+    items = itertools.islice(value.values() if type(value) is dict else value, MAX_SEARCHED_ITEMS)
     return any(_holds_stand_in(item, depth - 1) for item in items)
 
 

@@ -14,13 +14,11 @@ from typing import Any
 
 from tracer_core.fx_capture.graph_breaks import Restart, WantsNumbers
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
-#: Whole numbers beyond are no symbolic scalars.
-_BITS = 31
-_MOST = 256
 #: The attribute that every object has, part of its state.
 GAUSS_NEXT = "gauss_next"
 Step = tuple[str, tuple[Any, ...]]
@@ -97,7 +95,7 @@ class RandomDraws(Component):
         if self.provenance.is_fresh(obj):
             return getattr(obj, method)(*args)
         drawn = self._of(obj)
-        if len(drawn.steps) >= _MOST:
+        if len(drawn.steps) >= MAX_RANDOM_DRAWS:
             self.tracer.break_graph(_KIND, _REASON)
         copy = drawn.seeded or random.Random()
         result = getattr(copy, method)(*args)
@@ -108,10 +106,10 @@ class RandomDraws(Component):
     def draw(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
         """Draws one number from an object whose state is another in each call."""
         bits = args[0] if method == "getrandbits" and args else 0
-        small = all(type(one) is float or abs(one) < 1 << _BITS for one in args)
+        small = all(type(one) is float or abs(one) < 1 << MAX_RANDOM_BITS for one in args)
         if not (self.tracer.shapes.allowed and self.recorder.concrete is None and small):
             self.tracer.break_graph(_KIND, _REASON)
-        if bits > _BITS or len(self._of(obj).steps) >= _MOST:
+        if bits > MAX_RANDOM_BITS or len(self._of(obj).steps) >= MAX_RANDOM_DRAWS:
             self.tracer.break_graph(_KIND, _REASON)
         if self.recorder.fakes.shape_env is None:
             raise WantsNumbers(self.tracer.outer_step, _KIND, _REASON)

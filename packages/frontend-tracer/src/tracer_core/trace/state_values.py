@@ -10,10 +10,9 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import state_values
+from tracer_core.limits import MAX_STATE_VALUES
 from tracer_core.natives.tracing import Tracing
 
-#: Values of one reading after which a branch on it breaks the graph again: it changes too often.
-_MOST_VALUES = 4
 #: Settings on which the operators of a reading do not depend.
 _WITHOUT_INFLUENCE = frozenset(
     ["grad", "autocast_cuda_dtype", "autocast_cuda_enabled", "autocast_cache"]
@@ -46,7 +45,7 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     source = provenance.sources.make(base, "reading", (found.text, tuple(others)))
     if type(value) is bool:
         before = tracer.shapes.seen.numbers.get(source.expression, [])
-        if len(before) >= _MOST_VALUES and len(set(before)) > 1:
+        if len(before) >= MAX_STATE_VALUES and len(set(before)) > 1:
             return None
         tracer.shapes.varies(value, source)
         return provenance.read(value, source)

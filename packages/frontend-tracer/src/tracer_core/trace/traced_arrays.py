@@ -24,6 +24,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
+from tracer_core.limits import MAX_ARRAY_ELEMENTS, MAX_CONSTANT_ARRAY_ELEMENTS
 from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import numpy_functions
@@ -94,8 +95,6 @@ _INPLACE: dict[Any, Any] = {
     operator.imod: operator.mod, operator.ipow: operator.pow, operator.iand: operator.and_,
     operator.ior: operator.or_, operator.ixor: operator.xor,
 }  # fmt: skip
-#: Elements of the largest stand-in, and of the largest array of the trace's own in a graph.
-_MOST, _MOST_WRITTEN = 1 << 26, 1 << 12
 
 
 def array_of(tensor: torch.Tensor) -> Any:
@@ -224,7 +223,7 @@ def _stand_in(tracer: Tracing, array: TracedArray) -> Any:
         return dtype.type(0)
     sizes, strides = ([int(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
     count = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True) if n)
-    if count > _MOST:
+    if count > MAX_ARRAY_ELEMENTS:
         tracer.break_graph("unsupported_value", f"an array of {count} elements in the trace")
     base = numpy.zeros(count, dtype)
     steps = [step * dtype.itemsize for step in strides]
@@ -266,7 +265,11 @@ class _Call:
             self.refuse(f"an array of {value.dtype}")
         if not self.tracer.provenance.is_fresh(value):
             return TracedArray(tensor_of(self.tracer, value), real=value)
-        if value.size > _MOST_WRITTEN or value.dtype.kind == "c" or not value.flags.c_contiguous:
+        if (
+            value.size > MAX_CONSTANT_ARRAY_ELEMENTS
+            or value.dtype.kind == "c"
+            or not value.flags.c_contiguous
+        ):
             self.refuse("a large array made in the trace")
         dtype, native = getattr(torch, value.dtype.name), self.tracer.native_calls.native
         if not value.size:
