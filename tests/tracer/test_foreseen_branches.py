@@ -189,7 +189,7 @@ def test_large_intermediates_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> No
         return y + 1 if y.sum() > 0 else y
 
     for most, count in ((1205, 0), (1204, 1)):
-        monkeypatch.setattr(present_values, "_MOST_BYTES", most)
+        monkeypatch.setattr(present_values, "MAX_SPECULATION_BYTES", most)
         fast = tracer_core.compile(program, backend=noting())
         torch.testing.assert_close(fast(torch.ones(3)), program(torch.ones(3)))
         assert breaks(fast) == count

@@ -21,6 +21,7 @@ from typing import Any
 from tracer_core.bytecode.code import Code, decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.limits import MAX_TRACEBACK_CALLERS
 
 use_own_builtins(globals())
 
@@ -46,8 +47,6 @@ def _calling(_callee: Any, args: Any, kwargs: Any) -> Any:
 _MARK = ("_callee of tracer_core",)
 _CALLING = _calling.__code__.replace(co_varnames=(*_MARK, "args", "kwargs"))
 _BODY = max(line for _, _, line in _CALLING.co_lines() if line) - _CALLING.co_firstlineno
-#: Frames below a callee: the innermost ones.
-_MOST_CALLERS = 32
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,7 +87,7 @@ def call_from(
         args, kwargs = _beyond(len(callers), function, args, kwargs)
     packed = (function, args, kwargs)
     call = None
-    for code, namespace in reversed(callers[-_MOST_CALLERS:]):
+    for code, namespace in reversed(callers[-MAX_TRACEBACK_CALLERS:]):
         if call is not None:
             packed = (call, packed, {})
         call = types.FunctionType(code, namespace)

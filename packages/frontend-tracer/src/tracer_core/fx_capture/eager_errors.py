@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.limits import MAX_EAGER_ERROR_ELEMENTS
 from tracer_core.torch_private.needed import dispatch_modes, pytree
 
 _ERRORS = (RuntimeError, IndexError, ValueError)
-#: Elements of the largest tensor that is made.
-_MOST = 1 << 16
 
 
 def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception | None:
@@ -45,7 +44,8 @@ def _is_plain(value: Any) -> bool:
         and value.device.type == "cpu"
         and not value.requires_grad
         and not torch_private.has_symbols([*value.shape, *value.stride()])
-        and sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True)) < _MOST
+        and sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+        < MAX_EAGER_ERROR_ELEMENTS
     )
 
 

@@ -20,6 +20,7 @@ from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.rng import REGIONS
 from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.fx_capture.function_traits import uses_rng
+from tracer_core.limits import MAX_SHORT_SCAN, MAX_UNROLLED_SCAN
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 
@@ -237,11 +238,6 @@ class WhileCall(CapturedWhile, Target):
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
 
 
-#: Steps of the longest loop over slices that is unrolled where the graph is lowered; of one for a
-#: backend that keeps the operator.
-_UNROLLED, _SHORT = 256, 4
-
-
 @dataclass(eq=False)
 class ScanCall(CapturedScan, Target):
     """Runs a loop over the slices of tensors: step(outer..., carried..., slices...) -> (carried...,
@@ -259,7 +255,7 @@ class ScanCall(CapturedScan, Target):
             scan = SCANS.get().get(self)
             if isinstance(scan, Scan) and not _is_short(length, tensors[0].device):
                 return scan(*inputs)
-            if not isinstance(length, int) or length > _UNROLLED:
+            if not isinstance(length, int) or length > MAX_UNROLLED_SCAN:
                 why = "" if scan is None else f": {scan}"
                 raise RuntimeError(f"a scan over {length} slices is not unrolled{why}")
         parts: list[Any] = []
@@ -289,7 +285,9 @@ class ScanCall(CapturedScan, Target):
 def _is_short(length: Any, device: torch.device) -> bool:
     """Returns whether a loop is unrolled where its operator could be kept: kernels of a whole loop
     are for the CPU."""
-    return isinstance(length, int) and length <= (_SHORT if device.type == "cpu" else _UNROLLED)
+    return isinstance(length, int) and length <= (
+        MAX_SHORT_SCAN if device.type == "cpu" else MAX_UNROLLED_SCAN
+    )
 
 
 @dataclass(eq=False)
@@ -309,7 +307,7 @@ class AssociativeScanCall(CapturedScan, Target):
             return self._on_fakes(outer, leaves)
         length = leaves[0].shape[0]
         scan = SCANS.get().get(self) if any(map(is_lowered, leaves)) else None
-        if isinstance(scan, Scan) and not (isinstance(length, int) and length <= _SHORT):
+        if isinstance(scan, Scan) and not (isinstance(length, int) and length <= MAX_SHORT_SCAN):
             if scan.pointwise and not torch.is_grad_enabled():
                 return scan.associative(leaves)
             if leaves[0].device.type == "cpu":  # elsewhere a tree keeps the device busy

@@ -20,11 +20,10 @@ from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
 from tracer_core.fx_capture.unbacked import require, require_foreseen
+from tracer_core.limits import MAX_SPECULATION_BYTES
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, dispatch_modes, pytree, set_grad_mode
 
-#: Bytes of intermediates that are kept from one question to the next.
-_MOST_BYTES = 1 << 28
 #: Packages whose functions have no effect beside their results.
 _PURE = ("torch", "_operator", "builtins", "math")
 _WITH_EFFECTS = ("torch.distributed", "torch.autograd", "torch.cuda", "torch.random")
@@ -108,7 +107,7 @@ class PresentValues:
                 result = target(*args, **kwargs)
             self._values[node] = result
             self._bytes += self._new_bytes(result)
-            if self._bytes > _MOST_BYTES:
+            if self._bytes > MAX_SPECULATION_BYTES:
                 raise _Unknown
 
     def _new_bytes(self, value: Any) -> int:

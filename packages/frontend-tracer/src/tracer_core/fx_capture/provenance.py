@@ -38,6 +38,7 @@ from tracer_core.guards.object_layout import (
 )
 from tracer_core.guards.own_reference import is_watched, outlives_entries
 from tracer_core.guards.source import Source, Sources
+from tracer_core.limits import MAX_HELD_ITEMS, MAX_TUPLE_PARTS
 from tracer_core.torch_private.names import classes
 
 #: Immutable types that may hold a user-defined time zone.
@@ -214,7 +215,7 @@ def _holds(container: Any, counts: Callable[[Any, int], bool], depth: int = 4) -
     is left), in containers of its own too."""
     return depth > 0 and any(
         _holds(one, counts, depth - 1) if type(one) in _HOLDERS else counts(one, depth - 1)
-        for one in itertools.islice(_held_by(container), _MOST_HELD)
+        for one in itertools.islice(_held_by(container), MAX_HELD_ITEMS)
     )
 
 
@@ -247,8 +248,6 @@ _ENDS_UNSEEN = frozenset(
        collections.OrderedDict, re.Match}
 )  # fmt: skip
 _HOLDERS = _ITERATORS | {list, tuple, dict, set, frozenset, collections.deque}
-#: How many items of a container `holds_watched` looks at.
-_MOST_HELD = 64
 
 
 _REFERENCES: tuple[Any, ...] = (weakref.ReferenceType, *weakref.ProxyTypes)
@@ -517,7 +516,7 @@ class Provenance:
     def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
         """Returns whether a number in a tuple of constants varies."""
         found = False
-        for i, part in enumerate(value[:_MOST_PARTS]):
+        for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
                 inside = self.sources.make(source, "item", i)
                 varies = self._holds_varying if type(part) is tuple else self._varies
@@ -580,8 +579,6 @@ class Provenance:
 
 #: Types of constants that may be equal and different objects.
 _EQUAL_BUT_OTHER = frozenset({float, complex, tuple, frozenset})
-#: Length up to which tuples are searched for numbers that vary.
-_MOST_PARTS = 64
 #: Subscript functions that run no user code and create no missing entry.
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
 _PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)

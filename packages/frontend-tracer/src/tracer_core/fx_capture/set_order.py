@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
-
-#: How many orders of insertion are tried.
-_MOST_TRIES = 256
+from tracer_core.limits import MAX_SET_ORDERS
 
 
 class _Gone:
@@ -70,7 +68,7 @@ def _insertion_order(
     """Searches the orders of insertion depth first: where a set has one member in the place of
     another, either may be the one that was there before it, or one that is gone."""
     pending, tried = [list(order)], set[tuple[int, ...]]()
-    while pending and len(tried) < _MOST_TRIES:
+    while pending and len(tried) < MAX_SET_ORDERS:
         items = pending.pop()
         if (key := tuple(map(hash, items))) in tried:
             continue

@@ -22,11 +22,10 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_STATE_ELEMENTS, MAX_STATE_OPERATORS
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import function_modes
 
-#: The largest tensor that is read, in elements, and the most operators of a reading.
-_MOST_ELEMENTS, _MOST_OPERATORS = 64, 24
 #: Steps of a source that lead through an object of the program.
 _HOLDING = frozenset({"dict", "slot", "cell", "contents", "module", "const"})
 
@@ -130,7 +129,9 @@ class _Slice:
                 continue
             writes |= bool(written)
             found.append(node)
-            if len(found) > _MOST_OPERATORS or not (node.op == "placeholder" or _is_known(node)):
+            if len(found) > MAX_STATE_OPERATORS or not (
+                node.op == "placeholder" or _is_known(node)
+            ):
                 raise _Unknown()
             for one in (node, *node.all_input_nodes):
                 value = one.meta.get("val")
@@ -174,7 +175,7 @@ def _checked(real: Any, source: Source | None) -> Source:
         or real.device.type != "cpu"
         or real.requires_grad
         or real.is_inference()
-        or real.numel() > _MOST_ELEMENTS
+        or real.numel() > MAX_STATE_ELEMENTS
         or not _is_held(source)
     ):
         raise _Unknown()

@@ -21,6 +21,7 @@ import torch
 from tracer_core.bytecode.code import NOT_PLAIN
 from tracer_core.bytecode.frame import contents
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.limits import MAX_DATA_DEPTH
 from tracer_core.natives.reading import special_methods
 from tracer_core.natives.tracing import Tracing
 
@@ -86,7 +87,6 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 _CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
 datetime.tzinfo,
                  struct.Struct, type(hashlib.sha256()), types.GenericAlias)  # fmt: skip
-_MAX_DEPTH = 6
 
 
 @functools.cache
@@ -128,7 +128,7 @@ def runs_natively(
         return False
     code = package in _LOOKS_AT_CODE
     values = (*args, *kwargs.values(), *(value for value in held if not callable(value)))
-    return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in values)
+    return all(_is_data(tracer, value, code, MAX_DATA_DEPTH) for value in values)
 
 
 def _asks_callers(function: types.FunctionType) -> bool:
@@ -162,7 +162,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
         return is_known(value.__globals__.get("__name__", "")) or guard_function(tracer, value)
     if tracer.entries.made_class(value):  # its bases may be objects of the program
         bases = value.__dict__.get("__orig_bases__", ())
-        return code and _is_data(tracer, bases, code, _MAX_DEPTH)
+        return code and _is_data(tracer, bases, code, MAX_DATA_DEPTH)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
     if not tracer.provenance.is_fresh(value):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.limits import MAX_READ_DEPTH
 from tracer_core.natives.tracing import Tracing
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -31,7 +32,6 @@ _NEVER_CALLED = frozenset(
      "__getnewargs__", "__getnewargs_ex__", "__instancecheck__", "__subclasscheck__", "__replace__",
      "__repr__", "__str__", "__format__"}  # trace/special_methods.py knows what prints
 )  # fmt: skip
-_MAX_DEPTH = 8
 
 
 def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
@@ -57,10 +57,10 @@ def _special_methods(cls: type) -> frozenset[str]:
 def read_values(tracer: Tracing, *values: Any) -> bool:
     """Guards values that native code reads, at every depth. Returns True if they contain a tensor."""
     tracer.native_calls.native_reads(*values)
-    return _check_all(tracer, values, _MAX_DEPTH)
+    return _check_all(tracer, values, MAX_READ_DEPTH)
 
 
-def is_plain(tracer: Tracing, value: Any, depth: int = _MAX_DEPTH) -> bool:
+def is_plain(tracer: Tracing, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
     """Returns whether native code may compare or hash the value without running user code. Tensors
     are not plain: the result of comparing them is unknown while tracing."""
     if is_constant(value):

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.limits import MAX_TRIED_SIZES
+
 
 @functools.cache
 def _input_source_class() -> Any:
@@ -119,13 +121,9 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
     values = ValueRanges(lowest, int_oo if highest is None else highest)
     if bool(bound_sympy(expr, {symbol: values}).lower) or _grows(expr, symbol, lowest):
         return True
-    if highest is None or highest - lowest > _MOST_TRIED:
+    if highest is None or highest - lowest > MAX_TRIED_SIZES:
         return False
     return all(bool(expr.subs(symbol, value)) for value in range(lowest, highest + 1))
-
-
-#: The most sizes that a condition is tried for one by one.
-_MOST_TRIED = 512
 
 
 def _grows(expr: Any, symbol: Any, lowest: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.higher_order_calls import AssociativeScanCall, ScanCall, may_draw
+from tracer_core.limits import MAX_UNROLLED_MAP
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
 from tracer_core.natives.tables.higher_order import region_of, traced
@@ -75,10 +76,6 @@ def _slice(fake: torch.Tensor) -> torch.Tensor:
     return fake[0].detach().clone().requires_grad_(fake.requires_grad)
 
 
-#: Slices of the longest input of `map` that is unrolled.
-_MAPPED = 64
-
-
 @special(*names("_higher_order_ops.map"))
 def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
     """Interprets the polyfill of a map, which is a loop over many slices."""
@@ -87,7 +84,7 @@ def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
     if not tensors or not leaves:
         tracer.break_graph("higher_order", "map() over what are no slices of tensors")
     sizes = [tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves]  # symbols have no hash
-    few = all(type(n) is int and 0 < n <= _MAPPED and n == sizes[0] for n in sizes)
+    few = all(type(n) is int and 0 < n <= MAX_UNROLLED_MAP and n == sizes[0] for n in sizes)
     polyfill = polyfills.map_rows if few else polyfills.map_many_rows
     return tracer.calls.prepare(polyfill, [f, xs, *args], {})
 

@@ -18,6 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle
 from tracer_core.fx_capture.unbacked import is_whole_number
+from tracer_core.limits import MAX_LISTED_ELEMENTS
 from tracer_core.natives.effects import (
     EFFECTS,
     PURE,
@@ -173,17 +174,13 @@ def is_compiling(tracer: Tracer) -> bool:
     return tracer.is_compiling()
 
 
-#: Elements of the largest tensor of whole numbers whose list is captured.
-_LISTED = 64
-
-
 @special(*names("Tensor.tolist"))
 def tolist(tracer: Tracer, tensor: Any) -> Any:
     """Reads whole numbers one by one: each may be a number that depends on data."""
     recorder = tracer.recorder
     fake = recorder.as_fake(tensor)
     sizes = list(fake.shape)
-    plain = all(type(size) is int for size in sizes) and fake.numel() <= _LISTED
+    plain = all(type(size) is int for size in sizes) and fake.numel() <= MAX_LISTED_ELEMENTS
     if not (plain and sizes and is_whole_number(fake.reshape(-1)[:1]) and recorder.follows_data()):
         return tracer.native_calls.call_torch(torch.Tensor.tolist, [tensor], {})
 
