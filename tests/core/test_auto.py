@@ -345,7 +345,7 @@ def test_a_call_waits_for_one_timed_call_at_most():
             time.sleep(0.01)
     ended.set()
     thread.join()
-    assert max(seconds) < 0.6, seconds  # starved calls wait for PATIENCE, 2 s
+    assert max(seconds) < 0.6, seconds  # starved calls wait for MAX_TURN_SECONDS, 2 s
     assert len(timed) >= 6  # and the program's calls do not keep the measurement from going on
 
 

@@ -357,7 +357,7 @@ with Store("things", "one of sixteen..").inside(lambda folder: folder).building(
 
 
 def test_a_suspended_process_is_not_waited_for_for_ever(kept, monkeypatch):
-    monkeypatch.setattr(file_lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(file_lock, "MAX_LOCK_SECONDS", 0.5)
     with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
         holder.send_signal(signal.SIGSTOP)

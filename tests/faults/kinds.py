@@ -231,7 +231,7 @@ def suspended(bench: Bench) -> None:
     patience = 2.0
 
     def impatient() -> None:
-        file_lock.PATIENCE = patience
+        file_lock.MAX_LOCK_SECONDS = patience
 
     number = 7000 + bench.turn
     holder = bench.start(number)

@@ -27,9 +27,8 @@ from tracer_core.errors import TracerError
 from tracer_core.execution import compiled_function
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.inputs import Inputs
+from tracer_core.limits import MAX_WARMUP_ROUNDS
 
-#: After so many rounds of calls each of which captured something, the arguments are at fault.
-_MOST_ROUNDS = 6
 #: CUDA graphs are recorded some calls after the first one.
 _ROUNDS_ON_CUDA = 3
 #: Seconds between two looks at what is being compiled.
@@ -83,7 +82,7 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
             if item.function is not None:
                 stack.enter_context(_in_background(item.function))
         bar = stack.enter_context(_shown(show, sum(len(item.inputs) for item in items)))
-        for _ in range(_MOST_ROUNDS + rounds):
+        for _ in range(MAX_WARMUP_ROUNDS + rounds):
             known = set(map(id, compiled_function.compilations()))
             before = compiled_function.captures_so_far()
             for item in items:
@@ -95,7 +94,7 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
             if quiet >= rounds:
                 return
     raise TracerError(
-        f"warmup: after {_MOST_ROUNDS} rounds the calls still compile something; "
+        f"warmup: after {MAX_WARMUP_ROUNDS} rounds the calls still compile something; "
         "TRACER_LOGS=recompiles says why"
     )
 

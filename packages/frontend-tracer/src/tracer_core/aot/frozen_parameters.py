@@ -30,11 +30,8 @@ from tracer_core.contract.specs import CompileSpec, Phase, Role
 from tracer_core.errors import BackendError
 from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
+from tracer_core.limits import MAX_FROZEN_STATES
 from tracer_core.storage.released import ReleasedParameter, can_release, release
-
-#: How many sets of parameters one graph keeps prepared, since instances of one class may share the
-#: graph.
-MOST_STATES = 16
 
 _FROZEN_ROLES = frozenset({Role.PARAMETER, Role.BUFFER})
 _instances: weakref.WeakSet[Frozen] = weakref.WeakSet()
@@ -245,7 +242,7 @@ class Frozen:
                 self._last = state = None
                 for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
                     del self._states[other]
-                while len(self._states) >= MOST_STATES:
+                while len(self._states) >= MAX_FROZEN_STATES:
                     del self._states[next(iter(self._states))]
                 state = self._states[key] = self._prepared(tensors)
             self._last = state

@@ -14,9 +14,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import hint_of
-
-#: Step limit of the search for a common element; beyond it an overlap is assumed.
-_STEPS = 2000
+from tracer_core.limits import MAX_OVERLAP_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
         rest.append(rest[-1] + step * most)
     rest.reverse()
     open_ends = [(0, distance)]
-    for _ in range(_STEPS):
+    for _ in range(MAX_OVERLAP_STEPS):
         if not open_ends:
             return False
         level, left = open_ends.pop()
@@ -156,7 +154,7 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
             continue
         step, most = terms[level]
         fewest = max(0, -((rest[level + 1] - left) // step))
-        counts = range(fewest, min(most, left // step) + 1)[:_STEPS]
+        counts = range(fewest, min(most, left // step) + 1)[:MAX_OVERLAP_STEPS]
         open_ends += [(level + 1, left - step * count) for count in counts]
     return True
 

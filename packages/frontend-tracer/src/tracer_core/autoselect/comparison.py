@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from tracer_core.autoselect.sample import Outcome, Sample
 from tracer_core.autoselect.verification import Wrong, error_of
 from tracer_core.contract.runner import RunFunction
+from tracer_core.limits import MAX_COMPARISONS
 
-#: How often a candidate is compared with eager if the weights change concurrently.
-COMPARISONS = 5
 #: How often eager runs on nudged inputs before a candidate counts as wrong.
 NUDGES = 2
 
@@ -38,7 +37,7 @@ class Comparison:
                 return self._error(self._expected, self._sample.run(runner))
             except Wrong:
                 pass
-        for _ in range(COMPARISONS):
+        for _ in range(MAX_COMPARISONS):
             before = self._sample.run(self._eager).kept()
             found = self._sample.run(runner).kept()
             self._expected = self._sample.run(self._eager).kept()
@@ -48,7 +47,7 @@ class Comparison:
                 continue
             return self._told_apart(self._expected, found)
         raise Wrong(
-            f"not known: eager's own results changed during each of {COMPARISONS} comparisons"
+            f"not known: eager's own results changed during each of {MAX_COMPARISONS} comparisons"
         )
 
     def _told_apart(self, expected: Outcome, found: Outcome) -> float:

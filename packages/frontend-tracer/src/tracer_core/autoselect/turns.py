@@ -1,7 +1,7 @@
 """Lets calls of the program and timed calls take turns, so that neither disturbs the other's time.
 
 Calls of the program run concurrently; a timed call runs while none of them does. A call of the
-program waits for one timed call at most, and no call waits longer than `PATIENCE`, so nothing can
+program waits for one timed call at most, and no call waits longer than `MAX_TURN_SECONDS`, so nothing can
 deadlock (an operator that calls the same compiled function, a call that takes minutes).
 """
 
@@ -11,8 +11,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-#: Seconds.
-PATIENCE = 2.0
+from tracer_core.limits import MAX_TURN_SECONDS
 
 
 class Turns:
@@ -28,7 +27,7 @@ class Turns:
         """Wraps a call of the program."""
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: not self._timing, PATIENCE)
+            self._changed.wait_for(lambda: not self._timing, MAX_TURN_SECONDS)
             self._waiting -= 1
             self._served += 1
             self._changed.notify_all()
@@ -44,9 +43,9 @@ class Turns:
         """Wraps a timed call."""
         with self._changed:
             # those that waited for the one before
-            self._changed.wait_for(lambda: self._waiting == 0, PATIENCE)
+            self._changed.wait_for(lambda: self._waiting == 0, MAX_TURN_SECONDS)
             self._timing = True
-            self._changed.wait_for(lambda: self._served == 0, PATIENCE)
+            self._changed.wait_for(lambda: self._served == 0, MAX_TURN_SECONDS)
         try:
             yield
         finally:

@@ -17,10 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.engine_support.contiguous import hint
-
-#: Above this many input elements the values are not compared: making them would take longer than a
-#: second.
-MOST_ELEMENTS = 1 << 25
+from tracer_core.limits import MAX_CHECKED_ELEMENTS
 
 #: Far above rounding, far below a wrong formula. In float64 also below the error of a constant kept
 #: in float32.
@@ -71,7 +68,7 @@ class OpSupportCheck:
             run = self._build(graph)
         except Exception as error:  # engines' errors have no common base; each one is an answer
             return f"{self._engine} refuses it: {_first_line(error)}"
-        if sum(_elements(value) for value in values) > MOST_ELEMENTS:
+        if sum(_elements(value) for value in values) > MAX_CHECKED_ELEMENTS:
             return None
         data = [sample(value, number) for number, value in enumerate(values)]
         try:

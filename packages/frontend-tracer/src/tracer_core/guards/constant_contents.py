@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-#: Buffers of at most this many bytes are compared as a whole.
-MOST_BYTES = 16384
+from tracer_core.limits import MAX_COMPARED_BYTES
 
 #: Number of samples per tensor, 8 bytes each: an optimizer's step changes (nearly) all elements.
 SAMPLES = 8
@@ -28,7 +27,7 @@ def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach = sum((size - 1) * stride for size, stride in steps) + 1
     start, length = tensor.data_ptr(), reach * tensor.element_size()
-    if length <= (MOST_BYTES if whole else 8 * SAMPLES):
+    if length <= (MAX_COMPARED_BYTES if whole else 8 * SAMPLES):
         return [(start, length)]
     return [(start + (length - 8) * k // (SAMPLES - 1) // 8 * 8, 8) for k in range(SAMPLES)]
 

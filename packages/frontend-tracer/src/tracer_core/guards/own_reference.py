@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, namespace, weak_reference_offset
+from tracer_core.limits import MAX_WRAPPERS
 
 
 class OwnReference(weakref.ref):  # type: ignore[type-arg]
@@ -121,7 +122,7 @@ def _has_import_path(obj: Any) -> bool:
         found: Any = sys.modules[module]
         for part in name.split("."):
             found = (namespace(found) if isinstance(found, type) else vars(found))[part]
-        for _ in range(_MOST_WRAPPERS):
+        for _ in range(MAX_WRAPPERS):
             if found is obj:
                 return True
             found = found.__func__ if isinstance(found, _METHODS) else vars(found)["__wrapped__"]
@@ -131,7 +132,6 @@ def _has_import_path(obj: Any) -> bool:
 
 
 _METHODS = (staticmethod, classmethod)
-_MOST_WRAPPERS = 8
 
 
 def is_watched(value: Any) -> bool:

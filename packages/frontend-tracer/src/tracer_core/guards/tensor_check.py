@@ -22,10 +22,9 @@ from tracer_core.guards.object_layout import (
     layout,
     word,
 )
+from tracer_core.limits import MAX_LEARNED_TENSORS
 
 _KNOWN = 4 + 2 * INLINE_DIMS
-#: How often other tensors are learned before only the guards are used.
-_MOST_LEARNT = 8
 
 
 class _Tensors(ctypes.Structure):
@@ -69,7 +68,7 @@ class _Watched:
 
     def learn(self, state: Any) -> None:
         """Records tensors that passed the guards."""
-        if self._learnt >= _MOST_LEARNT or type(state) is not tuple:
+        if self._learnt >= MAX_LEARNED_TENSORS or type(state) is not tuple:
             return
         self._learnt += 1
         self.facts.n = 0

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tracer_core.errors import StoredError
+from tracer_core.limits import MAX_PACKAGE_MEMBERS, MAX_PACKAGE_TEXT_BYTES
 from tracer_core.storage.private_file import replace_file
 
 Data = bytes | bytearray | memoryview
@@ -35,8 +36,6 @@ WEIGHTS, CONSTANTS = "weights.safetensors", "constants.safetensors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
 #: Bytes that members are aligned to.
 _ALIGNED = 64
-#: The most bytes of the manifest, and of what is between the members.
-_MOST_TEXT, _MOST_MEMBERS = 1 << 28, 64
 
 # The records of a zip file. Sizes and offsets stand in the "zip64" fields always.
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -177,7 +176,7 @@ class Archive:
             raise self._damaged(f"it has {length} bytes")
         last = self._read(length - _TAIL, _TAIL)
         sign, *_, count, _, size, position = _END64.unpack_from(last)
-        if sign != b"PK\6\6" or count > _MOST_MEMBERS or position + size + _TAIL != length:
+        if sign != b"PK\6\6" or count > MAX_PACKAGE_MEMBERS or position + size + _TAIL != length:
             raise self._damaged("it ends where no package ends (was it cut short?)")
         central, at = self._read(position, size), 0
         rows: list[Row] = []
@@ -201,7 +200,7 @@ class Archive:
         return rows
 
     def _text(self, row: Row) -> bytes:
-        if row.size > _MOST_TEXT:
+        if row.size > MAX_PACKAGE_TEXT_BYTES:
             raise self._damaged(f"{row.name} has {row.size} bytes")
         data = self._read(self._places[row.name][0], row.size)
         if zlib.crc32(data) != row.crc or len(data) != row.size:

@@ -17,6 +17,7 @@ from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import MarkedSizeError, OptionError, PackageError
 from tracer_core.execution.entry_writer import constant_to_json, serialized, spec_to_json
 from tracer_core.execution.object_descriptions import NotPortable
+from tracer_core.limits import MAX_SIZES_OF_ONE
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
 from tracer_core.options import CompileConfig
 from tracer_core.packages.archive import (
@@ -129,15 +130,11 @@ def _from_one(call: Call) -> list[tuple[tuple[int, int], ...]]:
             size = leaf.tensor.shape[dim]
             if bounds[0] == 1 and size > 1:
                 groups.setdefault((size, bounds), []).append((index, dim))
-    several = list(groups.values())[:_MOST_FROM_ONE]
+    several = list(groups.values())[:MAX_SIZES_OF_ONE]
     chosen = itertools.chain.from_iterable(
         itertools.combinations(several, count) for count in range(1, len(several) + 1)
     )
     return [tuple(itertools.chain.from_iterable(one)) for one in chosen]
-
-
-#: How many sizes are tried for 1 in all combinations.
-_MOST_FROM_ONE = 3
 
 
 def _of_one(tensor: torch.Tensor, dim: int) -> torch.Tensor:

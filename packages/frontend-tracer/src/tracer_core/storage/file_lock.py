@@ -1,7 +1,7 @@
 """Locks between processes: one byte of a file for each key, and never waited for without end.
 
 Only an optimization, because entries appear whole: a process that was stopped while it held a lock
-costs others `PATIENCE` seconds, and a file system without locks nothing.
+costs others `MAX_LOCK_SECONDS` seconds, and a file system without locks nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracer_core.debug.logs import logger
+from tracer_core.limits import MAX_LOCK_SECONDS
 
 NAME = "lock"
-#: Seconds that a process waits for another one's entry before it makes the entry itself.
-PATIENCE = 60.0
 _SLOTS = 1 << 20
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.1
@@ -82,7 +81,7 @@ def _slot(key: bytes, of: int) -> int:
 
 
 def _take(descriptor: int, slot: int, path: Path) -> None:
-    end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
+    end, wait = time.monotonic() + MAX_LOCK_SECONDS, _FIRST_WAIT
     while True:
         try:
             _lock(descriptor, slot, fcntl.F_WRLCK)
@@ -92,7 +91,7 @@ def _take(descriptor: int, slot: int, path: Path) -> None:
                 return  # a file system without locks
         if time.monotonic() > end:
             logger().info(
-                "%s: another process holds a lock for %d s; not waited for", path, PATIENCE
+                "%s: another process holds a lock for %d s; not waited for", path, MAX_LOCK_SECONDS
             )
             return
         time.sleep(wait)

@@ -32,23 +32,23 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tracer_core.debug.logs import logger, note
 from tracer_core.errors import OptionError
+from tracer_core.limits import (
+    MAX_FLEET_EXIT_SECONDS,
+    MAX_FLEET_WRITE_SECONDS,
+    MAX_WAITING_BYTES,
+    MAX_WRONG_ENTRIES,
+    MIN_KEY_BYTES,
+)
 from tracer_core.options import env
 from tracer_core.storage.cache_location import not_private
 
 #: Must change with the layout of an entry.
 _FORMAT = b"tcfl0001"
 _DIGEST = 32
-_SHORTEST_KEY = 16
 #: The share of the time limit that the first read may wait for a connection.
 _CONNECTING = 0.25
 #: Seconds before a fleet that rests is probed; a probe's answers must come this fast.
 REST, _QUICK = 30.0, 0.05
-#: Wrong entries after which a server is not asked again.
-_MOST_WRONG = 3
-#: Bytes of entries that wait to be written; more are not shared.
-_MOST_WAITING = 256 << 20
-#: Seconds that an ending process waits for its writes, and a write for its server.
-_AT_EXIT, _WRITE = 10.0, 5.0
 
 
 class Client(Protocol):
@@ -230,13 +230,15 @@ class Fleet:
             self._lost += waited
             wrong = data is not None
             self._wrong += wrong
-            slow, lies = self._spent >= self.limit, self._wrong >= _MOST_WRONG
+            slow, lies = self._spent >= self.limit, self._wrong >= MAX_WRONG_ENTRIES
         if wrong:
             note(
                 "cache", "%s: %s is not used: it was not made with this key", shown(self.url), name
             )
         if lies:
-            self._rest(f"gave {_MOST_WRONG} entries that were not made with this key", begin, "off")
+            self._rest(
+                f"gave {MAX_WRONG_ENTRIES} entries that were not made with this key", begin, "off"
+            )
         elif slow:
             self._rest(f"answered for {self.limit:g} s without an entry", begin)
         return None
@@ -244,7 +246,7 @@ class Fleet:
     def share(self, kind: str, machine: str, key: str, image: bytes) -> None:
         """Has an entry written when the server takes it."""
         with self._lock:
-            if self._state in ("resting", "off") or self._bytes_waiting > _MOST_WAITING:
+            if self._state in ("resting", "off") or self._bytes_waiting > MAX_WAITING_BYTES:
                 return
             self._waiting, self._bytes_waiting = self._waiting + 1, self._bytes_waiting + len(image)
             if self._writer is None:
@@ -277,7 +279,7 @@ class Fleet:
         lane, image = _Lane("tracer-fleet-looks"), secrets.token_bytes(64)
 
         def tried() -> float:
-            client, begin = self._make(self.url, _WRITE), time.monotonic()
+            client, begin = self._make(self.url, MAX_FLEET_WRITE_SECONDS), time.monotonic()
             client.put(_name(_PROBE, "", _PROBE), self._sealed(image, _PROBE, "", _PROBE))
             read = time.monotonic()
             found = client.get(_name(_PROBE, "", _PROBE))
@@ -286,10 +288,10 @@ class Fleet:
             return max(read - begin, time.monotonic() - read)
 
         try:
-            seconds = lane.ask(tried).result(_WRITE)
+            seconds = lane.ask(tried).result(MAX_FLEET_WRITE_SECONDS)
         except Exception as error:
             advice = "programs run without it; is its address right, and does it take connections?"
-            return Look(False, _told(error, _WRITE), advice)
+            return Look(False, _told(error, MAX_FLEET_WRITE_SECONDS), advice)
         finally:
             lane.close()
         text = f"an entry is written and read, each in at most {seconds * 1e3:.1f} ms"
@@ -333,10 +335,10 @@ class Fleet:
     def _put(self, kind: str, machine: str, key: str, image: bytes) -> None:
         error: BaseException | None = None
         try:
-            self._connected.wait(_WRITE)
+            self._connected.wait(MAX_FLEET_WRITE_SECONDS)
             if self._state == "serving":
                 if self._writing is None:
-                    self._writing = self._make(self.url, _WRITE)
+                    self._writing = self._make(self.url, MAX_FLEET_WRITE_SECONDS)
                 self._writing.put(
                     _name(kind, machine, key), self._sealed(image, kind, machine, key)
                 )
@@ -351,7 +353,7 @@ class Fleet:
                 )
                 self._written_all.notify_all()
         if error is not None:
-            self._rest(_told(error, _WRITE), None)
+            self._rest(_told(error, MAX_FLEET_WRITE_SECONDS), None)
 
     # When it does not answer
 
@@ -485,16 +487,16 @@ def _operator_key(text: str, path: str) -> bytes:
             "TRACER_STORE is set, but no key by which its entries are authenticated: set "
             f"TRACER_STORE_KEY, or TRACER_STORE_KEY_FILE to a file with it: {how}"
         )
-    if len(key) < _SHORTEST_KEY:
+    if len(key) < MIN_KEY_BYTES:
         raise OptionError(
-            f"the key of TRACER_STORE has {len(key)} bytes, fewer than {_SHORTEST_KEY}: {how}"
+            f"the key of TRACER_STORE has {len(key)} bytes, fewer than {MIN_KEY_BYTES}: {how}"
         )
     return key
 
 
 def _end() -> None:
     for one in list(_known.values()):
-        one.finish(_AT_EXIT)
+        one.finish(MAX_FLEET_EXIT_SECONDS)
 
 
 def _after_fork() -> None:
