@@ -24,7 +24,7 @@ from tracer_core import markers
 from tracer_core.execution import kept
 from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.execution.profitability import (
-    MOST_USES,
+    MAX_VERDICT_USES,
     EagerRegion,
     StoredVerdict,
     TimedRegion,
@@ -823,7 +823,7 @@ def decide(function, native):
 
 def test_what_runs_natively_does_so_at_once_in_a_later_process(program, judged):
     decide(judged(), native=True)
-    for _ in range(MOST_USES):
+    for _ in range(MAX_VERDICT_USES):
         function = judged()
         assert isinstance(function._positional[1], EagerRegion)
         assert "an earlier process found this" in told(program.fast)

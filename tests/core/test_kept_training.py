@@ -14,7 +14,7 @@ from tests.support.stored_backend import DRAWS_OTHERWISE, as_it_draws
 from tracer_core.aot import saved_draws
 from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.execution import kept
-from tracer_core.execution.stored_entry import MOST_UNKNOWN
+from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 
 MODEL = """
     import torch
@@ -150,7 +150,7 @@ def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch)
     assert captures(program.fast) == 0 and not eager
     for _ in range(3):
         train([1])  # no graph of the first process computes it: the forward is captured again
-    assert captures(program.fast) == 1 and len(eager) == MOST_UNKNOWN
+    assert captures(program.fast) == 1 and len(eager) == MAX_UNKNOWN_BACKWARDS
     eager.clear()
     program.started(text)
     for outputs in ([0, 1], [0], [1]):

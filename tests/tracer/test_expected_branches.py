@@ -12,9 +12,9 @@ import torch
 
 import tracer_core
 from tracer_core.contract.backend import Backend
-from tracer_core.execution.branch_profile import ALIKE, MOST_OUTCOMES, WATCHED
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.fx_capture.data_errors import ASSERTIONS
+from tracer_core.limits import MAX_PROFILED_CALLS, MAX_PROFILED_OUTCOMES, MIN_EQUAL_PROFILES
 from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
 from tracer_core.trace import assertions
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 @pytest.fixture
 def without_foresight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call shows nothing (`test_foreseen_branches.py` has the others)."""
-    monkeypatch.setattr(assertions, "_MOST_FORESEEN", 0)
+    monkeypatch.setattr(assertions, "MAX_SPECULATED_BRANCHES", 0)
 
 
 RUNS: list[str] = []
@@ -90,9 +90,9 @@ def usual() -> tuple[torch.Tensor, torch.Tensor]:
 def test_one_graph_after_some_calls_and_eager_s_results_always(backend: Any) -> None:
     fast = tracer_core.compile(kinked, backend=backend())
     unusual = random.Random(3)
-    for n in range(5 * ALIKE):
+    for n in range(5 * MIN_EQUAL_PROFILES):
         x, y = usual()
-        if n > 2 * ALIKE and unusual.random() < 0.3:
+        if n > 2 * MIN_EQUAL_PROFILES and unusual.random() < 0.3:
             x, y = [(-x, y), (x, x.clone()), (x * 1e3, y), (x * float("nan"), y)][n % 4]
         torch.testing.assert_close(fast(x, y), kinked(x, y), equal_nan=True)
 
@@ -101,7 +101,7 @@ def test_one_graph_after_some_calls_and_eager_s_results_always(backend: Any) -> 
 def test_how_many_graphs_run() -> None:
     fast = tracer_core.compile(kinked, backend=noting())
     assert runs(lambda: fast(*usual())) > 3
-    for _ in range(ALIKE - 1):
+    for _ in range(MIN_EQUAL_PROFILES - 1):
         fast(*usual())
     before = captures(fast)
     assert [runs(lambda: fast(*usual())) for _ in range(4)] == [1] * 4
@@ -114,7 +114,7 @@ def test_how_many_graphs_run() -> None:
 @pytest.mark.usefixtures("without_foresight")
 def test_what_does_not_hold_any_more_is_expected_no_more() -> None:
     fast = tracer_core.compile(kinked, backend=noting())
-    for _ in range(ALIKE + 2):
+    for _ in range(MIN_EQUAL_PROFILES + 2):
         fast(*usual())
     assert runs(lambda: fast(*usual())) == 1
     for _ in range(8):
@@ -142,8 +142,8 @@ def test_effects_happen_once_and_in_order() -> None:
 
     fast = tracer_core.compile(program, backend=noting())
     logs: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    for n in range(4 * ALIKE):
-        x = torch.randn(3) if n > 2 * ALIKE else torch.rand(3) + 0.1
+    for n in range(4 * MIN_EQUAL_PROFILES):
+        x = torch.randn(3) if n > 2 * MIN_EQUAL_PROFILES else torch.rand(3) + 0.1
         seen.clear()
         want = program(x, logs[0])
         told = list(seen)
@@ -163,8 +163,8 @@ def test_random_numbers_are_drawn_once(backend: Any) -> None:
         return y, torch.rand(2)
 
     fast = tracer_core.compile(program, backend=backend())
-    for n in range(3 * ALIKE):
-        x = torch.full((4,), -1.0 if n > ALIKE + 2 and n % 3 == 0 else 1.0)
+    for n in range(3 * MIN_EQUAL_PROFILES):
+        x = torch.full((4,), -1.0 if n > MIN_EQUAL_PROFILES + 2 and n % 3 == 0 else 1.0)
         results, states = [], []
         for call in (program, fast):
             torch.manual_seed(n)
@@ -188,8 +188,8 @@ def test_gradients(backend: Any) -> None:
         return loss + y.sum()
 
     fast = tracer_core.compile(program, backend=backend())
-    for n in range(3 * ALIKE):
-        x = torch.randn(4, 3).double() * (1e3 if n > ALIKE + 2 and n % 3 == 0 else 1)
+    for n in range(3 * MIN_EQUAL_PROFILES):
+        x = torch.randn(4, 3).double() * (1e3 if n > MIN_EQUAL_PROFILES + 2 and n % 3 == 0 else 1)
         found = []
         for call in (program, fast):
             given = x.clone().requires_grad_()
@@ -209,8 +209,8 @@ def test_an_index_that_only_the_branch_makes_valid(backend: Any) -> None:
 
     fast = tracer_core.compile(program, backend=backend())
     x = torch.randn(4)
-    for n in range(2 * ALIKE):
-        at = torch.tensor([0, 3, 2 if n < ALIKE + 2 or n % 2 else 1000])
+    for n in range(2 * MIN_EQUAL_PROFILES):
+        at = torch.tensor([0, 3, 2 if n < MIN_EQUAL_PROFILES + 2 or n % 2 else 1000])
         torch.testing.assert_close(fast(x, at), program(x, at))
 
 
@@ -221,7 +221,7 @@ def test_branches_that_go_both_ways_are_not_expected() -> None:
         return x + 1 if x.sum() > 0 else x - 1
 
     fast = tracer_core.compile(program, backend=noting())
-    for n in range(2 * WATCHED):
+    for n in range(2 * MAX_PROFILED_CALLS):
         x = torch.full((2,), 1.0 if n % 3 else -1.0)
         torch.testing.assert_close(fast(x), program(x))
         if n == 3:
@@ -246,7 +246,7 @@ def test_the_first_branches_are_expected_if_later_ones_differ() -> None:
         return torch.tensor([1.0, 2.0, 0.5 if n % 2 else -0.5])
 
     counts = []
-    for n in range(2 * ALIKE):
+    for n in range(2 * MIN_EQUAL_PROFILES):
         x = given(n)
         torch.testing.assert_close(fast(x), program(x))
         counts.append(runs(lambda x=x: fast(x)))
@@ -263,12 +263,12 @@ def test_a_loop_until_it_converges() -> None:
         return x, steps
 
     fast = tracer_core.compile(program, backend=noting())
-    for n in range(4 * ALIKE):
-        x = torch.full((2,), 1.0 if n < 2 * ALIKE else float(2 ** (n % 5)))
+    for n in range(4 * MIN_EQUAL_PROFILES):
+        x = torch.full((2,), 1.0 if n < 2 * MIN_EQUAL_PROFILES else float(2 ** (n % 5)))
         (want, wanted), (got, steps) = program(x), fast(x)
         assert torch.equal(got, want)
         assert steps == wanted
-    long = torch.full((2,), 2.0 ** (MOST_OUTCOMES + 10))
+    long = torch.full((2,), 2.0 ** (MAX_PROFILED_OUTCOMES + 10))
     assert fast(long)[1] == program(long)[1]
 
 
@@ -287,8 +287,8 @@ def test_inputs_that_are_mutated(first: bool) -> None:
 
     fast = tracer_core.compile(program, backend=noting())
     totals = torch.zeros(2), torch.zeros(2)
-    for n in range(3 * ALIKE):
-        x = torch.full((2,), -1.0 if n > ALIKE + 2 and n % 3 == 0 else 1.0)
+    for n in range(3 * MIN_EQUAL_PROFILES):
+        x = torch.full((2,), -1.0 if n > MIN_EQUAL_PROFILES + 2 and n % 3 == 0 else 1.0)
         torch.testing.assert_close(fast(x, totals[1]), program(x, totals[0]))
         assert torch.equal(*totals)
 
@@ -308,8 +308,8 @@ def test_an_exception_on_the_other_way() -> None:
 
     for function in (checked, program):
         fast = tracer_core.compile(function, backend=noting())
-        for n in range(3 * ALIKE):
-            x = torch.full((2,), -1.0 if n > ALIKE + 2 and n % 2 else 1.0)
+        for n in range(3 * MIN_EQUAL_PROFILES):
+            x = torch.full((2,), -1.0 if n > MIN_EQUAL_PROFILES + 2 and n % 2 else 1.0)
             found = []
             for call in (function, fast):
                 try:
@@ -336,8 +336,8 @@ def test_modules_that_go_different_ways() -> None:
 
     gates = Gate(100.0), Gate(-100.0)
     fast = tracer_core.compile(program, backend=noting())
-    for n in range(6 * ALIKE):
-        gate = gates[0] if n < 2 * ALIKE else gates[n % 2]
+    for n in range(6 * MIN_EQUAL_PROFILES):
+        gate = gates[0] if n < 2 * MIN_EQUAL_PROFILES else gates[n % 2]
         x = torch.randn(3)
         torch.testing.assert_close(fast(gate, x), program(gate, x))
 
@@ -355,13 +355,13 @@ def test_where_nothing_is_expected(off: str, monkeypatch: pytest.MonkeyPatch) ->
     backend: Any = "eager" if off == "eager" else noting()
     fast = tracer_core.compile(program, backend=backend, fullgraph=off == "fullgraph")
     if off == "fullgraph":
-        for _ in range(ALIKE + 2):
+        for _ in range(MIN_EQUAL_PROFILES + 2):
             with pytest.raises(tracer_core.errors.GraphBreakError, match="branch on a tensor"):
                 fast(torch.ones(2))
         return
     fast(torch.ones(2))
     before = captures(fast)
-    for _ in range(2 * ALIKE):
+    for _ in range(2 * MIN_EQUAL_PROFILES):
         assert torch.equal(fast(torch.ones(2)), torch.full((2,), 3.0))
     assert captures(fast) == before
 
@@ -401,8 +401,8 @@ def test_torch_equal_of_a_tensor_with_nan() -> None:
         return (y, "same") if torch.equal(y, y) and torch.equal(x, x + 0) else (y, "different")
 
     fast = tracer_core.compile(program, backend=noting())
-    for n in range(3 * ALIKE):
-        x = torch.tensor([1.0, float("nan") if n > ALIKE + 2 and n % 2 else 2.0])
+    for n in range(3 * MIN_EQUAL_PROFILES):
+        x = torch.tensor([1.0, float("nan") if n > MIN_EQUAL_PROFILES + 2 and n % 2 else 2.0])
         assert fast(x)[1] == program(x)[1]
 
 
@@ -418,7 +418,7 @@ def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
         return y.sum() * z.sum()
 
     fast = tracer_core.compile(program, backend="inductor")
-    for _ in range(2 * ALIKE):
+    for _ in range(2 * MIN_EQUAL_PROFILES):
         x = torch.cat([torch.rand(3) + 0.1, -torch.rand(3)])
         torch.testing.assert_close(fast(x), program(x))
     assert not inner(fast)._starts[1,].seen.outcomes

@@ -17,15 +17,11 @@ from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.seen import Outcome
+from tracer_core.limits import MAX_PROFILED_CALLS, MAX_PROFILED_OUTCOMES, MIN_EQUAL_PROFILES
 from tracer_core.torch_private.names import names
 
 use_own_builtins(globals())
 
-#: What so many calls in a row answered alike is expected of the next ones, too; after so many calls
-#: of any kind a region is watched no more.
-ALIKE, WATCHED = 6, 32
-#: More answers than this are a loop, which would be unrolled.
-MOST_OUTCOMES = 64
 
 #: Instructions that ask for the truth of the value on top of the stack.
 _ASKS_FOR_TRUTH = frozenset(
@@ -51,11 +47,11 @@ class BranchProfile:
         if self.is_over:
             return ()
         self._calls += 1
-        found = tuple(answers) if len(answers) <= MOST_OUTCOMES else ()
+        found = tuple(answers) if len(answers) <= MAX_PROFILED_OUTCOMES else ()
         common = _prefix(self._common, found)
         self._common, self._alike = (common, self._alike + 1) if common else (found, 1)
-        expected = self._alike >= ALIKE
-        self.is_over = expected or self._calls >= WATCHED
+        expected = self._alike >= MIN_EQUAL_PROFILES
+        self.is_over = expected or self._calls >= MAX_PROFILED_CALLS
         return self._common if expected else ()
 
 

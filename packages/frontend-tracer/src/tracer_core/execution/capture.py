@@ -37,13 +37,12 @@ from tracer_core.fx_capture.graph_breaks import (
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.seen import Foresight, Seen
 from tracer_core.guards.own_reference import OwnReference
+from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.natives.effects import add_rows_of_imported
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.trace.tracer import Tracer
-
-_MAX_RESTARTS = 64
 
 
 class Fails(BaseException):
@@ -108,7 +107,7 @@ def capture(
     refused, follows_data, draws = seen.refused, False, False
     asserts, copies = ASSERTIONS not in refused, True
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
-    for _ in range(_MAX_RESTARTS):
+    for _ in range(MAX_CAPTURE_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
         shapes = ShapePolicy(
             False if "sizes" in refused else config.dynamic,

@@ -40,7 +40,7 @@ from tracer_core.errors import (
     TracerError,
 )
 from tracer_core.execution import profitability
-from tracer_core.execution.branch_profile import ALIKE, outcome
+from tracer_core.execution.branch_profile import MIN_EQUAL_PROFILES, outcome
 from tracer_core.execution.capture_result import (
     Abandoned,
     Answers,
@@ -645,7 +645,7 @@ class CompiledFunction:
         for segment, answers in watch.found():
             expected = segment.profile.note(answers)
             if expected and ASSERTIONS not in segment.seen.refused:
-                reason = f"{len(expected)} branches on tensors went the same way in {ALIKE} calls"
+                reason = f"{len(expected)} branches on tensors went the same way in {MIN_EQUAL_PROFILES} calls"
                 events.recompile(
                     function=_name(self.function), reason=reason, count=len(segment.entries)
                 )

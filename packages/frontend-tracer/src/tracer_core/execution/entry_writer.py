@@ -29,6 +29,7 @@ from tracer_core.execution.code_identity import code_hash
 from tracer_core.execution.generated_code import compiled
 from tracer_core.execution.object_descriptions import Describer, NotPortable
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
+from tracer_core.limits import MAX_PERSISTED_INT_BITS, MAX_PERSISTED_TENSOR_BYTES
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
@@ -36,10 +37,8 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 _KNOWN_PACKAGES = frozenset({"torch", "_operator", "operator", "builtins", "math", "tracer_core"})
 #: Namespaces of operators that no Python code of a program defines.
 _KNOWN_OPERATORS = frozenset({"aten", "prims", "torchvision"})
-#: Constant tensors that are kept: of these device types, of at most so many bytes.
-_DEVICES, _MOST_BYTES = ("cpu", "cuda"), 1 << 12
-#: Of integers that JSON takes.
-_MOST_BITS = 1024
+#: Device types of constant tensors that are persisted.
+_DEVICES = ("cpu", "cuda")
 #: In the text of entries that name lines of the program.
 _NAMES_LINES = "calling_code"
 
@@ -62,7 +61,10 @@ def entry_to_json(
         raise NotPortable(record.portable.unguarded[0])
     for reason in () if record.graph is None else _unknown_code(record.graph):
         raise NotPortable(reason)
-    if any(type(one) is int and one.bit_length() > _MOST_BITS for one in record.numbers.values()):
+    if any(
+        type(one) is int and one.bit_length() > MAX_PERSISTED_INT_BITS
+        for one in record.numbers.values()
+    ):
         raise NotPortable("a number has more digits than JSON takes")
     describe = Describer(record, function)
     start = _is_start(key)
@@ -150,7 +152,7 @@ def constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     if not plain or tensor.device.type not in _DEVICES or not tensor.is_contiguous():
         raise NotPortable("its graph holds constant tensors that are not plain")
-    if tensor.nbytes > _MOST_BYTES or tensor.requires_grad or tensor.is_inference():
+    if tensor.nbytes > MAX_PERSISTED_TENSOR_BYTES or tensor.requires_grad or tensor.is_inference():
         raise NotPortable("its graph holds constant tensors")
     data = bytes(tensor.flatten().view(torch.uint8).cpu().numpy()) if tensor.numel() else b""
     return {

@@ -18,11 +18,8 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.data_errors import DataDiffers
+from tracer_core.limits import MAX_SNAPSHOT_BYTES, MAX_SNAPSHOT_BYTES_ALWAYS
 
-#: The most bytes that are copied before a first run only because it is the first.
-_MOST_BYTES = 1 << 26
-#: The most bytes that are copied before every run.
-_MOST_BYTES_ALWAYS = 1 << 20
 #: What operators and our own checks raise. A backend says before which it may have written.
 _OF_OPERATORS = (
     *(RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, MemoryError),
@@ -45,9 +42,9 @@ class InputSnapshot:
         copied: Any = self.always
         if self.is_new:
             self.is_new = False
-            if sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES:
+            if sum(tensor.nbytes for tensor in tensors) <= MAX_SNAPSHOT_BYTES:
                 copied = range(len(tensors))
-        elif copied and sum(tensors[i].nbytes for i in copied) > _MOST_BYTES_ALWAYS:
+        elif copied and sum(tensors[i].nbytes for i in copied) > MAX_SNAPSHOT_BYTES_ALWAYS:
             copied = ()
         return [
             (tensor, _writes(tensor), _once(tensor).clone() if i in copied else None,

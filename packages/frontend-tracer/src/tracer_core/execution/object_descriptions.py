@@ -29,6 +29,7 @@ from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_WRAPPERS
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import C_MODULES
 
@@ -75,7 +76,7 @@ def _with_inner(found: Any) -> Iterator[tuple[str, Any]]:
     for part in _INNER.get(type(found), ()):
         yield f".{part}", getattr(found, part)
     suffix = ""
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(MAX_WRAPPERS):
         found, suffix = _part(found, "__wrapped__"), f"{suffix}.__wrapped__"
         if found is None:
             return
@@ -88,8 +89,6 @@ _INNER: dict[type, tuple[str, ...]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
 }
-#: How many functions may wrap one.
-_MOST_WRAPPERS = 8
 
 
 def _names_of(obj: Any) -> tuple[str | None, str]:

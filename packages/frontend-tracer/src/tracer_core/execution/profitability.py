@@ -10,7 +10,7 @@ place to the cache or to an `EagerRegion`. A settled compiled call therefore cos
 entry captured later, or samples that contradict one another, begin the next comparison, each after
 twice as many calls as the one before.
 
-A program that captures again and again never settles. After `RECAPTURING` such calls what captures
+A program that captures again and again never settles. After `MAX_RECAPTURES` such calls what captures
 cost a call is compared with eager calls; while the program runs in eager mode it captures nothing,
 and the next try comes after a multiple of the seconds that captures took.
 """
@@ -31,6 +31,7 @@ import torch
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.limits import MAX_RECAPTURES, MAX_VERDICT_USES, MIN_RECAPTURES
 
 use_own_builtins(globals())
 
@@ -65,16 +66,13 @@ EARLY, LEAD = 6, 0.8
 WATCHED, SLOWER = 64, 3.0
 #: A comparison whose program made no call for so many seconds lets another one begin.
 IDLE = 1.0
-#: So many calls that captured again mean that a program does not settle; half as many where one
-#: call in `OFTEN` captures, and after each time that this was found, but at least so many.
-RECAPTURING, LEAST_RECAPTURING, OFTEN = 16, 4, 4
+#: Half of `MAX_RECAPTURES` mean that a program does not settle where one call in so many captures.
+OFTEN = 4
 #: The share of an eager call that captures may cost, spread over all calls.
 CAPTURING = 0.25
 #: Eager mode lasts at first so many times as long as all captures of the function took; twice as
 #: long after each time.
 PAUSE = 8.0
-#: How many processes go by the verdict of an earlier one.
-MOST_USES = 8
 
 Run = Callable[[Any], Any]
 
@@ -114,7 +112,7 @@ class StoredVerdict:
     """A verdict that later processes go by. usual: the seconds of an eager call. grad: the grad mode
     that it was found in. threads: torch's number of threads then; with others the other way may be
     faster. uses: how many processes went by it: a first measurement may be wrong, so that after
-    `MOST_USES` it is measured again."""
+    `MAX_VERDICT_USES` it is measured again."""
 
     compiled: float
     eager: float
@@ -128,7 +126,7 @@ class StoredVerdict:
     @property
     def holds(self) -> bool:
         """Whether this process goes by it."""
-        return self.uses < MOST_USES and self.threads == torch.get_num_threads()
+        return self.uses < MAX_VERDICT_USES and self.threads == torch.get_num_threads()
 
     def verdict(self) -> Verdict:
         return Verdict(self.compiled, self.eager, self.native, self.with_backward, remembered=True)
@@ -226,7 +224,7 @@ class Tally:
     def is_too_much(self) -> bool:
         """Returns whether so many calls captured again that their cost is to be weighed."""
         is_often = self.again * OFTEN >= self.calls
-        return self.again >= max(LEAST_RECAPTURING, RECAPTURING >> self.found + is_often)
+        return self.again >= max(MIN_RECAPTURES, MAX_RECAPTURES >> self.found + is_often)
 
     def unsettled(self, eager: float) -> Verdict | None:
         """Returns that the function runs in eager mode if captures cost too much beside such

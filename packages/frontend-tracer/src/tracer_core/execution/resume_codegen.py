@@ -20,11 +20,11 @@ from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.generated_code import define
 from tracer_core.fx_capture.provenance import end_is_seen, kept_when_dead
+from tracer_core.limits import MAX_RESUMED_INSTRUCTIONS
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
 
 use_own_builtins(globals())
 
-_LONGEST = 48  # instructions that one written transition follows
 #: Types whose objects a dead variable need not keep alive: their finalization cannot be observed,
 #: or nobody observes it.
 _DROPPED = SCALARS | {bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
@@ -195,7 +195,7 @@ class TransitionWriter:
         while True:
             name = self.code.names[path.ip]
             write = _FOLLOWING.get(name)
-            if write is None or path.length >= _LONGEST or path.ip in path.seen:
+            if write is None or path.length >= MAX_RESUMED_INSTRUCTIONS or path.ip in path.seen:
                 self.leave(path)
                 return
             path.length, path.advance = path.length + 1, 1

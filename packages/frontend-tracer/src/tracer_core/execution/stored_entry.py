@@ -42,6 +42,7 @@ from tracer_core.execution.object_references import Finder, OtherSettings
 from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
 from tracer_core.fx_capture.data_errors import AccumulatorHeld
 from tracer_core.guards.guard_cache import GuardCache
+from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import direct_apply, is_accumulator_held, settings
 
@@ -153,11 +154,6 @@ def _runner_from_json(
     return stored_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
 
 
-#: How many backwards that no graph computes run under eager autograd before the forward is captured
-#: again.
-MOST_UNKNOWN = 2
-
-
 @dataclass(slots=True)
 class StoredBackwards:
     """The backwards that were compiled in the process that captured the graph. Mutable. known: by the
@@ -179,7 +175,7 @@ class StoredBackwards:
         found = self.known.get(outputs)
         if found is None:
             self.unknown += 1
-            if self.unknown == MOST_UNKNOWN and self.capture_again is not None:
+            if self.unknown == MAX_UNKNOWN_BACKWARDS and self.capture_again is not None:
                 self.capture_again()
         return found
 
