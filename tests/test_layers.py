@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("testing",),
     ),
     "inductor_backend": (
+        ("limits",),
         ("__init__", "options", "plugin", "torch_private"),
         ("ir",),
         ("runtime",),

@@ -139,7 +139,7 @@ def test_sizes_that_change_are_not_recorded_at_once(device):
     for size in range(20, 36):
         runner([torch.randn(size)])
     assert device.captures == 0
-    for _ in range(graphs.CALLS_OF_A_SIZE + 2):
+    for _ in range(graphs.MIN_CALLS_OF_A_SIZE + 2):
         x = torch.randn(25)
         torch.testing.assert_close(runner([x])[0], x.sort()[0])
     assert device.captures

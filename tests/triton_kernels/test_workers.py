@@ -205,7 +205,7 @@ def test_where_a_process_is_killed_threads_compile(workers, told):
 
 def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
     some(workers)
-    monkeypatch.setattr(compile_workers, "ANSWER", 0.5)
+    monkeypatch.setattr(compile_workers, "MAX_KERNEL_COMPILE_SECONDS", 0.5)
     assert build(workers, kernel_of("import time\ntime.sleep(100)\n" + TEXT)) == [HERE]
     assert told == ["a process that compiles did not compile twice within 0.5 seconds"]
 

@@ -14,6 +14,7 @@ import torch
 
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.codegen.triton.tiling import PROCESSORS
+from inductor_backend.limits import MAX_MATMUL_CANDIDATES, MAX_TMA_CANDIDATES
 
 #: block_m, block_n, block_k, warps, stages
 Shape = tuple[int, int, int, int, int]
@@ -48,8 +49,6 @@ BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
     ),
 }  # fmt: skip
 
-#: How many are tried at most: with plain loads, with TMA.
-MOST, MOST_BULK = 6, 4
 
 #: (least elements of a block, its tensor-core utilization), largest first.
 RATES = ((2**15, 1.0), (2**14, 0.9), (2**13, 0.75), (2**12, 0.55), (0, 0.3))
@@ -95,12 +94,12 @@ def device_of(device: torch.device) -> Device:
 
 def candidates(work: Work, device: Device) -> list[Blocks]:
     """Returns the configurations to measure, the plainest first."""
-    plain = _best(BLOCKS[work.width], work, device, MOST)
+    plain = _best(BLOCKS[work.width], work, device, MAX_MATMUL_CANDIDATES)
     found = [Blocks(*shape) for shape in plain]
     if work.bulk and device.bulk:
         bulk = [
             Blocks(*shape, bulk=True)
-            for shape in _best(BULK_BLOCKS[work.width], work, device, MOST_BULK)
+            for shape in _best(BULK_BLOCKS[work.width], work, device, MAX_TMA_CANDIDATES)
         ]
         found += bulk
         found += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from inductor_backend.limits import MAX_HEAD_WIDTH
+
 #: Dtypes of queries, keys and values.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-#: The widest head.
-WIDEST = 256
 #: More keys than any tile has.
 _MANY = 1 << 30
 #: The smallest block of a product in tensor cores.
@@ -180,8 +180,8 @@ def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) ->
     widths = [one.shape[3] for one in (query, value)]
     if not all(isinstance(size, int) for size in (*widths, query.shape[1], key.shape[1])):
         return "heads of a symbolic size"
-    if max(widths) > WIDEST:
-        return f"heads wider than {WIDEST}"
+    if max(widths) > MAX_HEAD_WIDTH:
+        return f"heads wider than {MAX_HEAD_WIDTH}"
     if 0 in (*query.shape[:3], *key.shape[:3], *widths):
         return "empty tensors"
     if any(one.dtype.is_complex or one.dtype.itemsize > 8 for one in buffers):

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels import native
-
-#: Most weights whose transform (16 floats each) stays in memory between calls: 8 MiB.
-MOST_WEIGHTS = 1 << 17
+from inductor_backend.limits import MAX_WINOGRAD_WEIGHTS
 
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
@@ -33,7 +31,7 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
         or min(padding) < 0
     ):
         return False
-    if min(channels, count) < 32 or channels * count > MOST_WEIGHTS:
+    if min(channels, count) < 32 or channels * count > MAX_WINOGRAD_WEIGHTS:
         return False
     pixels = image[0] * image[1]
     return image[1] >= 14 and (pixels >= 784 or (pixels >= 196 and min(channels, count) >= 128))

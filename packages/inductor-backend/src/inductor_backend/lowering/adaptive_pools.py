@@ -18,9 +18,9 @@ from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.limits import MAX_UNROLLED_WINDOW
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import (
-    LARGEST_WINDOW,
     Element,
     both,
     greatest,
@@ -113,7 +113,7 @@ def _adaptive_avg(rank: int) -> Any:
             return window_size(at, lead, spatial, outputs, dtype)
 
         counts = [w for w in widest if w is not None]
-        if product(counts) <= LARGEST_WINDOW:
+        if product(counts) <= MAX_UNROLLED_WINDOW:
 
             def average(at: At) -> Value:
                 found = _elements(x, at, outputs, counts, 0)
@@ -165,7 +165,7 @@ def _adaptive_max(rank: int) -> Any:
     def lowering(ctx: Lowering, x: Ref, sizes: Sequence[Any]) -> Any:
         outputs, spatial = ctx.shape(0)[-rank:], x.sizes[-rank:]
         widest = [_widest(n, o) for n, o in zip(spatial, outputs, strict=True)]
-        if any(w is None for w in widest) or product(widest) > LARGEST_WINDOW:
+        if any(w is None for w in widest) or product(widest) > MAX_UNROLLED_WINDOW:
             return call_aten(ctx, x, list(sizes))
         used, least = ctx.used_outputs(), least_value(x.dtype)
         combine = greatest_and_where if 1 in used else greatest

@@ -19,6 +19,7 @@ from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.limits import MAX_GATHERED_WINDOWS
 from inductor_backend.lowering.adaptive_pools import window_size
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import Windows, both, inside, number, reach, read_if, windows
@@ -26,9 +27,6 @@ from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import to_positions
 from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
-
-#: The most windows per element for a gather: with more of them a scatter reads less.
-MOST_WINDOWS = 9
 
 
 def offsets_of(indices: torch.fx.Node, w: Windows, width: Expr) -> torch.fx.Node | None:
@@ -72,7 +70,7 @@ def _max_backward(rank: int) -> Any:
         count = 1
         for one in steps:
             count *= len(one)
-        if count > MOST_WINDOWS:
+        if count > MAX_GATHERED_WINDOWS:
             return call_aten(ctx, dy, x, kernel, stride, padding, dilation, ceil_mode, indices)
         dtype, sizes = compute_dtype(dy.dtype), ctx.shape()
         places = offsets_of(ctx.node.args[-1], w, sizes[-1])  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.limits import MAX_POOL_REGIONS, MAX_UNROLLED_WINDOW
 from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
@@ -119,13 +120,6 @@ def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
     return spans
 
 
-#: The most regions (interior and borders) that one pool is split into.
-LARGEST_REGIONS = 12
-
-#: The most elements of a window that is unrolled.
-LARGEST_WINDOW = 64
-
-
 def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, ...]] | None:
     """Splits the output so that no window needs a test; None where sizes are symbolic, regions too
     many, or a window is empty."""
@@ -136,7 +130,7 @@ def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, .
     for k in range(w.rank):
         spans = _spans(int(sizes[k]), int(outputs[k]), w, k)
         found = [(*head, span) for head in found for span in spans]
-    usable = len(found) <= LARGEST_REGIONS and all(
+    usable = len(found) <= MAX_POOL_REGIONS and all(
         span.offsets for region in found for span in region
     )
     return found if usable else None
@@ -286,7 +280,7 @@ def _max_pool(rank: int) -> Any:
         ceil_mode: bool = False,
     ) -> Any:
         w = windows(rank, kernel, stride, padding, dilation)
-        if len(w.offsets) > LARGEST_WINDOW:
+        if len(w.offsets) > MAX_UNROLLED_WINDOW:
             args = [x, w.kernel, w.stride, w.padding, w.dilation, ceil_mode]
             return call_any(ctx, ctx.node.target, args, {})
         with_indices = 1 in ctx.used_outputs()
@@ -324,7 +318,7 @@ def _avg_pool(rank: int) -> Any:
         divisor_override: Any = None,
     ) -> Ref:
         w = windows(rank, kernel, stride, padding)
-        if len(w.offsets) > LARGEST_WINDOW:
+        if len(w.offsets) > MAX_UNROLLED_WINDOW:
             sizes = (w.kernel, w.stride, w.padding)
             return call_aten(ctx, x, *sizes, ceil_mode, count_include_pad, divisor_override)
         dtype = compute_dtype(x.dtype)

@@ -16,14 +16,12 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.limits import MAX_UNROLLED_RESIZE
 from inductor_backend.lowering.registry import Lowering
 
 #: Reads the row of the operand that a row of the result needs at a column: (position before it,
 #: column) -> value.
 Row = Callable[[At, Index], Value]
-
-#: Factors that are unrolled.
-LARGEST_FACTOR = 4
 
 
 def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
@@ -32,7 +30,7 @@ def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
     if not isinstance(size, int) or not isinstance(output, int) or size < 2 or output % size:
         return None
     factor = output // size
-    return factor if 2 <= factor <= LARGEST_FACTOR and scale in (None, float(factor)) else None
+    return factor if 2 <= factor <= MAX_UNROLLED_RESIZE and scale in (None, float(factor)) else None
 
 
 @dataclass(frozen=True, slots=True)

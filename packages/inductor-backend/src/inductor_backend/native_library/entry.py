@@ -15,13 +15,11 @@ from inductor_backend.compilation import Compilation
 from inductor_backend.ir.index_expr import contiguous_strides, simplify
 from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Strided, same_strides
 from inductor_backend.ir.size_text import ALIGNMENT, size_expression
+from inductor_backend.limits import MAX_CONTEXT_BYTES
 from inductor_backend.native_library.interface import ERRORS, Interface, Parameter
 from inductor_backend.native_library.weights import SYMBOL
 from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.schedule.memory_plan import aligned, nbytes
-
-#: Bytes of a tensor, or of a context, at most: sizes that give more are refused.
-MOST = 1 << 46
 
 #: Before a function of the library.
 _EXPORTED = 'extern "C" __attribute__((visibility("default")))'
@@ -246,7 +244,7 @@ class Entry(StepCalls):
                 out.line(f"if (!{condition}) return false;")
             for whole in (self.nbytes, *(one.nbytes for one in interface.sized)):
                 if not isinstance(whole, int):
-                    out.line(f"if ({size_expression(whole)} > {MOST}) return false;")
+                    out.line(f"if ({size_expression(whole)} > {MAX_CONTEXT_BYTES}) return false;")
             out.line("return true;")
 
 

@@ -14,9 +14,7 @@ import torch
 
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.size_text import ALIGNMENT
-
-#: Bytes that one library may hold: its code reads them at distances of 31 bits.
-MOST = 2_000_000_000
+from inductor_backend.limits import MAX_LIBRARY_BYTES
 
 #: The symbol at their first byte.
 SYMBOL = "tc_weights"
@@ -59,9 +57,10 @@ def weights_of(tensors: Mapping[str, tuple[torch.Tensor, int]]) -> Weights:
     weights = Weights()
     for storage, (tensor, extent) in tensors.items():
         weights.add(storage, tensor, extent)
-    if weights.size > MOST:
+    if weights.size > MAX_LIBRARY_BYTES:
         raise unsupported(
-            "native library", f"weights of {weights.size:,} bytes: a library holds {MOST:,}"
+            "native library",
+            f"weights of {weights.size:,} bytes: a library holds {MAX_LIBRARY_BYTES:,}",
         )
     return weights
 

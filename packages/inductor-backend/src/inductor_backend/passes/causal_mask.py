@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.graph_meta import has_effect
+from inductor_backend.limits import MAX_MASK_ELEMENTS
 from inductor_backend.passes.constant_subgraph import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase, logger
@@ -27,8 +28,6 @@ MASKED = {
 #: What torch writes for hidden elements when it converts boolean masks for cuDNN (torch 2.11).
 HIDDEN_FROM_CUDNN = -65504.0
 
-#: Elements of the largest mask that is evaluated.
-LARGEST = 1 << 24
 
 Node = torch.fx.Node
 
@@ -104,7 +103,7 @@ def _whole(mask: Node) -> Node:
 def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
     """Returns True for a causal mask, False for one that hides nothing, None for any other."""
     fake = mask.meta["val"]
-    if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > LARGEST:
+    if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > MAX_MASK_ELEMENTS:
         return None
     value = _computed(gm, mask)
     if value is None:

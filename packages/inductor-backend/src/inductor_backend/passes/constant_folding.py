@@ -14,14 +14,13 @@ import torch
 
 from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.ir.ops import MEMORY_DTYPES
+from inductor_backend.limits import MAX_FOLDED_ELEMENTS, MAX_FOLDED_ELEMENTS_OF_GRAPH
 from inductor_backend.passes.constant_subgraph import VIEWS, made_of
 from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase
 
 Node = torch.fx.Node
 
-#: Elements of one result at most, and of all together.
-MOST, MOST_OF_ALL = 1 << 18, 1 << 20
 
 #: Operators that their readers' kernels recompute at next to no cost.
 CHEAP = VIEWS | {
@@ -100,10 +99,15 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
         size = node.meta["val"].numel() if is_dear else 0
         # by loops, which copy what is returned
         held = is_dear and node.meta["val"].dtype in MEMORY_DTYPES
-        if held and node.target not in VIEWS and size <= MOST and _is_read(node, known):
+        if (
+            held
+            and node.target not in VIEWS
+            and size <= MAX_FOLDED_ELEMENTS
+            and _is_read(node, known)
+        ):
             found.append(node)
             elements += size
-    return found if elements <= MOST_OF_ALL else []
+    return found if elements <= MAX_FOLDED_ELEMENTS_OF_GRAPH else []
 
 
 def _is_read(node: Node, known: dict[Node, bool]) -> bool:

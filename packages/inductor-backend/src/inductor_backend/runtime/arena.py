@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import torch
 
+from inductor_backend.limits import MAX_FREE_ARENAS
 from inductor_backend.runtime.huge_pages import LARGE, in_large_pages
 
 #: (byte offset, dtype, sizes, strides, start in elements from the offset)
@@ -76,7 +77,7 @@ class Blocks:
         return None
 
     def give(self, block: Block) -> None:
-        if len(self._free) < 8:  # bounds what a burst of threads leaves behind
+        if len(self._free) < MAX_FREE_ARENAS:  # bounds what a burst of threads leaves behind
             self._free.append(block)
 
     def _removed(self, block: Block) -> bool:

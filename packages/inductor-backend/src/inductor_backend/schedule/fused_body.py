@@ -19,7 +19,8 @@ from inductor_backend.ir.nodes import BufferKind, LoopNode, Origin, Program, Sto
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, cast, load
-from inductor_backend.schedule.heuristics import LARGEST_ROW, is_cheap
+from inductor_backend.limits import MAX_LOCAL_ROW
+from inductor_backend.schedule.heuristics import is_cheap
 from inductor_backend.schedule.legality import Domain
 
 
@@ -128,7 +129,7 @@ class BodyBuilder:
         self.known: dict[str, _Known] = {}
         self.overwriting: list[Store] = []
         row = sizes.upper(product(domain.inner))
-        self.row_fits = rows and row is not None and row <= LARGEST_ROW and any(domain.reduced)
+        self.row_fits = rows and row is not None and row <= MAX_LOCAL_ROW and any(domain.reduced)
 
     def build(self) -> KernelBody:
         for node in self.nodes:

@@ -14,16 +14,21 @@ from typing import Any
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.limits import (
+    MAX_FUSED_COPY,
+    MAX_FUSED_UPDATE,
+    MAX_KERNEL_INSTRUCTIONS,
+    MAX_KERNEL_POINTERS,
+    MAX_UPDATE_POINTERS,
+)
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
 from inductor_backend.schedule.heuristics import (
-    LARGEST_KERNEL,
     keeps_threads_busy,
     node_cost,
     shared_bytes,
 )
 from inductor_backend.schedule.inline import redomain
 from inductor_backend.schedule.legality import (
-    LARGEST_ARGUMENTS,
     Domain,
     Joined,
     Refused,
@@ -37,16 +42,6 @@ from inductor_backend.schedule.split_reductions import (
     LONGEST_HELD_COLUMN,
     PROGRAMS,
 )
-
-#: Most elements of an update that may share a kernel with others: larger ones are not bound by
-#: launch overhead.
-LARGEST_UPDATE = 1 << 20
-
-#: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
-ARGUMENTS_OF_UPDATES = 240
-
-#: Most elements of a copy that may share a kernel with others, which lengthens its lifetime.
-LARGEST_COPY = 1 << 18
 
 
 @dataclass(slots=True)
@@ -64,7 +59,7 @@ class Group:
     position: int = 0
     first: int = 0
     buffers: set[str] = field(default_factory=set)
-    most: int = LARGEST_ARGUMENTS
+    most: int = MAX_KERNEL_POINTERS
     updates: int = 1
 
     @property
@@ -186,7 +181,7 @@ class Fusion:
             self.new_group(node, Domain(node.sizes, node.reduced), position)
             if kind is not None:
                 self.open[kind] = self.groups[-1]
-                self.groups[-1].most = ARGUMENTS_OF_UPDATES
+                self.groups[-1].most = MAX_UPDATE_POINTERS
             return
         if self.fuel is not None:
             self.fuel -= 1
@@ -205,7 +200,7 @@ class Fusion:
         """Returns whether the node is a small pointwise loop that mutates an input, or that
         continues one."""
         numel = product(node.sizes)
-        small = isinstance(numel, int) and numel <= LARGEST_UPDATE
+        small = isinstance(numel, int) and numel <= MAX_FUSED_UPDATE
         plain = not (node.product or node.is_reduction or any(node.reduced))
         return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
@@ -218,7 +213,7 @@ class Fusion:
         numel, value = product(node.sizes), node.stores[0].value
         while value.name == "cast":
             (value,) = value.args
-        small = isinstance(numel, int) and numel <= LARGEST_COPY
+        small = isinstance(numel, int) and numel <= MAX_FUSED_COPY
         return ("copy", node.sizes) if small and value.name == "load" else None
 
     def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
@@ -276,7 +271,7 @@ class Fusion:
             return Refused("something between the two runs outside the group")
         if len(group.buffers | node.reads() | set(node.writes)) > group.most:
             return Refused("too many buffers for one kernel")
-        if sum(map(self.cost_of, [node, *group.loops])) > LARGEST_KERNEL:
+        if sum(map(self.cost_of, [node, *group.loops])) > MAX_KERNEL_INSTRUCTIONS:
             return Refused("the kernel would become too large")
         if group.loops[0].product:
             return self._after_matmul(group, node)

@@ -9,13 +9,7 @@ from inductor_backend.ir.nodes import LoopNode, Program
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
-
-#: Most values in a body after inlining.
-LARGEST_BODY = 256
-
-#: Most instructions in the functions that a kernel calls, such as sin: a C++ compiler's time grows
-#: with the square of them.
-LARGEST_KERNEL = 2400
+from inductor_backend.limits import MAX_BODY_VALUES
 
 #: Below this cost, recomputing is cheaper than storing and loading the result.
 CHEAP = 8
@@ -26,9 +20,6 @@ CHEAP_LOADS = 3
 #: On a GPU launch overhead dominates for tensors this small (one value per channel): recomputing
 #: them, up to this cost, is cheaper.
 SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
-
-#: Most elements of a row kept in a local buffer (64 KiB of float32).
-LARGEST_ROW = 16384
 
 
 def cost(value: Value) -> int:
@@ -69,7 +60,7 @@ def worth_inlining(
     if load_count(value) == 0 and cost(value) <= CHEAP:
         return None
     for reader, found in zip(readers, loads, strict=True):
-        if len(found) * size + len(topological(s.value for s in reader.stores)) > LARGEST_BODY:
+        if len(found) * size + len(topological(s.value for s in reader.stores)) > MAX_BODY_VALUES:
             return "the body would become too large"
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):

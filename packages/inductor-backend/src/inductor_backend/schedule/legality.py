@@ -22,9 +22,6 @@ from inductor_backend.ir.nodes import LoopNode, Program, Store
 from inductor_backend.ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain
 
-#: Most pointers that one kernel takes.
-LARGEST_ARGUMENTS = 60
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:

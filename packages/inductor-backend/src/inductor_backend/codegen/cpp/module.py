@@ -12,6 +12,7 @@ from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.size_text import size_expression
+from inductor_backend.limits import MAX_SINGLE_SOURCE
 
 PREAMBLE = """#include "prelude.h"
 extern "C" int omp_get_max_threads(void);
@@ -99,7 +100,7 @@ class CppModule(KernelModule):
         uses: list[tuple[Run, list[str]]], names: dict[str, str]
     ) -> list[list[tuple[Run, list[str]]]]:
         total = sum(len(text) for text in names.values())
-        if total < 12_000:
+        if total < MAX_SINGLE_SOURCE:
             return [uses]
         parts: list[list[tuple[Run, list[str]]]] = [[], []]
         held: list[set[str]] = [set(), set()]

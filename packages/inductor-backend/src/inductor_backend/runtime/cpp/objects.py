@@ -19,12 +19,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from inductor_backend.limits import MAX_COMPILE_SECONDS
 from inductor_backend.runtime.cpp.toolchain import Toolchain, processor
 from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, Folder, demand_room
 
 INCLUDE_DIR = Path(__file__).resolve().parents[2] / "codegen" / "cpp"
 
-_COMPILE_SECONDS = 600
 
 #: The prelude's vector forms of these cost compile time, so only texts that use them get them.
 _TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
@@ -196,10 +196,10 @@ def run_compiler(
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = tools.command.run(words, timeout=_COMPILE_SECONDS, TMPDIR=str(scratch))
+        done = tools.command.run(words, timeout=MAX_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
-            "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
+            "inductor", "c++ compile", f"{name}: the compiler took over {MAX_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
         raise BackendError("inductor", "toolchain", f"{words[0]} cannot be run: {error}") from error

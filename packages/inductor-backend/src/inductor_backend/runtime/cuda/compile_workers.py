@@ -27,6 +27,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from inductor_backend.limits import (
+    MAX_COMPILE_WORKERS,
+    MAX_KERNEL_COMPILE_SECONDS,
+    MAX_WORKER_START_SECONDS,
+)
 from inductor_backend.runtime.cuda.triton_compile import (
     Binary,
     Kernel,
@@ -42,15 +47,12 @@ WAITING = 3
 #: Threads compile when fewer kernels wait.
 MANY = 8
 
-#: Most processes, and the machine's or container's memory per process: one takes 40 MiB beside
-#: shared files.
-MOST, MEMORY = 16, 512 << 20
+#: The machine's or container's memory per process: one takes 40 MiB beside shared files.
+MEMORY = 512 << 20
 
 #: Idle seconds after which workers end; the next kernel restarts them.
 REST = 30
 
-#: Timeouts in seconds for starting a process, and for a kernel.
-START, ANSWER = 60, 300
 
 #: Seconds without a request after which a worker ends by itself, even if its pipe is open.
 FORGOTTEN = 600
@@ -113,12 +115,12 @@ class Worker:
         """Returns the binary, None where a problem other than the kernel's would also occur in this
         process. Raises NotCompiled, Lost."""
         if not self._ready:
-            self._answer(START, "did not start", Lost)
+            self._answer(MAX_WORKER_START_SECONDS, "did not start", Lost)
             self._ready = True
         now = _environment()
         self._ask((kernel, target, None if now == self._environment else now))
         self._environment = now
-        found = self._answer(ANSWER, f"did not compile {kernel.name}", Died)
+        found = self._answer(MAX_KERNEL_COMPILE_SECONDS, f"did not compile {kernel.name}", Died)
         if isinstance(found, str):
             raise NotCompiled(found, kernel.text)
         return found  # type: ignore[no-any-return]
@@ -325,7 +327,8 @@ def as_many_as_here() -> int:
     processors = min(len(os.sched_getaffinity(0)), _quota())
     memory = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _memory())
     return min(
-        MOST, int(min(processors, memory // MEMORY)) // max(1, int(ranks) if ranks.isdigit() else 1)
+        MAX_COMPILE_WORKERS,
+        int(min(processors, memory // MEMORY)) // max(1, int(ranks) if ranks.isdigit() else 1),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.limits import MIN_CALLS_OF_A_SIZE, MIN_GRAPH_LAUNCHES
 from inductor_backend.options import RECORDED_MODES, InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
 from inductor_backend.runtime.generated_module import Artifact
@@ -31,13 +32,6 @@ from tracer_core.plugin_api import (
 
 #: Modes in which CUDA graphs are captured where it pays.
 MEASURED_MODES = frozenset({"default"})
-
-#: Least launches (runs of kernels count each kernel) for capture in these modes: decision 0011.
-LEAST_LAUNCHES = 6
-
-#: Plain calls of a size before its capture, where sizes are symbolic: a capture costs what hundreds
-#: of calls save.
-CALLS_OF_A_SIZE = 12
 
 
 #: Why CUDA graphs do not pay, or "" where they do, by module and sizes.
@@ -126,8 +120,8 @@ def _left_alone_because(runner: ModuleRunner, spec: CompileSpec) -> str | None:
         return f"mode {spec.mode!r} makes none"
     if isinstance(options, InductorOptions) and not options.recordings:
         return "options={'recordings': False}"
-    few = f"{launches} launches, and in mode 'default' it takes {LEAST_LAUNCHES}"
-    return few if launches < LEAST_LAUNCHES else None
+    few = f"{launches} launches, and in mode 'default' it takes {MIN_GRAPH_LAUNCHES}"
+    return few if launches < MIN_GRAPH_LAUNCHES else None
 
 
 def _recorder() -> tuple[Any, str | None]:
@@ -141,4 +135,4 @@ def _recorder() -> tuple[Any, str | None]:
 
 
 def _warmup(spec: CompileSpec) -> int:
-    return CALLS_OF_A_SIZE if spec.sizes else 1
+    return MIN_CALLS_OF_A_SIZE if spec.sizes else 1

@@ -18,6 +18,7 @@ from typing import Any, Union
 
 import torch
 
+from inductor_backend.limits import MAX_LAUNCH_PARAMETERS
 from inductor_backend.runtime.cuda.build import LoadedKernel
 from inductor_backend.runtime.cuda.driver import context, library
 from inductor_backend.torch_private import cuda_raw_stream
@@ -30,9 +31,6 @@ class slot:  # reads as a function in generated modules
 
     number: int
 
-
-#: The limit of launch.cpp for one launch.
-MOST_PARAMETERS = 256
 
 #: (kernel, programs, parameters as (slot, offset)); matrices that TMA reads come fourth, each as
 #: (number of its pointer parameter, byte offset, rows, columns, row stride in bytes).
@@ -78,10 +76,10 @@ class _Description:
         words = [here, len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
         self.generic: list[int] = []
         for kernel, grid, parameters, *matrices in described:
-            if len(parameters) > MOST_PARAMETERS:
+            if len(parameters) > MAX_LAUNCH_PARAMETERS:
                 detail = (
                     f"kernel {kernel.kernel.name} takes {len(parameters)} parameters, at most"
-                    f" {MOST_PARAMETERS}"
+                    f" {MAX_LAUNCH_PARAMETERS}"
                 )
                 raise BackendError("inductor", "build", detail)
             self.generic.append(len(words) + 1)
