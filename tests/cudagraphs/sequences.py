@@ -421,13 +421,13 @@ def recording(sequence: Sequence_, where: torch.device) -> Iterator[Recorder]:
     state = states.of(where)
     assert state is not None
     recorder = Recorder(where, state.device)
-    before = runner.COPIED_PER_OPERATOR
-    runner.COPIED_PER_OPERATOR = sequence.kept_from
+    before = runner.MAX_COPIED_BYTES_PER_OPERATOR
+    runner.MAX_COPIED_BYTES_PER_OPERATOR = sequence.kept_from
     HAZARDS.clear()
     try:
         yield recorder
     finally:
-        runner.COPIED_PER_OPERATOR = before
+        runner.MAX_COPIED_BYTES_PER_OPERATOR = before
         recorder.undo()
         tracer_core.reset()
         cudagraphs_backend.reset()

@@ -19,48 +19,25 @@ from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, Kind, Misplaced, Plan
 from cudagraphs_backend.cpu_bound import CpuBoundCheck, Verdicts
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
+from cudagraphs_backend.limits import (
+    MAX_ADDRESSES,
+    MAX_CAPTURE_FAILURES,
+    MAX_COPIED_BYTES,
+    MAX_COPIED_BYTES_PER_OPERATOR,
+    MAX_COPIED_PART,
+    MAX_COPIED_RESULTS,
+    MAX_MEASURED_COPIES,
+    MAX_MEASURED_SIZES,
+    MAX_REMEMBERED_SIZES,
+    MAX_UNPAID_CALLS,
+    MIN_FREE_MEMORY,
+    MIN_REPLAYS_OF_CAPTURE,
+)
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
 
-#: Bytes of results that are copied out, for each operator of the graph: a copy costs two passes
-#: over them, and a graph of many operators moves far more than that. Above the limit, results stay
-#: in the CUDA graph's pool.
-COPIED_PER_OPERATOR = 256 * 1024
-COPIED_AT_MOST = 64 * 2**20
-
-#: More small results than this are not copied one by one: handing out an alias is several times
-#: cheaper.
-COPIES_AT_MOST = 16
-
-#: Sets of input addresses that one size is captured for.
-ADDRESSES = 4
-
-#: Replays of a capture that pay for another one: after so many calls inputs that moved (the cache of
-#: keys of the next generation) are expected to stay as long again, and are read in place at once.
-REPAID = 32
-
-#: Under the option `measured`: after so many plain calls of a size whose captures were to pay, and
-#: fewer replays, it runs plainly for good (`fully_shard` gathers parameters into new memory in each
-#: step; looking for a CUDA graph costs a plain call a tenth).
-UNPAID = 32
-
-#: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
-COPIED_PART = 0.125
-
-_RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addresses"
-
-#: Sizes remembered for one graph.
-SIZES = 1024
-
-#: Limits under the option `measured`: the part of the device's memory that must be free, the sizes
-#: captured for one graph, and the bytes of results copied in each call.
-FREE_MEMORY = 0.25
-MEASURED_SIZES = 8
-COPIES_UNASKED = 512 * 2**20
-
-#: Different reasons against capturing after which no size of the graph is captured any more.
-GIVE_UP = 4
+_RESTLESS = f"its parameters or saved values come at more than {MAX_ADDRESSES} addresses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +95,7 @@ class Entry:
 
     def repaid(self) -> bool:
         """Returns whether the captures so far were replayed often enough for another one."""
-        return self.captures > 0 and self.replays >= REPAID * self.captures
+        return self.captures > 0 and self.replays >= MIN_REPLAYS_OF_CAPTURE * self.captures
 
 
 #: Live runners by id. Not a WeakSet: other threads compile while somebody asks for a report.
@@ -211,7 +188,11 @@ class GraphedRunner:
                 if graph.free():
                     return graph
                 busy += 1
-        if entry.reason or entry.runs < self._options.warmup or len(self._reasons) >= GIVE_UP:
+        if (
+            entry.reason
+            or entry.runs < self._options.warmup
+            or len(self._reasons) >= MAX_CAPTURE_FAILURES
+        ):
             return None
         if self._options.measured and not self._pays(entry):
             return None
@@ -244,7 +225,7 @@ class GraphedRunner:
         """Returns whether timed runs show that capturing this size pays, and captures are replayed. A
         negative verdict is final."""
         entry.reason = entry.timed.against() or ""
-        if entry.attempts >= max(UNPAID, entry.replays):
+        if entry.attempts >= max(MAX_UNPAID_CALLS, entry.replays):
             entry.reason = (
                 f"of {entry.attempts + entry.replays} calls, {entry.replays} fit a recording"
             )
@@ -265,19 +246,21 @@ class GraphedRunner:
 
     def _costly(self, entry: Entry) -> str:
         """Returns which limit of the option `measured` forbids a capture, or ""."""
-        if self._device.free_bytes() < self._device.total_bytes() * FREE_MEMORY:
+        if self._device.free_bytes() < self._device.total_bytes() * MIN_FREE_MEMORY:
             return "the device is short of memory"
         if (
             self._spec.sizes
-            and sum(bool(one.recordings) for one in self._entries.values()) >= MEASURED_SIZES
+            and sum(bool(one.recordings) for one in self._entries.values()) >= MAX_MEASURED_SIZES
         ):
-            return f"{MEASURED_SIZES} of its sizes are recorded"
+            return f"{MAX_MEASURED_SIZES} of its sizes are recorded"
         visible = [r for i, r in enumerate(entry.results) if not self._stays(i)]
         if any(result.shared for result in visible):
             return "its results share memory with each other"
         nbytes = sum(result.nbytes for result in visible if result.source is None)
         return (
-            f"its results of {nbytes >> 20} MiB are much to copy" if nbytes > COPIES_UNASKED else ""
+            f"its results of {nbytes >> 20} MiB are much to copy"
+            if nbytes > MAX_MEASURED_COPIES
+            else ""
         )
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
@@ -305,7 +288,7 @@ class GraphedRunner:
         anchor = self._anchor(entry, pointers)
         if anchor in entry.seen:
             return True
-        if len(entry.seen) >= 4 * ADDRESSES:
+        if len(entry.seen) >= 4 * MAX_ADDRESSES:
             self._say(_RESTLESS)
             entry.seen.clear()
         entry.seen.add(anchor)
@@ -314,17 +297,17 @@ class GraphedRunner:
     def _restless(self, entry: Entry, inputs: list[Any], moved: set[int]) -> set[int]:
         """Returns saved activations to copy from now on, because the program holds them too and
         their addresses keep changing: those that moved, if they are a small part of all (all of
-        them move where a forward has several CUDA graphs), else those seen at more than `ADDRESSES`
+        them move where a forward has several CUDA graphs), else those seen at more than `MAX_ADDRESSES`
         addresses."""
         anchored = self._anchored(entry)
         saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
         found = saved & moved
-        if not found or _nbytes(inputs, found) > COPIED_PART * _nbytes(inputs, saved):
-            if len(entry.seen) <= ADDRESSES:
+        if not found or _nbytes(inputs, found) > MAX_COPIED_PART * _nbytes(inputs, saved):
+            if len(entry.seen) <= MAX_ADDRESSES:
                 return set()
             places = zip(anchored, zip(*entry.seen, strict=True), strict=True)
-            found = saved & {i for i, pointers in places if len(set(pointers)) > ADDRESSES}
-        return found if _nbytes(inputs, found) <= COPIED_AT_MOST else set()
+            found = saved & {i for i, pointers in places if len(set(pointers)) > MAX_ADDRESSES}
+        return found if _nbytes(inputs, found) <= MAX_COPIED_BYTES else set()
 
     def _anchored(self, entry: Entry) -> list[int]:
         return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
@@ -342,7 +325,7 @@ class GraphedRunner:
         """Captures a CUDA graph; returns None where the call has to run plainly."""
         plan = self._plan(entry, keep)
         places = {one.place for one in entry.recordings} | {plan.place(inputs)}
-        if len(places) > ADDRESSES:
+        if len(places) > MAX_ADDRESSES:
             if not entry.repaid():
                 self._say(_RESTLESS)
                 return None
@@ -414,9 +397,9 @@ class GraphedRunner:
         """Returns what the caller gets for each result. Results that only the backward reads, and
         gradients that may stay, are dropped soon and stay in the pool; what the program sees is
         copied if the copy is cheap beside the graph itself."""
-        limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
+        limit = min(MAX_COPIED_BYTES_PER_OPERATOR * self._operators, MAX_COPIED_BYTES)
         visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
-        few = len(visible) <= COPIES_AT_MOST
+        few = len(visible) <= MAX_COPIED_RESULTS
         anything = self._options.outputs == "auto" and self._may_keep()
         kinds = []
         for index, result in enumerate(results):
@@ -478,7 +461,7 @@ class GraphedRunner:
                 entry.timed.add(timing)
             if entry is None:
                 entry = self._entries[key] = Entry(self._check(key))
-                if len(self._entries) > SIZES:
+                if len(self._entries) > MAX_REMEMBERED_SIZES:
                     self._forget_a_size()
             if warming and (entry.runs < self._options.warmup or not entry.results):
                 entry.runs += 1
