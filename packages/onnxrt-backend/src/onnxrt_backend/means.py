@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
+from onnxrt_backend.limits import MAX_POOLED_ELEMENTS
 from onnxrt_backend.rewriting import call_after, take_place
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
-
-#: Most elements of a window: ONNX Runtime sums them up one by one.
-MOST = 1024
 
 
 def means_are_pools(graph: torch.fx.Graph) -> None:
@@ -50,7 +48,7 @@ def _window(node: torch.fx.Node) -> list[int] | None:
     window = list(value.shape[2:])
     if (
         not all(isinstance(size, int) and size > 0 for size in window)
-        or window[0] * window[1] > MOST
+        or window[0] * window[1] > MAX_POOLED_ELEMENTS
     ):
         return None
     return window
