@@ -249,6 +249,29 @@ MAX_STATE_OPERATORS = LIMITS.add(
     seen=f"{_BREAK} `data_dependent_branch`",
 )
 
+MAX_GRAPH_NUMBERS = LIMITS.add(
+    "MAX_GRAPH_NUMBERS",
+    500,
+    unit="symbolic numbers of one graph",
+    beyond="Numbers that the program computes beyond them are guarded by value; each new value is a recompile.",
+    seen="`TRACER_LOGS=recompiles`",
+)
+MAX_SCALAR_OPERATIONS = LIMITS.add(
+    "MAX_SCALAR_OPERATIONS",
+    200,
+    unit="operations in the expression of one number",
+    beyond="Numbers computed from it are guarded by value; each new value is a recompile.",
+    seen="`TRACER_LOGS=recompiles`",
+)
+MAX_SYMBOLIC_INT = LIMITS.add(
+    "MAX_SYMBOLIC_INT",
+    2**31,
+    unit="magnitude of an integer (exclusive)",
+    beyond="The integer is guarded by value; each new value is a recompile.",
+    seen="`TRACER_LOGS=recompiles`",
+    fixed="arithmetic of graphs has 64 bits",
+)
+
 # Speculation on data
 
 MAX_SPECULATED_BRANCHES = LIMITS.add(

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import limits, torch_private
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
@@ -42,7 +42,9 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
      operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
 )  # fmt: skip
 _HOLDERS = (int, float, complex, str, bytes)
-_LARGEST = 2**31  # beyond, an int is no size or index, and graph arithmetic may overflow
+_LARGEST = (
+    limits.MAX_SYMBOLIC_INT
+)  # beyond, an int is no size or index, and graph arithmetic may overflow
 
 
 class Numbers(Component):
@@ -260,9 +262,9 @@ class Numbers(Component):
 #: drawn, follow from others.)
 _ALIKE = frozenset({"number", "key", "item", "slot", "contents"})
 #: The most operations in the text of one number: a longer text costs more than a new capture.
-_MOST_OPERATIONS = 4096
+_MOST_OPERATIONS = limits.MAX_SCALAR_OPERATIONS
 #: The most numbers that are symbols: the shape environment looks through all to add one.
-_MOST_NUMBERS = 16384
+_MOST_NUMBERS = limits.MAX_GRAPH_NUMBERS
 #: Types of what may be a symbol, or hold one.
 _MAY_HOLD = frozenset({*SYMBOLS, list, tuple, dict})
 
