@@ -355,6 +355,33 @@ MAX_RECOMPILES = LIMITS.add(
     seen="RecompileLimitWarning; RecompileLimitError under `fullgraph=True`",
 )
 
+MAX_CACHE_ENTRIES = LIMITS.add(
+    "MAX_CACHE_ENTRIES",
+    2048,
+    unit="cache entries of one code region, over all objects",
+    beyond="The code region keeps its entries; calls that fit none run in eager mode.",
+    seen="RecompileLimitWarning",
+)
+MAX_RECENT_ENTRIES = LIMITS.add(
+    "MAX_RECENT_ENTRIES",
+    16,
+    unit="cache entries of other objects that a call tries",
+    beyond="An entry that is not among them is captured again for the object.",
+    seen="`TRACER_LOGS=recompiles`",
+)
+MAX_SHORT_LIVED_OBJECTS = LIMITS.add(
+    "MAX_SHORT_LIVED_OBJECTS",
+    8,
+    unit="objects in a row that died before their second call",
+    beyond="One object in 64 gets entries of its own; the others use those of earlier objects.",
+)
+MAX_FAILED_LOOKUPS = LIMITS.add(
+    "MAX_FAILED_LOOKUPS",
+    8,
+    unit="failed lookups in a row of a code region at its limit",
+    beyond="Each further one lets no more than 254 calls skip the lookup.",
+)
+
 # The persistent cache
 
 MAX_PERSISTED_ENTRIES = LIMITS.add(

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracer_core import limits
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.branch_profile import BranchProfile
@@ -36,18 +37,18 @@ use_own_builtins(globals())
 Attempt = Callable[[Any], Any]
 
 #: How many entries of other objects are tried before a new one is captured.
-RECENT = 16
+RECENT = limits.MAX_RECENT_ENTRIES
 #: After so many objects in a row that died before their second call, only one in `SAMPLED` is
 #: remembered.
-SHORT_LIVED, SAMPLED = 8, 64
+SHORT_LIVED, SAMPLED = limits.MAX_SHORT_LIVED_OBJECTS, 64
 #: How many entries one code region may have, over all objects.
-MOST_ENTRIES = 2048
+MOST_ENTRIES = limits.MAX_CACHE_ENTRIES
 #: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
 #: the lookup. OUTWEIGH successful lookups cancel a failed one.
-MOST_FAILED, OUTWEIGH = 8, 16
+MOST_FAILED, OUTWEIGH = limits.MAX_FAILED_LOOKUPS, 16
 #: n captures in a row that gave no entry (at most this many count) let the next 2**n - 2 calls that
 #: nothing fits do without: a trace costs thousands of times what the call does.
-MAX_FAILED_CAPTURES = 8
+MAX_FAILED_CAPTURES = limits.MAX_FAILED_CAPTURES
 _NO_ROOTS = (*DIRECT_ROOTS, type)
 
 #: Guards the tables of every `GuardedCache` against concurrent changes. Re-entrant: the garbage
