@@ -463,6 +463,27 @@ MIN_KEY_BYTES = LIMITS.add(
 
 # Execution
 
+MAX_REGIONS = LIMITS.add(
+    "MAX_REGIONS",
+    256,
+    unit="code regions of one function",
+    beyond="The whole function runs in eager mode from then on.",
+    seen=_WARNING,
+)
+MAX_DATA_VIOLATIONS = LIMITS.add(
+    "MAX_DATA_VIOLATIONS",
+    4,
+    unit="calls whose data violate what a graph assumes",
+    beyond="The code region is captured again, with a graph break where the assumption was made.",
+    seen=_BREAK,
+)
+MAX_REGIONS_WITHOUT_GRAPH = LIMITS.add(
+    "MAX_REGIONS_WITHOUT_GRAPH",
+    500,
+    unit="code regions in a row without a graph, and as many more",
+    beyond="The loop that they are in runs in eager mode for this call.",
+)
+
 MAX_SNAPSHOT_BYTES = LIMITS.add(
     "MAX_SNAPSHOT_BYTES",
     1 << 26,

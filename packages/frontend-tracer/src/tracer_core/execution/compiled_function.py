@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import limits, torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
@@ -97,15 +97,15 @@ _tracing: int | None = None
 _traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
-_MAX_SEGMENTS = 256
+_MAX_SEGMENTS = limits.MAX_REGIONS
 #: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
 #: before the graph ends where such sizes are made or assertions stand.
-_MOST_OTHER_DATA = 4
+_MOST_OTHER_DATA = limits.MAX_DATA_VIOLATIONS
 #: After so many captures in a row without a cache entry one line is logged.
-_WARNED_FAILED_CAPTURES = 4
+_WARNED_FAILED_CAPTURES = limits.MAX_SILENT_FAILED_CAPTURES
 #: After so many code regions in a row without a graph, and as many more, an activation leaves the
 #: loop that they are in.
-_MANY_PLAIN = 500
+_MANY_PLAIN = limits.MAX_REGIONS_WITHOUT_GRAPH
 
 
 def _after_fork() -> None:
