@@ -217,8 +217,9 @@ MAX_RANDOM_BITS = LIMITS.add(
 MAX_TRIED_SIZES = LIMITS.add(
     "MAX_TRIED_SIZES",
     512,
-    unit="values of a symbolic size",
-    beyond="A condition is not tried for each value; where intervals do not decide it, it is a guard.",
+    unit="sizes in the range of a size that is marked dynamic",
+    beyond="A condition that holds for each size of the range may be refused: MarkedSizeError.",
+    seen="the error",
 )
 MAX_TUPLE_PARTS = LIMITS.add(
     "MAX_TUPLE_PARTS",

@@ -127,7 +127,7 @@ MAX_HEAD_WIDTH = LIMITS.add(
     "MAX_HEAD_WIDTH",
     256,
     unit="elements of an attention head",
-    beyond="flex_attention has no kernel of its own: it is computed by matmuls.",
+    beyond="`flex_attention` has no kernel of its own: it is computed by matmuls.",
     seen=_DEBUG,
     fixed="tiles of wider heads do not fit into shared memory",
 )
