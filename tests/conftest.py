@@ -31,6 +31,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.pop("TRACER_LOGS", None)
 os.environ.pop("TRACER_DEBUG", None)
+os.environ.pop("TRACER_LIMITS", None)
 
 if (
     "PYTEST_XDIST_WORKER" not in os.environ

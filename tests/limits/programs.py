@@ -1,0 +1,631 @@
+"""Programs whose size goes through a limit, by the limit's name."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+import tracer_core
+from tests.limits.case import Case
+from tests.tracer.test_expected_branches import noting
+
+X = torch.linspace(0.5, 1.5, 4)
+
+
+def six(*args: Any) -> Callable[[int], list[tuple[Any, ...]]]:
+    """Six calls with the same arguments."""
+    return lambda size: [args] * 6
+
+
+#: A backend that is said to fuse: branches and numbers that depend on data are speculated on.
+FUSES = {"backend": noting()}
+
+#: Calls that are nested too deep: `compiled_function._run_natively` leaves the region open.
+AGAIN = "each call is traced up to the limit and then runs in eager mode, and no line says so"
+
+CASES: dict[str, Case] = {}
+
+
+def case(name: str, **facts: Any) -> Callable[[Callable[[int], Any]], Callable[[int], Any]]:
+    """Registers the decorated function, which builds a program of a size."""
+
+    def register(make: Callable[[int], Any]) -> Callable[[int], Any]:
+        assert name not in CASES
+        CASES[name] = Case(make, **({"calls": six(X)} | facts))
+        return make
+
+    return register
+
+
+# -- the length and the depth of a trace
+
+
+@case("MAX_TRACED_INSTRUCTIONS", limit=500, under=20, over=100, says="[step_limit]")
+def layers_in_a_loop(n):
+    def f(x):
+        for _ in range(n):
+            x = x * 0.9 + 1
+        return x
+
+    return f
+
+
+@case("MAX_INSTRUCTIONS_WITHOUT_OPERATOR", limit=500, under=20, over=400, says="runs natively")
+def statistics_in_python(n):
+    def f(x):
+        total = 0
+        for i in range(n):
+            total += i * i
+        return x + total
+
+    return f
+
+
+@case("MAX_INLINED_CALLS", limit=20, under=10, over=30, says="runs natively", captures_again=AGAIN)
+def recursion(n):
+    def tree(x, depth):
+        return x + 1 if depth == 0 else tree(x, depth - 1) * 0.5
+
+    return lambda x: tree(x, n)
+
+
+@case(
+    "MAX_INLINED_NATIVE_CALLS", limit=5, under=3, over=9, says="runs natively", captures_again=AGAIN
+)
+def recursion_through_c(n):
+    def depth(tree):
+        return 1 + max(map(depth, tree), default=0)
+
+    tree: list[Any] = []
+    for _ in range(n):
+        tree = [tree]
+    return lambda x: x * depth(tree)
+
+
+@case("MAX_CAPTURE_RESTARTS", is_compared=False, limits=(64, 1), says="restarted too often")
+def sizes_that_depend_on_data(n):
+    def f(x):
+        return x[x > 1].sum() + x.nonzero().shape[0]
+
+    return f
+
+
+@case("MAX_TRACEBACK_CALLERS", is_compared=False, limits=(32, 2))
+def an_error_far_down(n):
+    def down(x, depth):
+        return x[torch.tensor(9)] if depth == 0 else down(x, depth - 1)
+
+    def f(x):
+        return down(x, 8)
+
+    return f
+
+
+# -- containers
+
+
+@case("MAX_GUARDED_ITEMS", limit=50, under=50, over=51, says="[unsupported_value]")
+def a_table_of_numbers(n):
+    table = [float(i) for i in range(n)]
+    return lambda x: x * sum(table)
+
+
+@case("MAX_GUARDED_BUFFER", under=4096, over=4097, says="[unsupported_value]")
+def a_buffer(n):
+    data = bytearray(range(256)) * 17
+    return lambda x, part=data[:n]: x * sum(part)
+
+
+@case(
+    "MAX_ITEMS_AHEAD", under=64, over=65, says="[",
+    calls=lambda n: [(X, iter([0.5] * n))] * 6,
+)  # fmt: skip
+def an_iterator_of_the_caller(n):
+    def f(x, steps):
+        for step in steps:
+            x = x + step
+        return x
+
+    return f
+
+
+@case("MAX_ITERATOR_DEPTH", under=7, over=12)
+def iterators_in_iterators(n):
+    def f(x):
+        items = iter([1.0, 2.0])
+        for _ in range(n):
+            items = itertools.chain(items, ())
+        return x * sum(items)
+
+    return f
+
+
+def nested(depth):
+    found: Any = [1]
+    for _ in range(depth):
+        found = [found, 2]
+    return found
+
+
+@case("MAX_DATA_DEPTH", under=3, over=9, says="[")
+def deep_data_for_a_library(n):
+    def f(x, data):
+        return x + len(json.dumps(data))
+
+    return functools.partial(f, data=nested(n))
+
+
+@case("MAX_SEARCHED_ITEMS", is_compared=False, limit=10, under=10, over=11)
+def an_exception_with_data(n):
+    def f(x):
+        try:
+            raise ValueError([0.5] * n)
+        except ValueError as error:
+            return x * len(error.args[0])
+
+    return f
+
+
+@case("MAX_HELD_ITEMS", is_compared=False, under=64, over=65)
+def many_objects(n):
+    def f(x):
+        rows = [[i] for i in range(n)]
+        del rows[0]
+        return x * len(rows)
+
+    return f
+
+
+class Session:
+    """An object whose end the program can observe."""
+
+    ended = 0
+
+    def __del__(self):
+        type(self).ended += 1
+
+
+@case(
+    "MAX_FINALIZATION_OBJECTS",
+    is_compared=False,
+    under=10,
+    over=3000,
+    calls=lambda n: [(X, State(n))] * 6,
+)
+def a_session_among_records(n):
+    def f(x, state):
+        return x * len(state.rows)
+
+    return f
+
+
+class State:
+    def __init__(self, n):
+        self.rows: Any = [*([i] for i in range(n)), Session()]
+
+
+@case("MAX_OVERWRITTEN_OBJECTS", under=30, over=100, calls=lambda n: [(X, State(n))] * 6)
+def overwritten_records(n):
+    def f(x, state):
+        state.rows = []
+        return x * 2
+
+    return f
+
+
+@case(
+    "MAX_FINALIZATION_VISITS",
+    is_compared=False,
+    limits=(500_000, 20),
+    calls=lambda n: [(X, State(30))] * 6,
+)
+def records_overwritten_in_steps(n):
+    def f(x, state):
+        for i in range(5):
+            state.rows = [*state.rows[1:], [i]]
+        return x * len(state.rows)
+
+    return f
+
+
+@case("MAX_SET_ORDERS", limits=(256, 1))
+def a_set_with_collisions(n):
+    def f(x):
+        chosen = {8 * i for i in range(6)}
+        chosen.discard(16)
+        return x * len(chosen), chosen
+
+    return f
+
+
+@case("MAX_WRAPPERS", is_compared=False, under=8, over=9)
+def decorated(n):
+    def f(x):
+        return x * 2
+
+    for _ in range(n):
+        f = _decorated(f)
+    return lambda x, g=f: g(x) + 1
+
+
+def _decorated(f):
+    @functools.wraps(f)
+    def wrapped(*args):
+        return f(*args)
+
+    return wrapped
+
+
+# -- operators and arrays
+
+
+@case(
+    "MAX_EAGER_ERROR_ELEMENTS", limit=100, under=99, over=150,
+    calls=lambda n: [(torch.ones(n), torch.ones(n + 1))] * 6,
+)  # fmt: skip
+def an_error_that_is_caught(n):
+    def f(x, y):
+        try:
+            return x + y
+        except RuntimeError as error:
+            return x * len(str(error))
+
+    return f
+
+
+@case("MAX_UNROLLED_MAP", under=64, over=65, calls=lambda n: [(torch.arange(float(n)),)] * 6)
+def mapped_rows(n):
+    def f(x):
+        return torch._higher_order_ops.map(lambda row, k: row * 2 + k, x.reshape(-1, 1), X[:1])
+
+    return f
+
+
+def _scanned(x):
+    def step(carry, row):
+        carry = carry * 0.5 + row
+        return carry, carry.clone()
+
+    return torch._higher_order_ops.scan(step, torch.zeros(2), x)
+
+
+def _rows(n):
+    return [(torch.arange(2.0 * n).reshape(n, 2),)] * 6
+
+
+@case("MAX_UNROLLED_SCAN", limit=8, under=8, over=9, calls=_rows, options={"backend": "aten_eager"})
+def a_recurrence(n):
+    return lambda x: _scanned(x)
+
+
+@case("MAX_SHORT_SCAN", under=4, over=5, calls=_rows, options={"backend": "inductor"})
+def a_short_recurrence(n):
+    return lambda x: _scanned(x)
+
+
+@case("MAX_LISTED_ELEMENTS", under=64, over=65, says="[", calls=lambda n: [(torch.arange(n),)] * 6)
+def lengths_as_a_list(n):
+    def f(x):
+        return x * sum(x.tolist())
+
+    return f
+
+
+@case(
+    "MAX_ARRAY_ELEMENTS", limit=100, under=100, over=101, says="[",
+    calls=lambda n: [(torch.arange(float(n)),)] * 6,
+)  # fmt: skip
+def an_array(n):
+    return lambda x: torch.from_numpy(numpy.sqrt(x.numpy()) + 1) * 2
+
+
+@case(
+    "MAX_CONSTANT_ARRAY_ELEMENTS", under=4096, over=4097, says="[",
+    calls=lambda n: [(torch.arange(float(n)),)] * 6,
+)  # fmt: skip
+def a_window(n):
+    def f(x):
+        window = numpy.hanning(n).astype(numpy.float32)
+        return torch.as_tensor(x.numpy() * window) + 1
+
+    return f
+
+
+# -- numbers
+
+
+@case("MAX_RANDOM_DRAWS", limit=8, under=8, over=9, says="[side_effect_native]")
+def augmentation(n):
+    rng = random.Random(3)
+
+    def f(x):
+        for _ in range(n):
+            x = x * rng.random()
+        return x
+
+    return f
+
+
+@case("MAX_RANDOM_BITS", under=31, over=40, says="[side_effect_native]")
+def random_bits(n):
+    rng = random.Random(3)
+    return lambda x: x * (rng.getrandbits(n) % 7)
+
+
+@case(
+    "MAX_TUPLE_PARTS", is_compared=False, under=64, over=65, settles=9, says="",
+    calls=lambda n: [(X, (*[1] * (n - 1), i)) for i in range(14)],
+)  # fmt: skip
+def a_schedule_in_a_tuple(n):
+    return lambda x, schedule: x * schedule[-1]
+
+
+@case(
+    "MAX_GRAPH_NUMBERS", limit=20, under=10, over=40, settles=9,
+    calls=lambda n: [(X, i + 2) for i in range(14)],
+)  # fmt: skip
+def many_numbers(n):
+    def f(x, k):
+        for i in range(n):
+            x = x * (k + i)
+        return x
+
+    return f
+
+
+@case(
+    "MAX_SCALAR_OPERATIONS", limit=20, under=10, over=40, settles=9,
+    calls=lambda n: [(X, i + 0.5) for i in range(14)],
+)  # fmt: skip
+def a_long_formula(n):
+    def f(x, k):
+        rate = k
+        for _ in range(n):
+            rate = rate * 0.5 + 1
+        return x * rate
+
+    return f
+
+
+@case(
+    "MAX_SYMBOLIC_INT", is_compared=False, under=2**31 - 100, over=2**31 + 100, settles=9,
+    says="kept changing", calls=lambda n: [(X, n + i) for i in range(14)],
+)  # fmt: skip
+def a_large_counter(n):
+    return lambda x, k: x * (k % 1000)
+
+
+@case(
+    "MAX_TRIED_SIZES", limits=(512, 1), raises="MarkedSizeError", says="was marked dynamic", settles=8,
+    calls=lambda n: [(_marked(4 + i % 3),) for i in range(8)],
+)  # fmt: skip
+def a_condition_on_a_marked_size(n):
+    def f(x):
+        size = x.shape[0]
+        return x * 2 if size * (9 - size) > 7 else x
+
+    return f
+
+
+def _marked(size):
+    x = torch.ones(size)
+    tracer_core.mark_dynamic(x, 0, min=4, max=7)
+    return x
+
+
+# -- state
+
+
+def _with_state(buffer, condition):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("state", buffer.clone())
+
+        def forward(self, x):
+            return x * 2 if condition(self.state) else x - 1
+
+    return Layer()
+
+
+@case("MAX_STATE_ELEMENTS", under=64, over=65)
+def a_branch_on_a_buffer(n):
+    return _with_state(torch.ones(n), lambda state: bool(state.sum() > 3))
+
+
+@case("MAX_STATE_OPERATORS", under=5, over=30)
+def a_long_condition_on_a_buffer(n):
+    def condition(state):
+        for _ in range(n):
+            state = state * 0.9
+        return bool(state.sum() > 3)
+
+    return _with_state(torch.ones(4), condition)
+
+
+@case("MAX_STATE_VALUES", limits=(4, 1), calls=lambda n: [(X,)] * 14, settles=9)
+def a_counter_in_a_buffer(n):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x):
+            self.step += 1
+            return x * 2 if self.step % 2 == 0 else x - 1
+
+    return Layer()
+
+
+# -- branches and numbers that depend on data
+
+
+def _source(text, **names):
+    made: dict[str, Any] = dict(names)
+    exec(compile(text, "<tests.limits>", "exec"), made)
+    return made["f"]
+
+
+@case("MAX_SPECULATED_BRANCHES", under=32, over=33, says="[data_dependent_branch]", options=FUSES)
+def many_branches(n):
+    lines = [f"    if x.sum() > {i}: x = x * 0.9" for i in range(n)]
+    return _source("\n".join(["def f(x):", *lines, "    return x"]))
+
+
+@case("MAX_SPECULATIONS_OF_BRANCH", under=8, over=9, says="[data_dependent_branch]", settles=16,
+      calls=lambda n: [(X,)] * 24, options=FUSES)  # fmt: skip
+def a_loop_until_convergence(n):
+    def f(x):
+        for _ in range(n):
+            if x.sum() > 2:
+                x = x * 0.9
+        return x
+
+    return f
+
+
+VALUES = torch.linspace(0, 1, 16).reshape(4, 4)
+
+
+@case("MAX_SPECULATED_NUMBERS", limit=8, under=8, over=9, says="[data_dependent", options=FUSES)
+def lookups_in_a_table(n):
+    def f(x):
+        total = x * 0
+        for i in range(n):
+            total = total + VALUES[:, (x * i).sum().long() % 4]
+        return total
+
+    return f
+
+
+@case(
+    "MAX_DATA_VIOLATIONS",
+    limits=(4, 1),
+    calls=lambda n: [(X * i,) for i in range(20)],
+    settles=15,
+    options=FUSES,
+)
+def a_branch_that_goes_both_ways(n):
+    def f(x):
+        if x.sum() > 12:
+            return x - 1
+        return x * 2
+
+    return f
+
+
+# -- guards and code regions
+
+
+@case("MAX_LEARNED_TENSORS", limits=(8, 1), calls=lambda n: [(torch.ones(2, 3).t(),)] * 6)
+def other_tensors_in_each_call(n):
+    return lambda x: x * 2
+
+
+def _breaks(n):
+    lines = [f"    x = x + {i}\n    print(end='', flush=[])" for i in range(n)]
+    return _source("\n".join(["def f(x):", *lines, "    return x"]))
+
+
+@case("MAX_REGIONS", limit=8, under=6, over=12, says="more than")
+def many_graph_breaks(n):
+    return _breaks(n)
+
+
+@case("MAX_REGIONS_WITHOUT_GRAPH", limit=10, under=5, over=40)
+def logging_in_a_loop(n):
+    def f(x):
+        for _ in range(n):
+            print(end="", flush=[])
+        return x + 1
+
+    return f
+
+
+@case("MAX_RESUMED_INSTRUCTIONS", limits=(48, 3), settles=4)
+def bookkeeping_between_graphs(n):
+    def f(x):
+        y = x + 1
+        print(end="", flush=[])
+        a, b, c, d = 1, 2, 3, 4
+        total = a + b + c + d
+        rows = [a, b, c, d, total]
+        return y * total + len(rows)
+
+    return f
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+SCALES = [Scale(i + 0.5) for i in range(5)]
+
+
+@case(
+    "MAX_RECENT_ENTRIES", is_compared=False, limit=2, under=2, over=5, settles=9,
+    calls=lambda n: [(SCALES[i % n], X) for i in range(20)],
+)  # fmt: skip
+def objects_in_turn(n):
+    return lambda scale, x: x * scale.factor
+
+
+@case("MAX_CACHE_ENTRIES", limit=3, under=2, over=5, settles=9, says="kept changing",
+      calls=lambda n: [(SCALES[i % n], X) for i in range(20)],
+      options={"backend": "eager", "dynamic": False})  # fmt: skip
+def many_objects_in_turn(n):
+    return lambda scale, x: x * scale.factor
+
+
+@case("MAX_SHORT_LIVED_OBJECTS", limits=(8, 1), settles=9,
+      calls=lambda n: [(Layer(), X) for _ in range(12)])  # fmt: skip
+def an_object_a_call(n):
+    return lambda layer, x: x * layer.factor
+
+
+class Layer:
+    factor = 2.0
+
+
+@case("MAX_FAILED_LOOKUPS", limits=(8, 1), settles=9,
+      calls=lambda n: [(X, f"word{i}") for i in range(20)])  # fmt: skip
+def words(n):
+    return lambda x, word: x * len(word)
+
+
+@case("MAX_RECOMPILES", is_compared=False, under=8, over=12, settles=8, says="kept changing",
+      calls=lambda n: [(X, f"word{i % n}") for i in range(3 * n)])  # fmt: skip
+def words_in_turn(n):
+    return lambda x, word: x * len(word)
+
+
+# -- inputs
+
+
+def _written(n):
+    return [(torch.ones(n), torch.tensor([0, 1, 9 if i == 4 else 2])) for i in range(8)]
+
+
+@case("MAX_SNAPSHOT_BYTES", limit=424, under=100, over=101, calls=_written)
+def a_write_before_an_error(n):
+    def f(x, index):
+        x[:4].mul_(2)
+        return x[:4][index] + 1
+
+    return f
+
+
+@case("MAX_SNAPSHOT_BYTES_ALWAYS", limit=424, under=100, over=101, calls=_written)
+def a_write_before_errors(n):
+    return a_write_before_an_error(n)

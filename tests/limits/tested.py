@@ -1,0 +1,30 @@
+"""The limits that have a test: a program beside this file, or a test elsewhere."""
+
+from __future__ import annotations
+
+from tests.limits.kernel_programs import CASES as KERNELS
+from tests.limits.programs import CASES as PROGRAMS
+from tests.limits.test_stored import LIMITS as STORED
+
+#: Limit -> the test in another file that goes beyond it.
+ELSEWHERE: dict[str, str] = {
+    "MAX_COMPARISONS": "core/test_auto_safety.py::test_weights_that_never_rest_are_named",
+    "MAX_KERNEL_COMPILE_SECONDS": "triton_kernels/test_workers.py::test_where_a_process_hangs_threads_compile",
+    "MAX_LOCK_SECONDS": "core/test_store.py::test_a_suspended_process_is_not_waited_for_for_ever",
+    "MAX_PROFILED_CALLS": "tracer/test_expected_branches.py::test_branches_that_go_both_ways_are_not_expected",
+    "MAX_PROFILED_OUTCOMES": "tracer/test_expected_branches.py::test_a_loop_until_it_converges",
+    "MAX_RECAPTURES": "tracer/test_profitability.py::test_a_program_that_captures_in_every_call_gives_way",
+    "MAX_SPECULATION_BYTES": "tracer/test_foreseen_branches.py::test_large_intermediates_are_not_kept",
+    "MAX_TURN_SECONDS": "core/test_auto.py::test_a_call_waits_for_one_timed_call_at_most",
+    "MAX_UNKNOWN_BACKWARDS": "core/test_kept_training.py::test_backwards_that_are_compiled_later_are_written_too",
+    "MAX_UNPAID_CALLS": "cudagraphs/test_pacing.py::test_parameters_in_new_memory_in_each_call",
+    "MAX_VERDICT_USES": "core/test_kept.py::test_what_runs_natively_does_so_at_once_in_a_later_process",
+    "MAX_WARMUP_ROUNDS": "core/test_warmup.py::test_arguments_that_never_settle_are_an_error",
+    "MAX_WRONG_ENTRIES": "core/test_fleet.py::test_noise_is_not_asked_for_again",
+    "MIN_CALLS_OF_A_SIZE": "triton_kernels/test_recorded.py::test_sizes_that_change_are_not_recorded_at_once",
+    "MIN_EQUAL_PROFILES": "tracer/test_expected_branches.py::test_branches_that_go_both_ways_are_not_expected",
+    "MIN_FREE_MEMORY": "cudagraphs/test_pacing.py::test_not_recorded_where_memory_is_short",
+    "MIN_KEY_BYTES": "core/test_fleet.py::test_wrong_settings_are_errors_of_compile",
+}
+
+TESTED = [*PROGRAMS, *KERNELS, *STORED, *ELSEWHERE]

@@ -1,0 +1,58 @@
+"""The limits that no test goes beyond, with the reason."""
+
+from __future__ import annotations
+
+_GPU = "needs a GPU"
+_DEVICE = "needs a GPU, or a program of its own on the simulated device of tests/cudagraphs"
+_SECONDS = "a time limit: the test would have to wait for it"
+_SIZE = "needs gigabytes"
+_REACHED = "no small program was found that reaches it"
+
+UNTESTED: dict[str, str] = {
+    # tracer_core
+    "MAX_READ_DEPTH": _REACHED,
+    "MAX_SPECIALIZED_OBJECTS": _REACHED,
+    "MAX_OVERLAP_STEPS": _REACHED,
+    "MAX_PERSISTED_INT_BITS": _REACHED,
+    "MAX_COMPARED_BYTES": "how closely a frozen constant is looked at: nothing else is done beyond it",
+    "MAX_CHECKED_ELEMENTS": _SIZE,
+    "MAX_FROZEN_STATES": "only memory is freed and a set prepared again; its results are those of one set",
+    "MIN_RECAPTURES": "MAX_RECAPTURES after the first time: the same code",
+    "MAX_WAITING_BYTES": _SIZE,
+    "MAX_FLEET_WRITE_SECONDS": _SECONDS,
+    "MAX_FLEET_EXIT_SECONDS": _SECONDS,
+    "MAX_DOCTOR_SECONDS": _SECONDS,
+    "MAX_SIZES_OF_ONE": "a package takes seconds for each combination of sizes",
+    "MAX_PACKAGE_TEXT_BYTES": _SIZE,
+    "MAX_PACKAGE_MEMBERS": "no package of ours reaches it: it refuses hostile files",
+    # inductor_backend
+    "MAX_UPDATE_POINTERS": _GPU,
+    "MAX_FUSED_UPDATE": _GPU,
+    "MAX_FUSED_COPY": _GPU,
+    "MAX_MASK_ELEMENTS": _GPU,
+    "MAX_HEAD_WIDTH": _GPU,
+    "MAX_MATMUL_CANDIDATES": _GPU,
+    "MAX_TMA_CANDIDATES": _GPU,
+    "MAX_COMPILE_WORKERS": _GPU,
+    "MAX_LAUNCH_PARAMETERS": _GPU,
+    "MIN_GRAPH_LAUNCHES": _GPU,
+    "MAX_WORKER_START_SECONDS": _SECONDS,
+    "MAX_COMPILE_SECONDS": _SECONDS,
+    "MAX_GATHERED_WINDOWS": _REACHED,
+    "MAX_WINOGRAD_WEIGHTS": _REACHED,
+    "MAX_LIBRARY_BYTES": _SIZE,
+    "MAX_CONTEXT_BYTES": _SIZE,
+    # cudagraphs_backend
+    "MAX_COPIED_BYTES_PER_OPERATOR": _DEVICE,
+    "MAX_COPIED_BYTES": _DEVICE,
+    "MAX_COPIED_RESULTS": _DEVICE,
+    "MAX_COPIED_PART": _DEVICE,
+    "MAX_ADDRESSES": _DEVICE,
+    "MIN_REPLAYS_OF_CAPTURE": _DEVICE,
+    "MAX_REMEMBERED_SIZES": _DEVICE,
+    "MAX_MEASURED_SIZES": _DEVICE,
+    "MAX_MEASURED_COPIES": _DEVICE,
+    "MAX_CAPTURE_FAILURES": _DEVICE,
+    # onnxrt_backend
+    "MAX_POOLED_ELEMENTS": "needs ONNX Runtime; both forms of the mean are in tests/engines",
+}
