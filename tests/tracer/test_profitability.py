@@ -22,8 +22,8 @@ from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.guarded_cache import SHORT_LIVED
 from tracer_core.execution.profitability import (
     EARLY,
+    MAX_RECAPTURES,
     MOST_SAMPLES,
-    RECAPTURING,
     SAMPLES,
     SETTLED,
     WARM,
@@ -331,7 +331,7 @@ def test_a_program_that_captures_in_every_call_gives_way(
             check_scaled(fast, held(n))
         first, spent = costs.captures, function_behind(fast).capture_seconds
         assert verdicts(fast) == [True]
-        assert first <= 1 + SHORT_LIVED + RECAPTURING // 2
+        assert first <= 1 + SHORT_LIVED + MAX_RECAPTURES // 2
         costs.now += 7 * spent  # not yet
         for n in range(2 * WATCHED):
             check_scaled(fast, held(n))
@@ -342,7 +342,7 @@ def test_a_program_that_captures_in_every_call_gives_way(
         costs.now += spent
         for n in range(2 * WATCHED):
             check_scaled(fast, held(n))
-    assert first < costs.captures <= first + RECAPTURING // 4 + 1
+    assert first < costs.captures <= first + MAX_RECAPTURES // 4 + 1
     assert verdicts(fast) == [True, True]
     said = [one.getMessage() for one in caplog.records if "tried again later" in one.getMessage()]
     assert len(said) == 1
@@ -366,7 +366,7 @@ def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
     fast = tracer_core.compile(program, backend=counting(costs))
     for _ in range(2 * ENOUGH):
         assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
-    assert function_behind(fast).n_captures <= RECAPTURING
+    assert function_behind(fast).n_captures <= MAX_RECAPTURES
     assert verdicts(fast) == [True]
 
 
@@ -388,7 +388,7 @@ def test_many_objects_that_live_on_are_all_captured(costs: Costs) -> None:
     """The layers of a model, each given to one compiled function."""
     costs.graph, costs.eager, costs.capture = 1e-6, 1e-3, 1.0
     fast = scaling(costs)
-    layers = [held(n) for n in range(4 * RECAPTURING)]
+    layers = [held(n) for n in range(4 * MAX_RECAPTURES)]
     for _ in range(4):
         for layer in layers:
             check_scaled(fast, layer)
@@ -406,7 +406,7 @@ def test_captures_that_go_on_for_long_count_over_all_calls(
     ones, although the calls between have settled."""
     costs.graph, costs.eager, costs.capture = 0.1 * eager, eager, 1.0
     fast, one = scaling(costs), held(1)
-    for n in range(100 * 2 * RECAPTURING):
+    for n in range(100 * 2 * MAX_RECAPTURES):
         check_scaled(fast, held(2) if n % 100 == 99 else one)
     assert any(verdicts(fast)) == native
 
