@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from tests.cudagraphs.test_beyond_limits import BEYOND as SIMULATED
 from tests.limits.kernel_programs import CASES as KERNELS
 from tests.limits.programs import CASES as PROGRAMS
 from tests.limits.test_stored import LIMITS as STORED
 
 #: Limit -> the test in another file that goes beyond it.
 ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(SIMULATED, "cudagraphs/test_beyond_limits.py::test_a_limit"),
+    "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",
     "MAX_COMPARISONS": "core/test_auto_safety.py::test_weights_that_never_rest_are_named",
     "MAX_KERNEL_COMPILE_SECONDS": "triton_kernels/test_workers.py::test_where_a_process_hangs_threads_compile",
     "MAX_LOCK_SECONDS": "core/test_store.py::test_a_suspended_process_is_not_waited_for_for_ever",

@@ -16,7 +16,6 @@ UNTESTED: dict[str, str] = {
     "MAX_PERSISTED_INT_BITS": _REACHED,
     "MAX_COMPARED_BYTES": "how closely a frozen constant is looked at: nothing else is done beyond it",
     "MAX_CHECKED_ELEMENTS": _SIZE,
-    "MAX_FROZEN_STATES": "only memory is freed and a set prepared again; its results are those of one set",
     "MIN_RECAPTURES": "MAX_RECAPTURES after the first time: the same code",
     "MAX_WAITING_BYTES": _SIZE,
     "MAX_FLEET_WRITE_SECONDS": _SECONDS,
@@ -43,15 +42,9 @@ UNTESTED: dict[str, str] = {
     "MAX_LIBRARY_BYTES": _SIZE,
     "MAX_CONTEXT_BYTES": _SIZE,
     # cudagraphs_backend
-    "MAX_COPIED_BYTES_PER_OPERATOR": _DEVICE,
-    "MAX_COPIED_BYTES": _DEVICE,
-    "MAX_COPIED_RESULTS": _DEVICE,
     "MAX_COPIED_PART": _DEVICE,
     "MAX_ADDRESSES": _DEVICE,
     "MIN_REPLAYS_OF_CAPTURE": _DEVICE,
-    "MAX_REMEMBERED_SIZES": _DEVICE,
-    "MAX_MEASURED_SIZES": _DEVICE,
-    "MAX_MEASURED_COPIES": _DEVICE,
     "MAX_CAPTURE_FAILURES": _DEVICE,
     # onnxrt_backend
     "MAX_POOLED_ELEMENTS": "needs ONNX Runtime; both forms of the mean are in tests/engines",

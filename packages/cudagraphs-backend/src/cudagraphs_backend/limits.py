@@ -62,7 +62,6 @@ MAX_REMEMBERED_SIZES = LIMITS.add(
     1024,
     unit="sizes of one graph",
     beyond="The size that was used first is forgotten with its CUDA graphs.",
-    seen="`explain`",
 )
 MAX_MEASURED_SIZES = LIMITS.add(
     "MAX_MEASURED_SIZES",

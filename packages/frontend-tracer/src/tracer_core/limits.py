@@ -38,7 +38,6 @@ MAX_INLINED_CALLS = LIMITS.add(
     900,
     unit="nested calls",
     beyond="The activation runs in eager mode.",
-    seen="`explain`, `TRACER_LOGS=graph_breaks`",
     fixed="the trace uses CPython's stack",
 )
 MAX_INLINED_NATIVE_CALLS = LIMITS.add(
@@ -46,7 +45,6 @@ MAX_INLINED_NATIVE_CALLS = LIMITS.add(
     60,
     unit="nested calls below C code",
     beyond="The activation runs in eager mode.",
-    seen="`explain`, `TRACER_LOGS=graph_breaks`",
     fixed="the trace uses the C stack",
 )
 MAX_CAPTURE_RESTARTS = LIMITS.add(
