@@ -245,6 +245,15 @@ def a_set_with_collisions(n):
     return f
 
 
+@case("MAX_SPECIALIZED_OBJECTS", limit=10, under=5, over=20, says="[native_python]")
+def a_cached_function_of_functions(n):
+    @functools.lru_cache
+    def cost(steps):
+        return len(steps)
+
+    return lambda x: x * cost(tuple((torch.sin, i) for i in range(n)))
+
+
 @case("MAX_WRAPPERS", is_compared=False, under=8, over=9)
 def decorated(n):
     def f(x):

@@ -11,7 +11,6 @@ _REACHED = "no small program was found that reaches it"
 UNTESTED: dict[str, str] = {
     # tracer_core
     "MAX_READ_DEPTH": _REACHED,
-    "MAX_SPECIALIZED_OBJECTS": _REACHED,
     "MAX_OVERLAP_STEPS": _REACHED,
     "MAX_PERSISTED_INT_BITS": _REACHED,
     "MAX_COMPARED_BYTES": "how closely a frozen constant is looked at: nothing else is done beyond it",

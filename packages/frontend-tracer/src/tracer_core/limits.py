@@ -136,14 +136,14 @@ MAX_SET_ORDERS = LIMITS.add(
     "MAX_SET_ORDERS",
     256,
     unit="orders of insertion that are tried for a set",
-    beyond="The set cannot be made again: the graph ends where it is made.",
-    seen=_BREAK,
+    beyond="A set that the call leaves behind may be iterated in another order than in eager mode.",
 )
 MAX_SPECIALIZED_OBJECTS = LIMITS.add(
     "MAX_SPECIALIZED_OBJECTS",
     256,
-    unit="objects in one specialization constant",
-    beyond="Each call makes the value anew.",
+    unit="objects in one argument of a cached or higher-order function",
+    beyond="The call of a cached function ends the graph; other values are made anew by each call.",
+    seen=f"{_BREAK} `native_python`",
 )
 MAX_EAGER_ERROR_ELEMENTS = LIMITS.add(
     "MAX_EAGER_ERROR_ELEMENTS",
@@ -163,8 +163,8 @@ MAX_UNROLLED_SCAN = LIMITS.add(
     "MAX_UNROLLED_SCAN",
     256,
     unit="steps of a scan that the backend cannot keep",
-    beyond="Lowering fails with a BackendError that names the scan.",
-    seen="the error",
+    beyond="The captured graph runs in eager mode.",
+    seen="a warning in the log, `explain`",
 )
 MAX_SHORT_SCAN = LIMITS.add(
     "MAX_SHORT_SCAN",
@@ -340,7 +340,7 @@ MAX_WRAPPERS = LIMITS.add(
     "MAX_WRAPPERS",
     8,
     unit="decorators around one function",
-    beyond="The function is not found by its name: it is not persisted, and guarded by identity.",
+    beyond="The function is not found by its import path: entries that name it are not persisted.",
     seen=_CACHE_LOG,
 )
 
