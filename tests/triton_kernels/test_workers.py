@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 
 import triton
 
+from inductor_backend import limits
 from inductor_backend.runtime.cuda import compile_workers
 from inductor_backend.runtime.cuda.compile_workers import MANY, Worker, Workers, as_many_as_here
 from inductor_backend.runtime.cuda.triton_compile import (
@@ -205,7 +206,7 @@ def test_where_a_process_is_killed_threads_compile(workers, told):
 
 def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
     some(workers)
-    monkeypatch.setattr(compile_workers, "MAX_KERNEL_COMPILE_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "MAX_KERNEL_COMPILE_SECONDS", 0.5)
     assert build(workers, kernel_of("import time\ntime.sleep(100)\n" + TEXT)) == [HERE]
     assert told == ["a process that compiles did not compile twice within 0.5 seconds"]
 

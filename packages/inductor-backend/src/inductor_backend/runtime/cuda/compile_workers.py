@@ -27,11 +27,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inductor_backend.limits import (
-    MAX_COMPILE_WORKERS,
-    MAX_KERNEL_COMPILE_SECONDS,
-    MAX_WORKER_START_SECONDS,
-)
 from inductor_backend.runtime.cuda.triton_compile import (
     Binary,
     Kernel,
@@ -69,6 +64,13 @@ _FROM_OUTSIDE = {
     0,
     *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
 }
+
+
+def _limits() -> Any:
+    """Returns the table of limits, which imports torch: workers do without."""
+    import inductor_backend.limits as limits  # heavy: torch
+
+    return limits
 
 
 class Lost(Exception):
@@ -115,12 +117,13 @@ class Worker:
         """Returns the binary, None where a problem other than the kernel's would also occur in this
         process. Raises NotCompiled, Lost."""
         if not self._ready:
-            self._answer(MAX_WORKER_START_SECONDS, "did not start", Lost)
+            self._answer(_limits().MAX_WORKER_START_SECONDS, "did not start", Lost)
             self._ready = True
         now = _environment()
         self._ask((kernel, target, None if now == self._environment else now))
         self._environment = now
-        found = self._answer(MAX_KERNEL_COMPILE_SECONDS, f"did not compile {kernel.name}", Died)
+        seconds = _limits().MAX_KERNEL_COMPILE_SECONDS
+        found = self._answer(seconds, f"did not compile {kernel.name}", Died)
         if isinstance(found, str):
             raise NotCompiled(found, kernel.text)
         return found  # type: ignore[no-any-return]
@@ -326,8 +329,9 @@ def as_many_as_here() -> int:
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     processors = min(len(os.sched_getaffinity(0)), _quota())
     memory = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _memory())
+    most: int = _limits().MAX_COMPILE_WORKERS
     return min(
-        MAX_COMPILE_WORKERS,
+        most,
         int(min(processors, memory // MEMORY)) // max(1, int(ranks) if ranks.isdigit() else 1),
     )
 
