@@ -299,8 +299,17 @@ def test_a_backend_that_interrupts_ends_nothing_else(gate, monkeypatch):
     assert torch.equal(other(x), twice(x)) and gate.runs
 
 
-def test_fullgraph_raises_the_error_at_the_next_calls_that_it_concerns(gate, monkeypatch):
+def test_fullgraph_goes_on_eagerly_too(gate, monkeypatch):
     monkeypatch.delenv("TRACER_STRICT")
+    gate.change = refusing
+    fast, x = compiled(twice, gate, fullgraph=True, dynamic=False), torch.randn(3)
+    for _ in range(2):
+        assert torch.equal(fast(x), twice(x))
+        passed(gate, fast)
+    assert any("backend_failed" in one.text for one in tracer_core.last_compile(fast))
+
+
+def test_strict_fullgraph_raises_the_error_at_the_next_calls_that_it_concerns(gate):
     gate.change = refusing
     fast, x = compiled(twice, gate, fullgraph=True, dynamic=False), torch.randn(3)
     assert torch.equal(fast(x), twice(x))

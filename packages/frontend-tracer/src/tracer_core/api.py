@@ -126,7 +126,8 @@ def compile(
     ``forward`` is compiled too and, as in eager PyTorch, runs no hooks.
 
     Raises OptionError, BackendNotFoundError, BackendNameClashError or BackendError here, not at the
-    first call. The first call may raise GraphBreakError or BackendError.
+    first call. The first call may raise GraphBreakError or
+    RequirementError; BackendError under TRACER_STRICT=1 and where `backend` is a function.
     """
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")

@@ -61,6 +61,12 @@ class BackendError(TracerError):
         )
 
 
+class RequirementError(BackendError):
+    """Something that the caller has to supply is not there (a package, a driver), or what the caller
+    asked for cannot be had (``freeze`` on a device without it). The graph does not run in eager mode
+    in its place."""
+
+
 class CompilerMissingError(BackendError):
     """A backend's compiler is not there, nor what it made before, or it can write nowhere: the graph
     runs in eager mode."""

@@ -17,6 +17,7 @@ import torch
 from tracer_core.autoselect.candidates import Plan, runs
 from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_module import call_object
+from tracer_core.debug.stages import records_of
 from tracer_core.execution.capture_result import BreakRecord, Captured
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.options import CompileConfig
@@ -83,6 +84,19 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
     )
 
 
+def without_backend(compiled: CompiledFunction) -> list[str]:
+    """Returns a line for each graph that runs, as a whole or in parts, without its backend."""
+    runners = [one.runner for one in compiled.records if one.runner is not None]
+    found = [
+        f"{one.fallback.graph}: {one.fallback.kind}: {one.fallback.reason}"
+        for one in runners
+        if one.fallback is not None
+    ]
+    # what failed in a call, after the entry was captured
+    later = [f"{one.graph}: {one.text}" for one in records_of(compiled) if one.name == "fallback"]
+    return list(dict.fromkeys([*found, *later]))
+
+
 def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:
     """``explain(f)(*args)`` -> `Explanation`. asked: the compiled function, if there is one. See
     `tracer_core.explain`.
@@ -99,6 +113,7 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
         waiting = [f"{one.graph}: {one.text}" for one in asked.compilations if not one.is_done]
         lines = [*waiting, *(f"{graph}: {text}" for graph, text in told)]
         lines += map(str, asked.verdicts)
+        lines += without_backend(asked)
         return replace(made, choices=choices, runs=tuple(lines))
 
     followed: Callable[..., Any] = function

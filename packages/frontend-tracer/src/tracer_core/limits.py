@@ -250,14 +250,14 @@ MAX_STATE_OPERATORS = LIMITS.add(
 
 MAX_GRAPH_NUMBERS = LIMITS.add(
     "MAX_GRAPH_NUMBERS",
-    500,
+    16_384,
     unit="symbolic numbers of one graph",
     beyond="Numbers that the program computes beyond them are guarded by value; each new value is a recompile.",
     seen="`TRACER_LOGS=recompiles`",
 )
 MAX_SCALAR_OPERATIONS = LIMITS.add(
     "MAX_SCALAR_OPERATIONS",
-    200,
+    4096,
     unit="operations in the expression of one number",
     beyond="Numbers computed from it are guarded by value; each new value is a recompile.",
     seen="`TRACER_LOGS=recompiles`",
@@ -379,6 +379,21 @@ MAX_FAILED_LOOKUPS = LIMITS.add(
     8,
     unit="failed lookups in a row of a code region at its limit",
     beyond="Each further one lets no more than 254 calls skip the lookup.",
+)
+MAX_FAILED_CAPTURES = LIMITS.add(
+    "MAX_FAILED_CAPTURES",
+    8,
+    unit="captures in a row of a code region that gave no cache entry",
+    beyond="n of them let the next 2**n - 2 calls that nothing fits run in eager mode without a capture;"
+    " each further one lets no more than 254.",
+    seen=_WARNING,
+)
+MAX_SILENT_FAILED_CAPTURES = LIMITS.add(
+    "MAX_SILENT_FAILED_CAPTURES",
+    4,
+    unit="captures in a row of a code region that gave no cache entry",
+    beyond="One line is logged.",
+    seen="the log",
 )
 
 # The persistent cache

@@ -49,6 +49,7 @@ from tracer_core.errors import (
     BackendNotFoundError,
     CompilerMissingError,
     OptionError,
+    RequirementError,
     TracerError,
     VerifyError,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "Command",
     "CompileSpec",
     "CompilerMissingError",
+    "RequirementError",
     "Environment",
     "Folder",
     "ValueClass",

@@ -65,6 +65,7 @@ from tracer_core.plugin_api import (
     CompilerMissingError,
     CompileSpec,
     Phase,
+    RequirementError,
     Runner,
     control_flow,
     enabled,
@@ -127,7 +128,7 @@ def _cut(c: Compilation, go_on_at: str) -> None:
 
 def _freeze(c: Compilation) -> None:
     if c.target.triton:
-        raise BackendError(
+        raise RequirementError(
             "inductor", "freeze", "freeze=True is not built for graphs on CUDA devices"
         )
     c.editor = frozen_editor(c.gm, c.spec)
@@ -547,7 +548,7 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
                 item.run(c)
                 if check and item.verify is not None:
                     item.verify(c)
-            except CompilerMissingError:
+            except (CompilerMissingError, RequirementError):
                 raise
             except Exception as error:
                 detail, dump = f"{type(error).__name__}: {error}", None

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tracer_core.plugin_api import BackendError, logger, private_folder, stage
+from tracer_core.plugin_api import RequirementError, logger, private_folder, stage
 from tvm_backend import schedule_selection, tvm_private
 from tvm_backend.options import Options
 
@@ -73,7 +73,7 @@ def _search(module: Any, target: Any, options: Options, where: Path, name: str) 
         if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(
             package
         ) is None:
-            raise BackendError(NAME, "tuning", f"{what}: python -m pip install {package}")
+            raise RequirementError(NAME, "tuning", f"{what}: python -m pip install {package}")
     from tvm.s_tir import meta_schedule
 
     where.mkdir(parents=True, exist_ok=True)

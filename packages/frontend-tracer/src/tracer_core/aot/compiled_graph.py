@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracer_core.aot.autograd_node import NodePlan
 from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.result_check import Substitute
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.debug.fallbacks import Fallback
@@ -19,7 +20,7 @@ class RunnerArtifacts:
     the plan for outputs, the spec that it was compiled for, and the modes that are off around it
     (`ambient_modes.without_modes`). grad_mode: it runs with grad mode on. used_up: outputs that
     require grad though their graph was freed. training: the backward, None without one. is_step: it
-    computes gradients itself."""
+    computes gradients itself. substitute: what runs in the runner's place if its first call fails."""
 
     runner: Runner
     plan: OutputPlan
@@ -29,6 +30,7 @@ class RunnerArtifacts:
     used_up: tuple[int, ...] = ()
     training: TrainingArtifacts | None = None
     is_step: bool = False
+    substitute: Substitute | None = None
 
     @property
     def runs_alone(self) -> bool:

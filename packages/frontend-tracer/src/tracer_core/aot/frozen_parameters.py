@@ -27,7 +27,7 @@ import torch
 from tracer_core.contract.backend import Backend, wants_constants
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Phase, Role
-from tracer_core.errors import BackendError
+from tracer_core.errors import RequirementError
 from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
 from tracer_core.limits import MAX_FROZEN_STATES
@@ -53,7 +53,7 @@ def compile_with_constants(
     runner = compile_function(gm, spec)
     if runner.bind_constants is None:
         detail = "its runner has no bind_constants, but parameters are constants (freeze)"
-        raise BackendError(backend.name, "compile", f"{spec.name}: {detail}")
+        raise RequirementError(backend.name, "compile", f"{spec.name}: {detail}")
     return Runner(Frozen(runner, spec))
 
 
@@ -74,12 +74,12 @@ def refresh(options: Any) -> None:
     """Prepares the parameters anew at the next call of every graph compiled with this options
     object.
 
-    Raises BackendError where their memory was released.
+    Raises RequirementError where their memory was released.
     """
     mine = [one for one in list(_instances) if one.spec.options is options]
     if any(state.released for one in mine for state in one.states()):
         detail = "parameters whose memory was given back cannot be read again"
-        raise BackendError("freeze", "refresh", detail)
+        raise RequirementError("freeze", "refresh", detail)
     for one in mine:
         one.forget()
 
@@ -183,10 +183,10 @@ class State:
 
 
 def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Returns the tensors' versions. Raises BackendError for inference tensors, which have none."""
+    """Returns the tensors' versions. Raises RequirementError for inference tensors, which have none."""
     for tensor in tensors:
         if tensor.is_inference():
-            raise BackendError(
+            raise RequirementError(
                 "freeze",
                 "first call",
                 f"a parameter of sizes {tuple(tensor.shape)} was made under torch.inference_mode(),"

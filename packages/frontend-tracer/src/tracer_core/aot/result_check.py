@@ -1,22 +1,37 @@
 """Checks a backend's first result against what its graph promises.
 
 The runner checks its first result and then only forwards (about 0.05 µs). Each difference is a
-BackendError that names the backend, the output, what was expected and what came. The stride of a
+BackendError that names the backend, the output, what was expected and what came. Where a `Substitute`
+is given, it runs in the runner's place from that first call on. The stride of a
 dimension of size 1, or of an empty tensor, is not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.first_call import FirstCall
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
+
+
+@dataclass(slots=True)
+class Substitute:
+    """What runs in place of a runner whose first call fails. Mutable.
+
+    make(error): reports the error and returns what runs instead; None, which frees the graph, after
+    a first call that did not fail. draws: the graph draws random numbers. used: it was made.
+    """
+
+    make: Callable[[BackendError], RunFunction] | None
+    draws: bool
+    used: bool = False
 
 
 def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
@@ -35,6 +50,29 @@ def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
     return replace(spec, outputs=tuple(outputs))
 
 
+def with_saved_layouts(run: RunFunction, spec: CompileSpec) -> RunFunction:
+    """Wraps `run` so that its saved outputs have the strides of `spec`, which a backward is compiled
+    for, also where operators return others."""
+    saved = [(index, one) for index, one in enumerate(spec.outputs) if one.saved and one.stride]
+    if not saved:
+        return run
+
+    def run_with_layouts(inputs: list[Any]) -> Sequence[Any]:
+        sizes = _sizes(spec, inputs)
+        outputs = list(run(inputs))
+        for index, expected in saved:
+            stride = tuple(_number(step, sizes) for step in expected.stride or ())
+            value = outputs[index]
+            if not _same_strides(value.shape, value.stride(), stride):
+                made = torch.empty_strided(
+                    value.shape, stride, dtype=value.dtype, device=value.device
+                )
+                outputs[index] = made.copy_(value)
+        return outputs
+
+    return run_with_layouts
+
+
 def checked(
     run: RunFunction,
     spec: CompileSpec,
@@ -42,19 +80,36 @@ def checked(
     grad: bool = False,
     given: Sequence[OutputSpec] | None = None,
     functional: bool = False,
+    substitute: Substitute | None = None,
 ) -> RunFunction:
     """Wraps `run` so that its first result is checked against `spec`.
 
     grad: some output must require grad. given: the specs of inputs computed by operators whose
     fakes may be wrong; those of the first call are checked too. functional: the graph writes to no
     inputs but `spec.mutations`, so the runner may not either (autograd's versions are compared, so
-    a write through an address is not seen).
+    a write through an address is not seen). substitute: of a functional graph.
     """
 
     target: RunFunction
 
     def first(inputs: list[Any]) -> Sequence[Any]:
         nonlocal target
+        make = before = None
+        if substitute is not None:
+            make, before = substitute.make, FirstCall.of(inputs, spec, substitute.draws)
+        try:
+            outputs = first_checked(inputs)
+        except BackendError as error:
+            if substitute is None or make is None or before is None:
+                raise
+            target, substitute.used = make(error), True
+            return target(before.undo())
+        target = run
+        if substitute is not None:
+            substitute.make = None
+        return outputs
+
+    def first_checked(inputs: list[Any]) -> Sequence[Any]:
         kept = list(inputs)  # a runner may clear the list that it gets
         if given is not None:
             _check_inputs(kept, given, spec)
@@ -73,7 +128,6 @@ def checked(
         detached = not any(getattr(value, "requires_grad", False) for value in outputs)
         if grad and detached and not written:
             raise _error(spec, "every output is detached, but gradients were asked for")
-        target = run
         return outputs
 
     target = first

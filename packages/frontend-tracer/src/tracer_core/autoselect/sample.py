@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.first_call import rng_states, set_rng_states
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
@@ -64,21 +65,6 @@ class Outcome:
 
         outputs, grads, written = map(copies, (self.outputs, self.grads, self.written))
         return replace(self, outputs=outputs, grads=grads, written=written)
-
-
-def rng_states() -> list[torch.Tensor]:
-    """Returns the states of the generators that graphs draw from."""
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states += torch.cuda.get_rng_state_all()
-    return states
-
-
-def set_rng_states(states: Sequence[torch.Tensor]) -> None:
-    """Restores `rng_states`."""
-    torch.set_rng_state(states[0])
-    for index, state in enumerate(states[1:]):
-        torch.cuda.set_rng_state(state, index)
 
 
 class Sample:

@@ -27,13 +27,15 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.backend_failure import raising_failures
 from tracer_core.aot.compiled_graph import CompiledGraph
+from tracer_core.aot.first_call import rng_states
 from tracer_core.autoselect import choice_store
 from tracer_core.autoselect.candidates import Candidate, Plan
 from tracer_core.autoselect.choice import Choice, Row
 from tracer_core.autoselect.comparison import Comparison
 from tracer_core.autoselect.repeatability import own_code
-from tracer_core.autoselect.sample import NoSample, Sample, rng_states
+from tracer_core.autoselect.sample import NoSample, Sample
 from tracer_core.autoselect.timing import Times, timed
 from tracer_core.autoselect.turns import Turns
 from tracer_core.autoselect.verification import Wrong
@@ -248,7 +250,8 @@ class Selection:
             entry.note(status="refused", detail=reason)
             return
         try:
-            compiled = self._compile(captured.copied(), config)
+            with raising_failures():  # a candidate that fails is dropped
+                compiled = self._compile(captured.copied(), config)
             entry.run = compiled.run
             if compiled.fallback is not None:
                 entry.note(detail=compiled.fallback.reason)

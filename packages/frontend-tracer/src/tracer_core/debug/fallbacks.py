@@ -18,9 +18,9 @@ from tracer_core.debug.stages import stage
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """kind: ``"training"``, ``"lowering"``, ``"unsupported"`` or ``"toolchain"``. graph: its name. backend: that was
-    asked for. reason: for users. refused: (operator, reason) of each operator that the backend
-    refused."""
+    """kind: ``"training"``, ``"lowering"``, ``"unsupported"``, ``"toolchain"`` or
+    ``"backend_failed"``. graph: its name. backend: that was asked for. reason: for users. refused:
+    (operator, reason) of each operator that the backend refused."""
 
     kind: str
     graph: str
@@ -66,11 +66,18 @@ def failures() -> Iterator[list[str]]:
 _said: set[tuple[str, str, str]] = set()
 
 
-def report(fallback: Fallback) -> None:
-    """Records a fallback as a stage, and logs the first of each kind, backend and reason."""
-    with stage("fallback", graph=fallback.graph) as record:
-        record.text = f"{fallback.kind}: {fallback.reason}"
+def report(fallback: Fallback, more: str = "") -> None:
+    """Records a fallback as a stage, and logs the first of each kind, backend and reason. more:
+    ends the line of the log."""
+    record_only(fallback)
     key = (fallback.kind, fallback.backend, fallback.reason)
     if key not in _said:
         _said.add(key)
-        logger().warning("%s, backend %r: %s", fallback.graph, fallback.backend, fallback.reason)
+        text = fallback.reason + more
+        logger().warning("%s, backend %r: %s", fallback.graph, fallback.backend, text)
+
+
+def record_only(fallback: Fallback) -> None:
+    """Records a fallback as a stage; the caller logs it."""
+    with stage("fallback", graph=fallback.graph) as record:
+        record.text = f"{fallback.kind}: {fallback.reason}"

@@ -152,11 +152,12 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def adding() -> Iterator[None]:
         records: list[StageRecord] = []
-        token = _current.set(records)
+        token, owner_token = _current.set(records), _owner.set(reference)
         try:
             yield
         finally:
             _current.reset(token)
+            _owner.reset(owner_token)
             owner = None if reference is None else reference()
             if owner is not None:
                 _last[owner] = _last.get(owner, ()) + tuple(records)

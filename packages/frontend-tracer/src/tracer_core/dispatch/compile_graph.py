@@ -7,13 +7,13 @@ in, flat list out.
 
 What always holds: where a backend cannot take the graph (no functional form, gradients needed, an
 operator it does not support) the captured operators run eagerly, which is right, and the first such
-call of a kind is logged; the `CompiledGraph` has the `Fallback`. Errors of a backend are
-BackendErrors that name it.
+call of a kind is logged; the `CompiledGraph` has the `Fallback`. So where a backend fails
+(`tracer_core.aot.backend_failure`): its errors are BackendErrors that name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -23,17 +23,19 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.ambient_modes import inside, without_modes
 from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
+from tracer_core.aot.backend_failure import failed, falls_back
 from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
-from tracer_core.aot.result_check import as_returned, checked
+from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.scan import KEPT, CapturedScan
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
@@ -46,7 +48,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Phase, Training
 from tracer_core.debug.fallbacks import Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
-from tracer_core.debug.stages import OpenStage, debug_folder, stage, wants_text
+from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, CompilerMissingError
@@ -56,15 +58,39 @@ from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
 
 
-def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
-    """Compiles a captured graph. Raises BackendError where the backend fails or breaks its
-    contract.
+def compile_graph(
+    captured: CapturedGraph, config: CompileConfig, *, retries: bool = False
+) -> CompiledGraph:
+    """Compiles a captured graph; where the backend fails or breaks its contract, the graph runs in
+    eager mode.
+
+    retries: the caller has another way to compile the graph, so a BackendError is raised. It is also
+    raised where `backend_failure.falls_back` says so.
     """
+    backend = config.backend
+    if retries or not falls_back(backend):
+        return _compile(captured, config, retries)
+    changes = backend.prepare is not None or isinstance(backend.compile, TorchStyle)
+    untouched = captured.copied() if changes else captured
+    try:
+        return _compile(captured, config, retries)
+    except BackendError as error:
+        return _failed(untouched, config, error)
+
+
+def _failed(captured: CapturedGraph, config: CompileConfig, error: BackendError) -> CompiledGraph:
+    """The graph in eager mode, because its backend failed."""
+    fallback = failed(captured.gm, captured.real_inputs, captured.name, config.backend.name, error)
+    return CompiledGraph(graph_function(captured.gm), fallback=fallback)
+
+
+def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> CompiledGraph:
+    """Does `compile_graph`. Raises BackendError."""
     backend = config.backend
     if begins_off(captured):
         switch_off_first(captured)
         with torch.enable_grad():
-            compiled = compile_graph(captured, config)
+            compiled = compile_graph(captured, config, retries=retries)
         return compiled.with_run(inside(torch.enable_grad, compiled.run), artifacts=None)
     if isinstance(config.options, Plan):
         return CompiledGraph(Selection(captured, config, compile_graph))
@@ -99,7 +125,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         if has_marks(captured.gm):
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
-            return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())
+            return CompiledGraph(Cut(captured, lambda part: _part(part, config).run).runner())
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             return build(captured, config)
     except LoweringUnsupported as error:
@@ -107,6 +133,16 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
+
+
+def _part(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """One part of a graph that is cut; in eager mode where the backend fails on it."""
+    try:
+        return _compiled(captured, config)
+    except BackendError as error:
+        if not falls_back(config.backend):
+            raise
+        return _failed(captured, config, error)
 
 
 def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -192,9 +228,11 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     made: dict[str, RunnerArtifacts | None] = {}
     listeners: list[Callable[[], None]] = []
 
+    may_fail = falls_back(config.backend)
+
     def compile_backward(lowered: Lowered) -> RunFunction:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
-        found = _compile_lowered(backward, config, lowered)
+        found = _compile_lowered(backward, config, lowered, may_fail=may_fail)
         made[lowered.spec.name] = found.artifacts
         for listener in listeners:
             listener()
@@ -301,13 +339,13 @@ def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
 
 
 def _compile_lowered(
-    captured: CapturedGraph, config: CompileConfig, lowered: Lowered
+    captured: CapturedGraph, config: CompileConfig, lowered: Lowered, *, may_fail: bool = False
 ) -> CompiledGraph:
     """Partitions, compiles, and puts the check of the first result and the output plan around
-    it.
+    it. may_fail: where the backend fails, the lowered graph runs in eager mode.
     """
     backend, name = config.backend, captured.name
-    missing = None
+    missing = found = None
     with stage("compile", graph=name):
         try:
             runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
@@ -315,26 +353,61 @@ def _compile_lowered(
             if env().strict:
                 raise
             runner, refused, missing = compile_eager(lowered.graph, lowered.spec), (), error.detail
+        except BackendError as error:
+            if not may_fail:
+                raise
+            found = _failed_on(lowered, error)
+            runner, refused = compile_eager(lowered.graph, lowered.spec), ()
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
     own = lowered.ir == "torch" and backend.compile is compile_eager
     run, early, functional = runner.run, runner.mutated_on_error, lowered.ir != "torch"
+    substitute = None
     if not own:
         spec = as_returned(lowered.spec, runner.channels_last)
-        run = versions_counted(checked(run, spec, functional=functional), spec, early)
-    fallback = artifacts = None
-    if refused:
+        substitute = _substitute(backend, lowered, runner.channels_last)
+        run = checked(run, spec, functional=functional, substitute=substitute)
+        run = versions_counted(run, spec, early)
+    fallback, artifacts = found, None
+    if found is not None:
+        pass
+    elif refused:
         fallback = Fallback("unsupported", name, backend.name, refused.reason, refused.operators)
         report(fallback)
     elif missing is not None:
         fallback = Fallback("toolchain", name, backend.name, f"graphs run in eager mode: {missing}")
         report(fallback)
     elif functional:
-        artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)
+        artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec, substitute=substitute)
     return CompiledGraph(
         lowered.plan.bind(run), mutated_on_error=early, channels_last=runner.channels_last,
         fallback=fallback, artifacts=artifacts,
     )  # fmt: skip
+
+
+def _failed_on(lowered: Lowered, error: BackendError) -> Fallback:
+    inputs = [node.meta["val"] for node in lowered.graph.graph.find_nodes(op="placeholder")]
+    spec = lowered.spec
+    return failed(lowered.graph, inputs, spec.name, spec.backend, error)
+
+
+def _substitute(
+    backend: Backend, lowered: Lowered, channels_last: Collection[int]
+) -> Substitute | None:
+    """Returns what runs if the first result of a functional graph is not what it promises: the
+    lowered graph in eager mode. None where the error is raised."""
+    graph = lowered.graph.graph
+    if lowered.ir == "torch" or not falls_back(backend) or not can_be_undone(graph):
+        return None
+    in_record = continued()
+
+    def make(error: BackendError) -> RunFunction:
+        with in_record():
+            _failed_on(lowered, error)
+        run = compile_eager(lowered.graph, lowered.spec).run
+        return with_saved_layouts(run, as_returned(lowered.spec, channels_last))
+
+    return Substitute(make, draws_numbers(graph))
 
 
 def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
@@ -355,6 +428,7 @@ def _torch_style(
 ) -> CompiledGraph:
     """A backend of torch.compile's convention: it gets the graph and the real tensors of the call,
     and does its own autograd, if any."""
+    untouched, nodes = captured.copied(), list(captured.gm.graph.nodes)
     with stage("compile", graph=captured.name):
         function = style.build(captured.gm, captured.real_inputs, config)
 
@@ -363,7 +437,21 @@ def _torch_style(
 
     request = _request(captured, config)
     spec = lower_for(captured.gm, captured.real_inputs, request, captured.inputs).spec
-    return CompiledGraph(checked(run, spec, grad=captured.needs_grad))
+    substitute = None
+    if falls_back(config.backend) and not any("writes" in one.meta for one in nodes):
+        substitute = _eagerly(untouched, config)
+    return CompiledGraph(checked(run, spec, grad=captured.needs_grad, substitute=substitute))
+
+
+def _eagerly(captured: CapturedGraph, config: CompileConfig) -> Substitute:
+    """Returns what runs if the first result of a torch-level graph is not what it promises."""
+    in_record = continued()
+
+    def make(error: BackendError) -> RunFunction:
+        with in_record():
+            return _failed(captured, config, error).run
+
+    return Substitute(make, draws=True)
 
 
 def _fall_back(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.backend_failure import falls_back, with_report
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.unbacked_split import has_marks
@@ -26,6 +27,7 @@ from tracer_core.background.thread_modes import Ambient
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.debug import stages
 from tracer_core.dispatch import compile_graph
+from tracer_core.errors import BackendError
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
@@ -98,9 +100,19 @@ class Pending:
             stages.interruptible(self._demand_settings),
         ):
             self._demand_settings()
-            compiled = compile_graph.compile_graph(self._captured, self._config)
+            compiled = self._compiled()
             self._demand_settings()
         return compiled
+
+    def _compiled(self) -> CompiledGraph:
+        retries = bool(self.takes_constants())
+        if retries or self._config.fullgraph or not falls_back(self._config.backend):
+            return compile_graph.compile_graph(self._captured, self._config, retries=retries)
+        # Where the backend fails, the entry that runs already goes on, which the caller logs.
+        try:
+            return compile_graph.compile_graph(self._captured, self._config, retries=True)
+        except BackendError as error:
+            raise with_report(self._captured, error) from error
 
     def entry(self, text: str, compiled: CompiledGraph) -> Made:
         """Returns the entry with this text whose graph is compiled."""

@@ -309,19 +309,16 @@ class TraceWriter:
         captured = CapturedGraph(
             gm, specs, values, needs_grad, self.name, gradients=frozenset(self._new_gradients())
         )
+        what = self._could_be_constants(captured)
         try:
             if may_wait(captured, self.config):
                 self.pending = self._waiting(captured)
                 runner = run_eagerly(captured, self.config)
             else:
-                runner = compile_graph.compile_graph(captured, self.config)
+                runner = compile_graph.compile_graph(captured, self.config, retries=bool(what))
         except BackendError as error:
-            numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
-            if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
+            if not what:
                 raise
-            what = "numbers" if numbers else "sizes"
-            if self.tracer.fakes.constraints and not numbers:
-                raise  # constraint violation: sizes that mark_dynamic promised
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
             raise Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
@@ -353,6 +350,19 @@ class TraceWriter:
         fetched = [name for one in old if (name := self.entry.variable(one))]
         holders = ", ".join(self.entry.use(one.base) for one in old if one.base is not None)
         return [f"drop_gradients(({holders},))", *(f"{name} = None" for name in fetched)]
+
+    def _could_be_constants(self, captured: CapturedGraph) -> str:
+        """Returns what the next trace may take as constants if the backend fails on symbols:
+        ``"numbers"``, ``"sizes"`` or ``""``."""
+        if self.config.backend.ir == "torch":
+            return ""
+        refused = self.tracer.shapes.seen.refused
+        numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
+        if numbers and "numbers" not in refused:
+            return "numbers"
+        promised = self.tracer.fakes.constraints and not numbers  # by mark_dynamic
+        symbolic = numbers or has_symbols(captured.gm)
+        return "sizes" if symbolic and not promised and "sizes" not in refused else ""
 
     def _waiting(self, captured: CapturedGraph) -> Pending:
         """Returns what compiles the graph in the background, when the tracer is gone."""

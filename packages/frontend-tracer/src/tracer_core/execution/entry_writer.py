@@ -134,6 +134,8 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
     if parts is None:
         several = "it has several graphs (sizes that depend on data, or several backends)"
         raise NotPortable(several if fallback is None else fallback.reason)
+    if parts.substitute is not None and parts.substitute.used:
+        raise NotPortable("its backend failed at the first call")
     return {
         **_runner_to_json(parts, config),
         "plan": None if parts.plan.trivial else parts.plan.text(),

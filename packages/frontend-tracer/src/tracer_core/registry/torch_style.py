@@ -60,6 +60,11 @@ class TorchStyle:
     source: Callable[..., Any] | EntryPoint
     functional: bool = False
 
+    @property
+    def is_callable_of_user(self) -> bool:
+        """Whether the user passed the callable itself, instead of a name."""
+        return not isinstance(self.source, EntryPoint)
+
     def function(self) -> Callable[..., Any]:
         """The callable itself. Raises BackendError if its entry point cannot be loaded."""
         if not isinstance(self.source, EntryPoint):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.backend_failure import raising_failures
 from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
@@ -40,7 +41,8 @@ def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Co
         captured = torch_graph(case.fn, copy.deepcopy(inputs))
         extra = captured.real_inputs[len(inputs) :]
         try:
-            runner = compile_graph(captured, config)
+            with raising_failures():
+                runner = compile_graph(captured, config)
             # the first call is checked, the second is the usual
             for given in (copy.deepcopy(inputs), mine):
                 result = runner([*given, *extra])

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.backend_failure import raising_failures
 from tracer_core.contract.backend import Backend
 from tracer_core.debug.fallbacks import failures
 from tracer_core.dispatch.validation import build_config
@@ -69,7 +70,7 @@ def everything(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
 def program_row(one: Program, subject: Subject) -> Row:
     """The row of a whole program."""
     try:
-        with failures() as raised:
+        with failures() as raised, raising_failures():
             reason = one.run(subject)
         if raised:
             return Row(one.name, None, (), "error", raised[0], one.area)

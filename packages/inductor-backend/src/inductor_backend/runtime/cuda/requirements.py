@@ -1,6 +1,6 @@
 """Checks what a machine needs to compile for CUDA devices, and sets Triton's cache folder.
 
-Returns Triton's target for the current device, or raises a BackendError that says what is missing
+Returns Triton's target for the current device, or raises a RequirementError that says what is missing
 and what to do. Each check runs once per process. Triton's cache is a folder that this user may
 write to: from Triton's own settings if the user set any, else beside the backend's compiled code.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import BackendError, logger, private_folder
+from tracer_core.plugin_api import RequirementError, logger, private_folder
 
 #: The oldest Triton whose kernels are tested, as in pyproject.toml, and the oldest devices that it
 #: makes code for.
@@ -30,7 +30,7 @@ WITHOUT = "or run these graphs without Triton: backend='cudagraphs' or 'eager'"
 
 def capability(device: int | None = None) -> int:
     """Returns the compute capability of a device, or of the current one: 80, 90, ... Does not
-    import Triton. Raises BackendError (stage "toolchain")."""
+    import Triton. Raises RequirementError (stage "toolchain")."""
     if torch.version.hip is not None:
         raise _missing(
             f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use"
@@ -42,7 +42,7 @@ def capability(device: int | None = None) -> int:
 
 
 def active_target() -> Any:
-    """Returns Triton's target for the current device. Raises BackendError (stage "toolchain")."""
+    """Returns Triton's target for the current device. Raises RequirementError (stage "toolchain")."""
     capability()
     demand_triton()
     return _driver().active.get_current_target()
@@ -50,7 +50,7 @@ def active_target() -> Any:
 
 @functools.cache
 def demand_triton() -> None:
-    """Raises BackendError (stage "toolchain") where no Triton can be imported that is new enough."""
+    """Raises RequirementError (stage "toolchain") where no Triton can be imported that is new enough."""
     try:
         import triton  # heavy: the point of asking
     except ImportError as error:
@@ -126,5 +126,5 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _missing(what: str) -> BackendError:
-    return BackendError("inductor", "toolchain", what)
+def _missing(what: str) -> RequirementError:
+    return RequirementError("inductor", "toolchain", what)
