@@ -67,6 +67,13 @@ def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
     return _as_kernel(_ELEMENTWISE[len(tensors) - 1])(tuple(alike))
 
 
+def _outer_sum(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As an elementwise kernel over the added tensor and the two vectors as a column and a row (the
+    fake leaves the added tensor out where ``beta=0``, the kernel does not)."""
+    added, column, row = args[:3]
+    return _elementwise((added, column.unsqueeze(1), row.unsqueeze(0)))
+
+
 def _as_kernel(func: Any) -> _Layout:
     """As the CPU's kernel says of a few numbers: it casts operands before it chooses an order of
     dimensions, so that this follows from the dtypes too.
@@ -341,6 +348,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.hardtanh_backward.default, aten.hardswish_backward.default,
             aten.hardsigmoid_backward.default,
         ),
+        _outer_sum: (aten.addr.default,),
         _power_of_number: (aten.pow.Scalar,),
         _like_the_first: (aten.huber_loss.default,),
         _angle: (aten.angle.default,),
@@ -400,6 +408,7 @@ _OF_ALL_DEVICES = frozenset(
         _scattered,
         _contiguous,
         _elementwise,
+        _outer_sum,
         _power_of_number,
         _like_the_first,
     )
@@ -451,6 +460,7 @@ _OF_TWO_ALIKE = frozenset({aten.log_sigmoid_forward.default})
 _DTYPES: dict[Any, Callable[[tuple[Any, ...]], torch.dtype]] = {
     **dict.fromkeys(DTYPE_OF_FIRST, lambda args: args[0].dtype),
     aten.ldexp.Tensor: _of_ldexp,
+    aten.normal.Tensor_Tensor: lambda args: args[0].dtype,  # the mean's
 }
 
 

@@ -1,0 +1,57 @@
+"""Strides and dtypes of operators whose fakes say something else than their kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tracer_core
+
+WIDE, TURNED = torch.rand(5, 6), torch.rand(6, 5).mT
+ADDED = [TURNED, WIDE, torch.rand(6), torch.rand(5, 1), torch.rand(1, 6), torch.rand(5, 12)[:, ::2]]
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("backend", ["inductor", "aten_eager"])
+def test_addr_of_any_layout(backend, beta):
+    fast = tracer_core.compile(
+        lambda a, u, v: torch.addr(a, u, v, beta=beta), backend=backend, dynamic=False
+    )
+    for added in ADDED:
+        expected = torch.addr(added, WIDE[:, 0], WIDE[0], beta=beta)
+        found = fast(added, WIDE[:, 0], WIDE[0])
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+
+
+def test_addr_of_symbolic_sizes():
+    fast = tracer_core.compile(lambda a, u, v: torch.addr(a, u, v, beta=0) * 2, dynamic=True)
+    for n, m in ((5, 6), (7, 3)):
+        a, u, v = torch.rand(m, n).mT, torch.rand(n), torch.rand(m)
+        expected = torch.addr(a, u, v, beta=0) * 2
+        found = fast(a, u, v)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("mean", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("deviation", [torch.float16, torch.float32, torch.float64])
+def test_normal_has_the_dtype_of_the_mean(mean, deviation):
+    def noise(m, s):
+        made = torch.normal(m, s)
+        return made, made.dtype.itemsize
+
+    given = torch.zeros(8, dtype=mean), torch.ones(8, dtype=deviation)
+    torch.manual_seed(1)
+    expected = noise(*given)
+    torch.manual_seed(1)
+    found = tracer_core.compile(noise)(*given)
+    assert found[0].dtype is expected[0].dtype is mean and found[1] == expected[1]
+    assert torch.equal(found[0], expected[0])
+
+
+def test_block_diag_of_two_dtypes():
+    parts = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.long)
+    found = tracer_core.compile(lambda a, b: torch.block_diag(a, b) * 2)(*parts)
+    expected = torch.block_diag(*parts) * 2
+    assert torch.equal(found, expected) and found.dtype is expected.dtype
