@@ -11,6 +11,7 @@ No recorded operator mutates its arguments. A real tensor becomes an extra input
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -309,9 +310,7 @@ class AtenRecorder(DispatchMode):
                 raise LoweringUnsupported("random_(from, None) has no functional form", self.frame)
             func = aten.randint_like.low_dtype
         if func._schema.is_mutable:
-            raise LoweringUnsupported(
-                f"{func} writes to its argument and has no functional form", self.frame
-            )
+            return self._written(func, args, kwargs)
         if func in SILENT_WRITES:
             statistics, training = SILENT_WRITES[func]
             if args[statistics] is not None and args[training]:
@@ -321,6 +320,41 @@ class AtenRecorder(DispatchMode):
         if func in ONE_FOR_ALL:
             args = _for_each_dimension(args, *ONE_FOR_ALL[func])
         return self._called(func, args, kwargs)
+
+    def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records an operator that writes to its first argument: kernels that are made of other
+        operators (``_fused_rms_norm``, ``add_`` of a new mean) do so below functionalization.
+
+        The argument's later readers get the result of the functional operator of that name. Raises
+        LoweringUnsupported where there is none, or where another tensor shows the memory.
+        """
+        functional, target = functional_form(func), args[0]
+        if functional is None or not self._is_own(target):
+            raise LoweringUnsupported(
+                f"{func} writes to its argument and has no functional form", self.frame
+            )
+        with self:
+            made = functional(*args, **kwargs)
+            if (made.dtype, made.shape, made.stride()) != (
+                target.dtype, target.shape, target.stride(),
+            ):  # fmt: skip
+                made = aten.copy.default(target, made)
+        self.bind(target, self.node_of(made))
+        return target
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a recorded operator made the tensor, and no other recorded one shares its memory."""
+        node = self._nodes.get(id(value))
+        if node is None or node.op == "placeholder" or not torch_private.is_fake(value):
+            return False
+        storage = torch_private.storage_id(value)
+        return not any(
+            isinstance(one, torch.Tensor)
+            and one is not value
+            and one.layout is torch.strided
+            and torch_private.storage_id(one) == storage
+            for one in self._alive
+        )
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operator on fakes and records it."""
@@ -395,6 +429,29 @@ class AtenRecorder(DispatchMode):
         if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
             return self.constant(value)
         return value
+
+
+@functools.cache
+def functional_form(func: Any) -> Any:
+    """Returns the operator that computes what an in-place one writes to its first argument
+    (``add.Scalar`` of ``add_.Scalar``), or None. Operators that draw random numbers have none, as they
+    may draw in another order, nor those that change sizes or strides."""
+    first, *others = func._schema.arguments
+    written = [one for one in others if one.alias_info is not None and one.alias_info.is_write]
+    name = func._schema.name.partition("::")[2]
+    packet = getattr(getattr(torch.ops, func.namespace), name.removesuffix("_"), None)
+    if written or name == name.removesuffix("_") or packet is None:
+        return None
+    tags = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
+    if not tags.isdisjoint(func.tags) or first.alias_info is None:
+        return None
+    found = getattr(packet, func._overloadname or "default", None)
+    given = [(one.name, str(one.type)) for one in func._schema.arguments]
+    same = (
+        found is not None
+        and [(one.name, str(one.type)) for one in found._schema.arguments] == given
+    )
+    return found if same else None
 
 
 def _for_each_dimension(
