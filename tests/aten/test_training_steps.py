@@ -135,7 +135,7 @@ def test_a_backward_after_the_steps_own_is_eagers_error():
             loss.backward()
 
 
-def test_a_graph_that_is_kept_for_another_backward_runs_eagerly_and_says_so(fallbacks):
+def test_a_graph_that_is_kept_for_another_backward_is_lowered_with_it(fallbacks):
     model = mlp()
 
     def step(x):
@@ -145,7 +145,7 @@ def test_a_graph_that_is_kept_for_another_backward_runs_eagerly_and_says_so(fall
 
     compiled = tracer_core.compile(step, backend="aten_eager")
     compiled(X).backward()
-    assert "differentiated once more" in fallbacks[0].reason
+    assert not fallbacks
     twin = copy.deepcopy(model)
     twin.zero_grad()
     (twin(X).square().sum() * 2).backward()

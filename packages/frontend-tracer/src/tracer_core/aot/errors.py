@@ -20,3 +20,8 @@ class LoweringUnsupported(TracerError):
     def __init__(self, reason: str, location: str = "") -> None:
         self.reason, self.location = reason, location
         super().__init__(reason + (f" (at {location})" if location else ""))
+
+
+class StillDifferentiable(LoweringUnsupported):
+    """A graph that computes gradients itself returns values that can be differentiated once more:
+    it needs a backward, as graphs for training have."""

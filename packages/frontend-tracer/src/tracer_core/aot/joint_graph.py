@@ -5,7 +5,8 @@ In: a captured graph whose outputs require grad, or that calls ``torch.autograd.
 `Joint`: one functional ATen graph. The nodes up to a boundary compute the outputs (and write to
 inputs); the later nodes compute, from one tangent per output that requires grad, the gradient of
 every input that requires grad. Where the graph consumes its gradients itself (a whole training
-step), one `Lowered`.
+step), one `Lowered`; where it also returns what can be differentiated once more (forces that a model
+is trained on), a `Joint` whose forward has the inner gradient in it.
 
 The captured graph is interpreted as for inference (see `lower`), with grad mode on and its inputs
 as leaves. torch's autograd then runs over the same functional wrappers, and the recorder records
@@ -26,7 +27,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.errors import LoweringUnsupported, first_line
+from tracer_core.aot.errors import LoweringUnsupported, StillDifferentiable, first_line
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
 from tracer_core.aot.request import Request
@@ -112,7 +113,7 @@ class JointLowering(Lowering):
         """
         recorder = self.recorder
         with self.active():
-            ending = self.finish()
+            ending = self._differentiable_ending()
             plan, forward = self.plan(ending), tuple(recorder.graph.nodes)
             leaves = self._leaves()
             n_inputs = len(recorder.placeholders)
@@ -178,10 +179,17 @@ class JointLowering(Lowering):
             raise LoweringUnsupported("the backward of some outputs alone makes constants anew")
         return replace(joint, tangents=tangents, gradients=tuple(gradients))
 
-    def finish(self) -> Ending:
-        """Also checks what can be differentiated afterwards."""
+    def _differentiable_ending(self) -> Ending:
+        """Interprets the captured graph, whose outputs are differentiated afterwards. Gradients that
+        it computes itself with ``create_graph=True`` are part of the forward."""
         ending = super().finish()
         self._require_no_new_gradients()
+        return ending
+
+    def finish(self) -> Ending:
+        """Also checks that no output of a graph that computes gradients itself can be differentiated
+        afterwards."""
+        ending = self._differentiable_ending()
         if calls_autograd(self.gm):
             sources = [one for one in ending.planner.sources if one.requires_grad]
             for key in dict.fromkeys(map(id, sources)):
@@ -203,7 +211,7 @@ class JointLowering(Lowering):
                 raise LoweringUnsupported(f"an output cannot be differentiated: {error}") from error
             return
         reason = "the graph computes gradients, and an output can be differentiated once more"
-        raise LoweringUnsupported(reason)
+        raise StillDifferentiable(reason)
 
     def _leaves(self) -> list[tuple[int, torch.Tensor]]:
         """Returns (index, wrapper) of each input that requires grad."""

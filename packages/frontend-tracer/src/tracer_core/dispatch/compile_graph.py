@@ -27,7 +27,7 @@ from tracer_core.aot.backend_failure import failed, falls_back
 from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.errors import LoweringUnsupported, StillDifferentiable
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
@@ -120,7 +120,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         return CompiledGraph(PerSize(captured, lambda fixed: compile_graph(fixed, config).run))
     if backend.ir == "torch":
         return _compile_lowered(captured, config, _lowered(captured, config))
-    build = _stepped if is_step else _trained if captured.needs_grad else _inferred
+    build = _stepped_or_trained if is_step else _trained if captured.needs_grad else _inferred
     try:
         if has_marks(captured.gm):
             if is_step:
@@ -187,6 +187,17 @@ def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     if artifacts is not None:
         artifacts = replace(artifacts, modes=modes)
     return compiled.with_run(without_modes(modes, compiled.run), artifacts=artifacts)
+
+
+def _stepped_or_trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where it computes gradients itself, and perhaps returns values that are
+    differentiated afterwards (``create_graph=True``)."""
+    try:
+        return _stepped(captured, config)
+    except StillDifferentiable:
+        if not captured.needs_grad or config.backend.training is Training.INFERENCE_ONLY:
+            raise
+        return _trained(captured, config)
 
 
 def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
