@@ -191,7 +191,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed or its losses are others."""
     parser = harness.options("whole_steps", __doc__, limit=300.0)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--optimizers", nargs="+", default=["adamw", "fused"], choices=list(OPTIMIZERS))
+    parser.add_argument(
+        "--optimizers", nargs="+", default=["adamw", "fused"], choices=list(OPTIMIZERS)
+    )
     parser.add_argument("--ways", nargs="+", default=list(WAYS[:4]), choices=WAYS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=None)
     parser.add_argument("--json", type=Path, default=None, help="write all rows there, too")
@@ -213,7 +215,9 @@ def main(arguments: Sequence[str]) -> int:
     lines = [_cells(key, row, rows, device) for key, row in rows.items()]
     print("\n" + table(["model", "optimizer", "way", "ms a step", "beside eager", "first 3 calls s",
                         "MiB", "graphs", "late", "breaks", "losses", "why"], lines))  # fmt: skip
-    return int(any("failed" in row or _differs(key, row, rows, device) for key, row in rows.items()))
+    return int(
+        any("failed" in row or _differs(key, row, rows, device) for key, row in rows.items())
+    )
 
 
 def _device() -> str:
@@ -373,5 +377,9 @@ def _cuda_graphs() -> list[str]:
     """What became of the graphs that CUDA graphs were considered for."""
     runners = sys.modules.get("cudagraphs_backend.runner")
     left = sys.modules.get("inductor_backend.runtime.cuda.graphs")
-    found = [] if runners is None else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
+    found = (
+        []
+        if runners is None
+        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
+    )
     return found + ([] if left is None else [f"{name}: {reason}" for name, reason in left.report()])

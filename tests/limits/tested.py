@@ -10,6 +10,11 @@ from tests.limits.test_stored import LIMITS as STORED
 #: Limit -> the test in another file that goes beyond it.
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(SIMULATED, "cudagraphs/test_beyond_limits.py::test_a_limit"),
+    **dict.fromkeys(
+        ("MAX_FAILED_CAPTURES", "MAX_SILENT_FAILED_CAPTURES"),
+        "tracer/test_steps_at_size.py::test_captures_that_give_nothing_become_rare",
+    ),
+    "MAX_FIRST_CALL_COPIES": "plugin/test_failing_backends.py::test_inputs_too_large_to_be_copied",
     "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",
     "MAX_COMPARISONS": "core/test_auto_safety.py::test_weights_that_never_rest_are_named",
     "MAX_KERNEL_COMPILE_SECONDS": "triton_kernels/test_workers.py::test_where_a_process_hangs_threads_compile",

@@ -214,6 +214,17 @@ class TestWhatStaysAnError:
             fast = tracer_core.compile(step, backend=backend_of(lacks))
             fast(torch.ones(2, 2), torch.ones(2, 2))
 
+    def test_inputs_too_large_to_be_copied(self, monkeypatch):
+        def count(x, counter):
+            counter.add_(1)
+            return x.t() * 2
+
+        x, counter = torch.randn(3, 4), torch.zeros(8)
+        monkeypatch.setattr(tracer_core.limits, "MAX_FIRST_CALL_COPIES", 16)
+        fast = tracer_core.compile(count, backend=backend_of(wrong_dtype))
+        with pytest.raises(BackendError, match="careless"):
+            fast(x, counter)
+
     def test_the_conformance_kit(self):
         from tracer_core.testing.conformance.run import conformance
 

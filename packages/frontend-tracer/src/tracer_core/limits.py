@@ -380,12 +380,20 @@ MAX_FAILED_LOOKUPS = LIMITS.add(
     unit="failed lookups in a row of a code region at its limit",
     beyond="Each further one lets no more than 254 calls skip the lookup.",
 )
+MAX_FIRST_CALL_COPIES = LIMITS.add(
+    "MAX_FIRST_CALL_COPIES",
+    1 << 28,
+    unit="bytes of inputs that a graph writes to",
+    beyond="They are not copied before a graph's first call; a result that is not what the graph promises"
+    " then raises BackendError instead of leaving the graph to eager mode.",
+    seen="BackendError",
+)
 MAX_FAILED_CAPTURES = LIMITS.add(
     "MAX_FAILED_CAPTURES",
     8,
     unit="captures in a row of a code region that gave no cache entry",
-    beyond="n of them let the next 2**n - 2 calls that nothing fits run in eager mode without a capture;"
-    " each further one lets no more than 254.",
+    beyond="After n of them the next 2**n - 2 calls that nothing fits run in eager mode without a capture;"
+    " after each further one no more than 254 do.",
     seen=_WARNING,
 )
 MAX_SILENT_FAILED_CAPTURES = LIMITS.add(

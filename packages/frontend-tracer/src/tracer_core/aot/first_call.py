@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import limits, torch_private
 from tracer_core.aot.saved_draws import node_draws
 from tracer_core.contract.specs import CompileSpec
-
-#: The most bytes of written inputs that are copied before a first call.
-MAX_COPIED_BYTES = 1 << 28
 
 
 def rng_states() -> list[torch.Tensor]:
@@ -59,7 +56,7 @@ class FirstCall:
         """Copies what the graph may change; None where that is too large, or no plain memory."""
         given = tuple(inputs)
         written = [given[index] for index in spec.mutations]
-        if sum(one.nbytes for one in written) > MAX_COPIED_BYTES:
+        if sum(one.nbytes for one in written) > limits.MAX_FIRST_CALL_COPIES:
             return None
         if any(one.layout is not torch.strided for one in written):
             return None

@@ -1,0 +1,262 @@
+"""Whole training steps of models with many parameters, and functions of many numbers: two captures,
+then settled. Step counters that are equal are one input of the graph.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import tracer_core
+from tests.tracer.training import Side, trained
+from tracer_core.contract.specs import Role
+from tracer_core.plugin_api import Backend
+from tracer_core.testing import CaptureCounter
+
+OPTIMIZERS = {
+    "Adam": {},
+    "AdamW": {},
+    "AdamW-fused": {"fused": True},
+    "AdamW-single": {"foreach": False},
+    "NAdam": {},
+    "Adamax": {},
+    "ASGD": {"foreach": True},
+}
+
+
+def _deep(layers: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    parts = [part for _ in range(layers) for part in (torch.nn.Linear(4, 4), torch.nn.Tanh())]
+    return torch.nn.Sequential(*parts)
+
+
+def _side(layers: int, name: str, **more: Any) -> Side:
+    model = _deep(layers)
+    kind = getattr(torch.optim, name.partition("-")[0])
+    optimizer = kind(model.parameters(), lr=1e-2, **OPTIMIZERS.get(name, {}), **more)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    return Side(step, [model, optimizer])
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sixty_parameters_settle_after_two_captures(name: str) -> None:
+    trained(lambda: _side(30, name), *((X,),) * 5, graphs=2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layers", [200, 1000])
+def test_hundreds_of_parameters_settle_after_two_captures(layers: int) -> None:
+    trained(lambda: _side(layers, "AdamW"), *((X,),) * 4, graphs=2)
+
+
+def _recording(found: list[Any]) -> Backend:
+    """A backend that runs what it is given, and notes its specs."""
+
+    def compile_graph(graph: Any, spec: Any) -> Any:
+        found.append(spec)
+        return lambda inputs: graph.forward(*inputs)
+
+    return Backend(
+        name="recording", compile=compile_graph, ir="aten", shapes="symbolic", numbers="inputs"
+    )
+
+
+def test_counters_that_are_equal_are_one_input() -> None:
+    specs: list[Any] = []
+    side = _side(6, "AdamW")
+    compiled = tracer_core.compile(side.step, backend=_recording(specs))
+    for _ in range(4):
+        compiled(X)
+    numbers = [one for one in specs[-1].inputs if one.role is Role.NUMBER]
+    few = len(numbers)
+    specs.clear()
+    side = _side(12, "AdamW")
+    compiled = tracer_core.compile(side.step, backend=_recording(specs))
+    for _ in range(4):
+        compiled(X)
+    assert len(specs) == 2
+    assert sum(one.role is Role.NUMBER for one in specs[-1].inputs) == few
+
+
+def test_a_counter_that_lags_behind_gets_a_number_of_its_own() -> None:
+    """In one step a layer takes no part: its counters are one behind from then on."""
+
+    def make() -> Side:
+        model = _deep(4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x: Any, layers: int) -> Any:
+            optimizer.zero_grad()
+            loss = model[:layers](x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Side(step, [model, optimizer])
+
+    calls = [(X, 8), (X, 8), (X, 8), (X, 6), (X, 8), (X, 8), (X, 8), (X, 8), (X, 8)]
+    counter = trained(make, *calls)
+    # for all layers: without state, with equal counters, with counters of two values; for six
+    assert len(counter.graphs) <= 5
+
+
+def test_counters_that_a_checkpoint_sets_are_read_anew() -> None:
+    side, twin = _side(3, "AdamW"), _side(3, "AdamW")
+    compiled = tracer_core.compile(side.step, backend="eager")
+    for number in range(6):
+        if number == 3:
+            for one in (side, twin):
+                saved = one.watched[1].state_dict()
+                for state in saved["state"].values():
+                    state["step"] = torch.tensor(100.0)
+                one.watched[1].load_state_dict(saved)
+        assert torch.equal(compiled(X), twin.step(X))
+    for ours, eager in zip(side.watched[0].parameters(), twin.watched[0].parameters(), strict=True):
+        assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("count", [100, 600, 2000])
+def test_a_dict_of_changing_numbers_settles(count: int) -> None:
+    rates = {f"k{i}": 0.5 + i for i in range(count)}
+
+    def f(x: Any) -> Any:
+        for key in ("k0", "k50", f"k{count - 1}"):
+            x = x * rates[key]
+        return x * sum(rates[f"k{i}"] for i in range(count))
+
+    with CaptureCounter() as counter:
+        compiled = tracer_core.compile(f, backend="eager")
+        for _ in range(5):
+            for key in rates:
+                rates[key] += 0.25
+            assert torch.equal(compiled(X), f(X))
+    assert len(counter.graphs) == 2
+
+
+def test_numbers_that_were_always_equal_and_then_differ() -> None:
+    rates = [1.0, 1.0, 1.0]
+
+    def f(x: Any) -> Any:
+        return x * rates[0] + rates[1] - rates[2]
+
+    with CaptureCounter() as counter:
+        compiled = tracer_core.compile(f, backend="eager")
+        for number in range(8):
+            rates[:] = [1.0 + number, 1.0 + number, 1.0 + number + (number > 4)]
+            assert torch.equal(compiled(X), f(X))
+        rates[:] = [0.0, -0.0, 0.0]
+        assert torch.equal(compiled(X), f(X))
+    assert len(counter.graphs) <= 4
+
+
+def test_the_gradients_of_the_step_before_are_gone_while_the_graph_runs() -> None:
+    """As in eager mode, whose zero_grad() drops them before the forward: they would double the
+    memory of gradients."""
+    alive: list[int] = []
+    watched: list[weakref.ref[Any]] = []
+
+    def compile_graph(graph: Any, spec: Any) -> Any:
+        def run(inputs: list[Any]) -> Any:
+            gc.collect()
+            alive.append(sum(one() is not None for one in watched))
+            return graph.forward(*inputs)
+
+        return run
+
+    backend = Backend(name="watching", compile=compile_graph, ir="aten", numbers="inputs")
+    side = _side(3, "SGD")
+    compiled = tracer_core.compile(side.step, backend=backend)
+    for _ in range(4):
+        compiled(X)
+        watched[:] = [weakref.ref(p.grad) for p in side.watched[0].parameters()]
+    assert alive == [0, 0, 0, 0]
+
+
+def test_gradients_that_the_program_still_reads_stay() -> None:
+    def make() -> Side:
+        model = _deep(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        kept: list[Any] = []
+
+        def step(x: Any) -> Any:
+            kept[:] = [p.grad for p in model.parameters()]
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Side(step, [model, optimizer, kept])
+
+    trained(make, *((X,),) * 4)
+
+
+def test_a_step_that_raises_leaves_what_eager_leaves() -> None:
+    table = torch.nn.Embedding(4, 4)
+    twin = torch.nn.Embedding(4, 4)
+    twin.load_state_dict(table.state_dict())
+
+    def make(module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=1e-2)
+
+        def step(at: Any) -> Any:
+            optimizer.zero_grad()
+            loss = module(at).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    ours, eager = tracer_core.compile(make(table)), make(twin)
+    good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
+    for at in (good, good, good, bad, good):
+        if at is bad:
+            with pytest.raises(IndexError):
+                ours(at)
+            with pytest.raises(IndexError):
+                eager(at)
+            assert table.weight.grad is None and twin.weight.grad is None
+        else:
+            torch.testing.assert_close(ours(at), eager(at))
+    torch.testing.assert_close(table.weight, twin.weight)
+
+
+def test_captures_that_give_nothing_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose trace fails at every call: it must not be traced at every call."""
+    from tracer_core.execution import capture
+
+    traced: list[None] = []
+    original = capture.capture
+    monkeypatch.setattr(
+        capture, "capture", lambda *a, **k: (traced.append(None), original(*a, **k))[1]
+    )
+
+    def deep(x: Any) -> Any:
+        result: list[Any] = []
+        for _ in range(2000):
+            result = [result]
+        return x + 1, result
+
+    compiled = tracer_core.compile(deep, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(40):
+            assert torch.equal(compiled(X)[0], X + 1)
+    assert 1 <= len(traced) <= 5
