@@ -229,7 +229,7 @@ def _device() -> str:
 def _device_name(device: str) -> str:
     import torch
 
-    return torch.cuda.get_device_name(0) if device == "cuda" else "CPU"
+    return torch.cuda.get_device_name(0) if device == "cuda" else ""
 
 
 # -- what is printed --
