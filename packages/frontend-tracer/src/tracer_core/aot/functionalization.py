@@ -150,15 +150,23 @@ class Interpretation:
             if places is not None:
                 places.override = self.recorder.frame
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
-            self._require_same_draws(node)
-            self._note_objects(node)
-            if node.op != "output":
-                self.env[node] = result = self._checked_node(node)
-                eager = self.values[node]
-                if isinstance(eager, torch.Tensor):
-                    self.wrappers.setdefault(id(eager), result)
-                    if eager.layout is torch.strided and torch_private.is_functional(result):
-                        self.pairs.append((eager, result, node.name))
+            try:
+                self._interpret_node(node)
+            except LoweringUnsupported as error:
+                error.node = node  # the outermost node, where a call interprets a graph of its own
+                raise
+
+    def _interpret_node(self, node: torch.fx.Node) -> None:
+        self._require_same_draws(node)
+        self._note_objects(node)
+        if node.op == "output":
+            return
+        self.env[node] = result = self._checked_node(node)
+        eager = self.values[node]
+        if isinstance(eager, torch.Tensor):
+            self.wrappers.setdefault(id(eager), result)
+            if eager.layout is torch.strided and torch_private.is_functional(result):
+                self.pairs.append((eager, result, node.name))
 
     def _note_objects(self, node: torch.fx.Node) -> None:
         """Tells the recorder which objects of C++ a node is given. Their operators have no
@@ -190,13 +198,13 @@ class Interpretation:
                 raise LoweringUnsupported(reason, self.recorder.frame)
 
     def _checked_node(self, node: torch.fx.Node) -> Any:
-        """Runs `_node`; an error that only functional values cause (a view that their strides
-        forbid) becomes LoweringUnsupported.
+        """Runs `_node`; an error that only functional values or fakes cause (a view that their
+        strides forbid, a value that is read) becomes LoweringUnsupported.
         """
         try:
             return self._node(node)
-        except torch_private.fake_failures():
-            raise
+        except torch_private.fake_failures() as error:
+            raise LoweringUnsupported(f"{type(error).__name__}: {error}") from error
         except LoweringUnsupported:
             raise
         except self.errors as error:

@@ -1,7 +1,7 @@
-"""Splits a captured graph at operators with unbacked (data-dependent) sizes, and at those that seed
-or read a random number generator, for ATen backends.
+"""Splits a captured graph at operators with unbacked (data-dependent) sizes, at those that seed or
+read a random number generator, and at those that have no functional form, for ATen backends.
 
-Capture marks those operators (``meta["data_size"]``). They, and computations on sizes, run as
+Capture marks the former, the dispatcher the latter (``meta["data_size"]``). They, and computations on sizes, run as
 captured, one after the other; the tensor operators between them form subgraphs, whose inputs show
 the new sizes. The order of the captured graph is kept, except that numbers and checks of sizes run
 as early as possible. Gradients are switched on and off between subgraphs. A graph that cannot be split (two
@@ -22,18 +22,22 @@ from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_size
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.request import role_of
+from tracer_core.aot.result_check import same_strides
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec
+from tracer_core.debug.fallbacks import Fallback, report
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 
 #: In a node's ``meta``: the node makes or checks a data-dependent size (or number), or it seeds or
-#: reads a random number generator and keeps its place in the order (`ORDERED`).
+#: reads a random number generator and keeps its place in the order (`ORDERED`), or it has no
+#: functional form and runs eagerly in its place (`APART`).
 MARK = "data_size"
 ORDERED = "ordered"
+APART = "apart"
 
 
 def has_marks(gm: torch.fx.GraphModule) -> bool:
@@ -44,6 +48,44 @@ def has_marks(gm: torch.fx.GraphModule) -> bool:
 def _requires_grad(node: torch.fx.Node) -> bool:
     leaves = pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+
+
+def _is_apart(node: torch.fx.Node) -> bool:
+    """Whether an operator without a functional form gives a value, or several of which this is
+    one."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return node.meta.get(MARK) == APART or (
+        isinstance(source, torch.fx.Node) and source.meta.get(MARK) == APART
+    )
+
+
+def _or_eagerly(run: RunFunction, part: CapturedGraph, apart: Sequence[int]) -> RunFunction:
+    """Returns `run`, or the part in eager mode where an operator before it, whose fake nobody has
+    checked, returns other strides or another dtype than its fake in the first call."""
+    chosen: RunFunction | None = None
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        nonlocal chosen
+        if chosen is None:
+            alike = all(_is_like(inputs[at], part.real_inputs[at]) for at in apart)
+            if not alike:
+                reason = (
+                    "an operator that runs eagerly before it returns another layout than its fake"
+                )
+                report(Fallback("lowering", part.name, "", f"{part.name} runs eagerly: {reason}"))
+            chosen = run if alike else graph_function(part.gm)
+        return chosen(inputs)
+
+    return call
+
+
+def _is_like(value: Any, fake: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(fake, torch.Tensor):
+        return type(value) is type(fake)
+    if (value.dtype, value.device, value.dim()) != (fake.dtype, fake.device, fake.dim()):
+        return False
+    known = all(type(number) is int for number in (*fake.shape, *fake.stride()))
+    return not known or (value.shape == fake.shape and same_strides(value, fake))
 
 
 class Cut:
@@ -96,15 +138,17 @@ class Cut:
         )
         is_number = is_size(node)
         if value is None and not of_data and "writes" not in node.meta:
-            raise LoweringUnsupported(f"{node.target} in a graph that is cut at sizes or seeds")
+            raise LoweringUnsupported(f"{node.target} in a graph that is cut")
         if not of_data and not is_number:
             self.part.append(node)
             taken = [one for one in items if isinstance(one.meta.get("val"), torch.Tensor)]
             self.part += taken
             self.early.update(taken)
             return
+        if node.meta.get(MARK) == APART:
+            self._require_no_history_written(node)
         tensors = of_data and value is not None and not is_number
-        ordered = node.meta.get(MARK) == ORDERED
+        ordered = node.meta.get(MARK) in (ORDERED, APART)
         if tensors or ordered or any(source not in self.made for source in node.all_input_nodes):
             self._flush()
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
@@ -135,13 +179,18 @@ class Cut:
         for node in nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in results))
-        compiled = self._compiled(graph, given, results)
+        apart = [index for index, node in enumerate(sources) if _is_apart(node)]
+        compiled = self._compiled(graph, given, results, apart)
         call = self.outer.call_function(compiled, tuple(one[2] for one in given))
         for index, node in enumerate(results):
             self.made[node] = self.outer.call_function(operator.getitem, (call, index))
 
     def _compiled(
-        self, graph: torch.fx.Graph, given: Sequence[Any], results: Sequence[torch.fx.Node]
+        self,
+        graph: torch.fx.Graph,
+        given: Sequence[Any],
+        results: Sequence[torch.fx.Node],
+        apart: Sequence[int],
     ) -> Callable[..., Any]:
         values = [meta["val"] for _, meta, _, _ in given]
         needs_grad = any(node.meta["val"].requires_grad for node in results)
@@ -153,7 +202,10 @@ class Cut:
         )
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
         part = replace(self.captured, gm=gm, inputs=specs, needs_grad=needs_grad, name=name)
-        run = self.build(replace(part, real_inputs=tuple(values)))
+        part = replace(part, real_inputs=tuple(values))
+        run = self.build(part)
+        if apart:
+            run = _or_eagerly(run, part, apart)
 
         def call(*args: Any) -> Any:
             return run(list(args))
@@ -182,6 +234,19 @@ class Cut:
                     return self.outer.call_method("size", (made, dim)), size
         raise LoweringUnsupported(f"no tensor shows the size {symbol}")
 
+    def _require_no_history_written(self, node: torch.fx.Node) -> None:
+        """Requires that an operator which runs eagerly writes to no value with gradients that a
+        subgraph makes: autograd lets nobody write to views that a function returns."""
+        written = set(node.meta.get("writes", ()))
+        for made in self.made if written else ():
+            value = made.meta.get("val")
+            if made.op == "placeholder" or not isinstance(value, torch.Tensor):
+                continue
+            if value.requires_grad and torch_private.storage_id(value) in written:
+                raise LoweringUnsupported(
+                    "an operator that runs eagerly writes to what is computed"
+                )
+
     def _require_own_writes(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
     ) -> None:
@@ -193,9 +258,9 @@ class Cut:
         memory = [torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)]
         if self.captured.needs_grad and not written.isdisjoint(memory):
             raise LoweringUnsupported(
-                "a write between sizes that depend on data, where gradients are needed"
+                "a write in a part of a graph that is cut, where gradients are needed"
             )
         if any(memory.count(storage) > 1 for storage in written):
             raise LoweringUnsupported(
-                "a write to memory that two inputs share, between sizes that depend on data"
+                "a write to memory that two inputs share, in a part of a graph that is cut"
             )

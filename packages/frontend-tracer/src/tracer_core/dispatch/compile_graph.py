@@ -6,7 +6,7 @@ GraphModule with a backend's name (`compile_torch_graph`). Out: a `CompiledGraph
 in, flat list out.
 
 What always holds: where a backend cannot take the graph (no functional form, gradients needed, an
-operator it does not support) the captured operators run eagerly, which is right, and the first such
+operator it does not support) those operators, else the captured graph, run eagerly, which is right, and the first such
 call of a kind is logged; the `CompiledGraph` has the `Fallback`. So where a backend fails
 (`tracer_core.aot.backend_failure`): its errors are BackendErrors that name it.
 """
@@ -30,16 +30,17 @@ from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, Train
 from tracer_core.aot.errors import LoweringUnsupported, StillDifferentiable
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
-from tracer_core.aot.joint_graph import calls_autograd
+from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
+from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.scan import KEPT, CapturedScan
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
-from tracer_core.aot.unbacked_split import Cut, has_marks
+from tracer_core.aot.unbacked_split import APART, MARK, Cut, has_marks
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
@@ -56,6 +57,14 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
+
+#: The operators without a functional form around which one captured graph is cut, at most; what
+#: is left then runs eagerly.
+MAX_CUTS = 8
+#: Kinds of `Fallback` of graphs that run eagerly as a whole.
+WHOLE = ("lowering", "training", "backend_failed")
+#: Nodes that call something.
+CALLS = ("call_function", "call_method")
 
 
 def compile_graph(
@@ -105,7 +114,11 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
         return _compiled(captured, config)
 
 
-def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+def _compiled(
+    captured: CapturedGraph, config: CompileConfig, cuts: int = MAX_CUTS
+) -> CompiledGraph:
+    """Compiles a captured graph for a `Backend`. cuts: around how many operators without a functional
+    form it may be cut."""
     backend = config.backend
     if backend.ir != "torch" and holds_wrappers(captured.gm):
         return _of_wrappers(captured, config)
@@ -125,20 +138,71 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         if has_marks(captured.gm):
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
-            return CompiledGraph(Cut(captured, lambda part: _part(part, config).run).runner())
+            return CompiledGraph(Cut(captured, lambda part: _part(part, config, cuts).run).runner())
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             return build(captured, config)
     except LoweringUnsupported as error:
-        return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
+        cut = _cut_around(captured, config, error, cuts) if cuts else None
+        reason = f"the captured graph runs eagerly: {error}"
+        return cut or _fall_back(captured, config, "lowering", reason)
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
 
 
-def _part(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+def _cut_around(
+    captured: CapturedGraph, config: CompileConfig, error: LoweringUnsupported, cuts: int
+) -> CompiledGraph | None:
+    """The graph where one operator has no functional form: that operator runs eagerly, what stands
+    before and after it is compiled. None where it cannot be cut, or nothing else would be compiled.
+    """
+    marked = _set_apart(captured.gm.graph, error.node)
+    if not marked:
+        return None
+    parts: list[CompiledGraph] = []
+
+    def build(part: CapturedGraph) -> RunFunction:
+        parts.append(_part(part, config, cuts - 1))
+        return parts[-1].run
+
+    try:
+        run = Cut(captured, build).runner()
+    except LoweringUnsupported:  # the whole graph runs eagerly, for the first reason
+        return None
+    finally:
+        for node in marked:
+            del node.meta[MARK]
+    if all(one.fallback is not None and one.fallback.kind in WHOLE for one in parts):
+        return None
+    assert error.node is not None
+    name = name_of(error.node.target)
+    inside = [row for one in parts if one.fallback for row in one.fallback.refused]
+    refused = ((name, error.reason), *inside)
+    reason = f"{name} runs eagerly, the graph is cut around it: {error}"
+    fallback = Fallback("unsupported", captured.name, config.backend.name, reason, refused)
+    report(fallback)
+    return CompiledGraph(run, fallback=fallback)
+
+
+def _set_apart(graph: torch.fx.Graph, node: torch.fx.Node | None) -> list[torch.fx.Node]:
+    """Marks an operator for `Cut`, and the gradients that are computed after it: they run through
+    what is compiled before it. Returns the marked nodes, none if the graph has nothing else."""
+    if node is None or node.op not in CALLS or any(MARK in one.meta for one in graph.nodes):
+        return []
+    calls = [one for one in graph.nodes if one.op in CALLS]
+    if node not in calls or len(calls) < 2:
+        return []
+    later = calls[calls.index(node) + 1 :]
+    marked = [node, *(one for one in later if one.target in GRADIENT_CALLS)]
+    for one in marked:
+        one.meta[MARK] = APART
+    return marked
+
+
+def _part(captured: CapturedGraph, config: CompileConfig, cuts: int) -> CompiledGraph:
     """One part of a graph that is cut; in eager mode where the backend fails on it."""
     try:
-        return _compiled(captured, config)
+        return _compiled(captured, config, cuts)
     except BackendError as error:
         if not falls_back(config.backend):
             raise
@@ -151,7 +215,7 @@ def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGrap
         plain, boundary = desugared(captured)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
-    compiled = _compiled(plain, config)
+    compiled = _compiled(plain, config, cuts=0)
     if compiled.fallback is not None and compiled.fallback.kind == "lowering":
         return CompiledGraph(graph_function(captured.gm), fallback=compiled.fallback)
     return CompiledGraph(

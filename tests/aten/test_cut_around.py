@@ -1,0 +1,195 @@
+"""One operator without a functional form never makes a graph eager: what stands before and after it
+is compiled, and it runs eagerly in its place."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tracer_core
+from tracer_core.aot.result_check import same_strides
+
+torch.manual_seed(0)
+W, X = torch.randn(16, 16) / 4, torch.randn(6, 16)
+
+
+def noise(like):
+    """Random numbers in memory with gaps, whose functional form draws in another order."""
+    made = torch.zeros(like.shape[0], 2 * like.shape[1])[:, ::2]
+    made.normal_()
+    return made
+
+
+def once(x, w):
+    y = (x @ w).sin() * 2
+    return ((y + noise(y)) @ w).cos().sum(0)
+
+
+def at_the_beginning(x, w):
+    return (x + noise(x)) @ w
+
+
+def at_the_end(x, w):
+    y = x @ w
+    return y, noise(y)
+
+
+def several(x, w):
+    for _ in range(3):
+        x = torch.tanh(x @ w)
+        x = x + 0.1 * noise(x)
+    return x
+
+
+def too_many(x, w):
+    for _ in range(12):
+        x = torch.tanh(x @ w)
+        x = x + 0.1 * noise(x)
+    return x
+
+
+def between_draws(x, w):
+    y = torch.dropout(x @ w, 0.5, True)
+    y = y + noise(y)
+    return y * torch.rand_like(y)
+
+
+def of_a_view(x, w):
+    y = (x @ w).detach().clone()
+    rows = y[:, ::2]
+    rows.normal_()
+    return y + x, rows * 2
+
+
+PROGRAMS = [once, at_the_beginning, at_the_end, several, too_many, between_draws, of_a_view]
+
+
+def fallbacks_of(compiled):
+    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+
+
+def graphs_of(compiled):
+    records = tracer_core.last_compile(compiled)
+    return [one.graph for one in records if one.name == "compile"]
+
+
+def outcome(function, *args):
+    torch.manual_seed(2)
+    found = function(*args)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def alike(found, expected, **close):
+    for one, other in zip(found, expected, strict=True):
+        if one is None or other is None:
+            assert one is other
+            continue
+        torch.testing.assert_close(one, other, **close)
+        assert same_strides(one, other) and one.requires_grad == other.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_inference(program, backend):
+    fast = tracer_core.compile(program, backend=backend)
+    with torch.no_grad():
+        for _ in range(2):
+            alike(outcome(fast, X, W), outcome(program, X, W))
+    assert "normal_ runs eagerly" in fallbacks_of(fast)[-1]
+    assert graphs_of(fast)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_gradients(program, backend):
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    fast = tracer_core.compile(program, backend=backend)
+    for _ in range(2):
+        results = [outcome(function, x, w) for function in (fast, program)]
+        alike(*results)
+        sums = [sum(one.square().sum() for one in result) for result in results]
+        slopes = (torch.autograd.grad(one, (x, w), allow_unused=True) for one in sums)
+        alike(*slopes, rtol=1e-4, atol=1e-4)
+    assert any("_backward" in name for name in graphs_of(fast))
+
+
+def test_symbolic_sizes():
+    fast = tracer_core.compile(once, dynamic=True)
+    for size in (6, 9):
+        x = torch.randn(size, 16)
+        alike(outcome(fast, x, W), outcome(once, x, W))
+    assert len(set(graphs_of(fast))) == 2
+
+
+def test_inputs_are_written_in_order():
+    def count(x, total, steps):
+        steps.add_(1)
+        total.mul_(0.5).add_(x.mean(0))
+        made = x + noise(x) * steps
+        total.add_(made.sum(0))
+        return made * total
+
+    states = [[torch.zeros(16), torch.zeros(())] for _ in range(2)]
+    fast = tracer_core.compile(count, backend="aten_eager")
+    for _ in range(3):
+        alike(outcome(fast, X, *states[0]), outcome(count, X, *states[1]))
+        alike(*states)
+
+
+@pytest.mark.parametrize("place", ["forward", "update"])
+def test_a_whole_step(place):
+    """In the forward the gradients run through what is compiled; in the update they are computed in
+    the compiled part before it."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            x = torch.tanh(self.first(x))
+            return self.last(x + noise(x) if place == "forward" else x)
+
+    def step(net, x):
+        net.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for one in net.parameters():
+                shift = noise(one) if place == "update" and one.dim() == 2 else 0
+                one.sub_(0.1 * (one.grad + shift))
+        return loss.detach()
+
+    nets = [Net()]
+    nets.append(copy.deepcopy(nets[0]))
+    fast = tracer_core.compile(step, backend="aten_eager")
+    for _ in range(3):
+        alike(outcome(fast, nets[0], X), outcome(step, nets[1], X), rtol=1e-5, atol=1e-6)
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(one.grad, other.grad)
+    assert graphs_of(fast)
+
+
+def test_an_operator_whose_fake_is_wrong(monkeypatch):
+    """What comes after it is compiled for other strides, so it runs eagerly."""
+    library = torch.library.Library("cut_around", "DEF")
+    library.define("turned(Tensor x) -> Tensor")
+    library.impl("turned", lambda x: x.t().contiguous().t(), "CPU")
+
+    @torch.library.register_fake("cut_around::turned", lib=library)
+    def _(x):
+        return torch.empty(x.shape)
+
+    def program(x, w):
+        made = torch.ops.cut_around.turned(x @ w)
+        return made.reshape(-1) * 2 + noise(made).sum()
+
+    fast = tracer_core.compile(program, backend="inductor")
+    monkeypatch.delenv("TRACER_STRICT")
+    for _ in range(2):
+        alike(outcome(fast, X, W), outcome(program, X, W))
+    library._destroy()
