@@ -380,6 +380,13 @@ MAX_FAILED_LOOKUPS = LIMITS.add(
     unit="failed lookups in a row of a code region at its limit",
     beyond="Each further one lets no more than 254 calls skip the lookup.",
 )
+MAX_CUTS = LIMITS.add(
+    "MAX_CUTS",
+    8,
+    unit="operators without a functional form in one captured graph",
+    beyond="The part behind the last cut runs in eager mode.",
+    seen="a warning in the log, `explain`, `last_compile`",
+)
 MAX_FIRST_CALL_COPIES = LIMITS.add(
     "MAX_FIRST_CALL_COPIES",
     1 << 28,

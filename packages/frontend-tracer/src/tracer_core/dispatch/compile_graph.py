@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import limits, torch_private
 from tracer_core.aot.ambient_modes import inside, without_modes
 from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
 from tracer_core.aot.backend_failure import failed, falls_back
@@ -58,9 +58,6 @@ from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
 
-#: The operators without a functional form around which one captured graph is cut, at most; what
-#: is left then runs eagerly.
-MAX_CUTS = 8
 #: Kinds of `Fallback` of graphs that run eagerly as a whole.
 WHOLE = ("lowering", "training", "backend_failed")
 #: Nodes that call something.
@@ -115,7 +112,7 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
 
 
 def _compiled(
-    captured: CapturedGraph, config: CompileConfig, cuts: int = MAX_CUTS
+    captured: CapturedGraph, config: CompileConfig, cuts: int = limits.MAX_CUTS
 ) -> CompiledGraph:
     """Compiles a captured graph for a `Backend`. cuts: around how many operators without a functional
     form it may be cut."""
