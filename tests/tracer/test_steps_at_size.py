@@ -59,6 +59,32 @@ def test_sixty_parameters_settle_after_two_captures(name: str) -> None:
     trained(lambda: _side(30, name), *((X,),) * 5, graphs=2)
 
 
+#: Class of torch.optim -> the graphs that its step is captured as, where it is not two: without state,
+#: and with it. (SGD has none; ASGD and RAdam compute otherwise after some steps.)
+GRAPHS = {"SGD": 1, "ASGD": 3, "RAdam": 3}
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon",
+                                  "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"])  # fmt: skip
+def test_the_step_of_an_optimizer_alone_settles(name: str) -> None:
+    def make() -> Side:
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(4, 4)) for _ in range(12)]
+        optimizer = getattr(torch.optim, name)(weights, lr=1e-2)
+
+        def step(scale: Any) -> None:
+            optimizer.step()
+
+        def gradients() -> None:
+            for number, weight in enumerate(weights):
+                weight.grad = weight.detach().cos() * (number + 1)
+
+        gradients()
+        return Side(step, [optimizer, weights], {number: gradients for number in range(8)})
+
+    trained(make, *((X,),) * 8, graphs=GRAPHS.get(name, 2))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("layers", [200, 1000])
 def test_hundreds_of_parameters_settle_after_two_captures(layers: int) -> None:
