@@ -360,3 +360,15 @@ def test_sums_of_negative_zeros_are_zeros(size):
         found = compiled(program, x)(x)
     for ours, eager in zip(found, program(x), strict=True):
         assert torch.equal(ours.signbit(), eager.signbit())
+
+
+def test_norms_of_many_tensors_share_their_kernels():
+    """clip_grad_norm_ stacks a norm a parameter: one kernel for each shape, not for each place."""
+
+    def norms(*xs):
+        found = torch.stack(torch._foreach_norm(xs))
+        return found, found.norm(), torch.cat([x.sum().reshape(1, 1) for x in xs], 1).half()
+
+    xs = [R(4, 4) for _ in range(40)] + [R(5) for _ in range(9)]
+    made = checked(norms, *xs)
+    assert len(made.compilation.sources) <= 12

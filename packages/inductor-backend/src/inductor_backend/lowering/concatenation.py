@@ -33,6 +33,8 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
         return ctx.pointwise(lambda at: const(0, dtype), label="cat")
     if ctx.gpu and _is_narrow(parts, dim):
         return _selected(ctx, parts)
+    if ctx.gpu and len(parts) > FEW_PARTS and all(_is_single(part) for part in parts):
+        parts = _bundled(ctx, parts, dim)
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
     store_parts(ctx, buffer, parts, dim, 0)
     return Ref.of(buffer)
@@ -40,6 +42,8 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
 
 #: On GPUs rows of up to NARROW elements and FEW_PARTS equal parts are concatenated in one loop.
 NARROW, FEW_PARTS = 1024, 4
+#: Parts of one element that one loop selects between.
+BUNDLE = 32
 
 
 def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
@@ -49,6 +53,31 @@ def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
     widths = {part.sizes[dim] for part in parts}
     width = next(iter(widths))
     return len(widths) == 1 and isinstance(width, int) and len(parts) * width <= NARROW
+
+
+def _is_single(part: Ref) -> bool:
+    return all(size == 1 for size in part.sizes)
+
+
+def _bundled(ctx: Lowering, parts: Sequence[Ref], dim: int) -> list[Ref]:
+    """Joins parts of one element (norms of parameters) to a few of BUNDLE elements, each selected in
+    one loop. Stored one by one, each would be a kernel with a text of its own, because its place in
+    the buffer is part of the text."""
+    dtype, made = ctx.meta().dtype, []
+    for first in range(0, len(parts), BUNDLE):
+        some = parts[first : first + BUNDLE]
+
+        def body(at: Sequence[Index], some: Sequence[Ref] = some) -> Any:
+            place, inside = make("index", attr=at[dim]), [Index(0)] * len(at)
+            result = cast(some[-1].at(inside), dtype)
+            for number in range(len(some) - 2, -1, -1):
+                before = make("lt", place, const(number + 1, torch.int64))
+                result = make("where", before, cast(some[number].at(inside), dtype), result)
+            return result
+
+        sizes = [len(some) if one == dim else 1 for one in range(len(parts[0].sizes))]
+        made.append(ctx.pointwise(body, sizes=sizes, label="cat"))
+    return made
 
 
 def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
