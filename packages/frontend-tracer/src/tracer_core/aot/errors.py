@@ -30,3 +30,8 @@ class LoweringUnsupported(TracerError):
 class StillDifferentiable(LoweringUnsupported):
     """A graph that computes gradients itself returns values that can be differentiated once more:
     it needs a backward, as graphs for training have."""
+
+
+class OnlyViews(LoweringUnsupported):
+    """The outputs of a graph that require a gradient are views of inputs (or inputs): eager makes
+    these, so no backward is needed."""

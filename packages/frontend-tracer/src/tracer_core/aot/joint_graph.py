@@ -27,7 +27,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.errors import LoweringUnsupported, StillDifferentiable, first_line
+from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable, first_line
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
 from tracer_core.aot.request import Request
@@ -264,7 +264,9 @@ class JointLowering(Lowering):
             for source, tangent in zip(ending.planner.sources, tangents, strict=True)
             if tangent is not None
         ]
-        if not roots or not leaves:
+        if not roots:
+            raise OnlyViews("no output depends on an input that requires grad")
+        if not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
         with self.functional(), torch_private.autocast_off():

@@ -27,13 +27,13 @@ from tracer_core.aot.backend_failure import failed, falls_back
 from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
-from tracer_core.aot.errors import LoweringUnsupported, StillDifferentiable
+from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import versions_counted
-from tracer_core.aot.output_aliasing import output_requires_grad
+from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
@@ -243,11 +243,25 @@ def _control_flow(
 
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     """The graph where its outputs need no gradients."""
+    _require_no_new_leaves(captured.gm.graph)
     compiled = _compile_lowered(captured, config, _lowered(captured, config))
     modes, artifacts = _ambient_modes(captured), compiled.artifacts
     if artifacts is not None:
         artifacts = replace(artifacts, modes=modes)
     return compiled.with_run(without_modes(modes, compiled.run), artifacts=artifacts)
+
+
+def _require_no_new_leaves(graph: torch.fx.Graph) -> None:
+    """Requires that no output is a new leaf of autograd (``requires_grad_`` under ``no_grad``)."""
+    made = {
+        node.args[0]
+        for node in graph.find_nodes(op="call_method", target="requires_grad_")
+        if node.args[0].op != "placeholder"
+    }
+    (output,) = graph.find_nodes(op="output")
+    for node in output.all_input_nodes:
+        if (node in made or node.target == "requires_grad_") and node.meta["val"].requires_grad:
+            raise LoweringUnsupported("an output is made to require a gradient")
 
 
 def _stepped_or_trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -288,9 +302,12 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     """
     from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
-    with stage("lower", graph=captured.name, suffix=".py") as record:
-        graphs = autograd_runtime.lower_training(captured, _request(captured, config))
-        _show(record, graphs.forward, graphs.backward)
+    try:
+        with stage("lower", graph=captured.name, suffix=".py") as record:
+            graphs = autograd_runtime.lower_training(captured, _request(captured, config))
+            _show(record, graphs.forward, graphs.backward)
+    except OnlyViews:
+        return _with_views(captured, config)
     compiled = _compile_lowered(captured, config, graphs.forward)
     modes = _ambient_modes(captured, inside_autograd=True)
     grad_mode = autograd_runtime.needs_grad_mode(graphs.joint.forward)
@@ -335,6 +352,20 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             training=training,
         )
     return compiled.with_run(node.run, channels_last=frozenset(), artifacts=artifacts)
+
+
+def _with_views(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where what requires gradients are views of its inputs, which are made in the grad
+    mode of the call, with their history; all else needs none."""
+    from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
+
+    with stage("lower", graph=captured.name, suffix=".py") as record:
+        lowered = autograd_runtime.lower_step(captured, _request(captured, config))
+        _show(record, lowered)
+    results = OutputPlan.of_graph(len(lowered.spec.outputs))
+    compiled = _compile_lowered(captured, config, replace(lowered, plan=results))
+    run = without_modes(_ambient_modes(captured), compiled.run)
+    return compiled.with_run(lowered.plan.bind(run), artifacts=None)
 
 
 def compile_torch_graph(
