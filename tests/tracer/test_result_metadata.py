@@ -55,3 +55,34 @@ def test_block_diag_of_two_dtypes():
     found = tracer_core.compile(lambda a, b: torch.block_diag(a, b) * 2)(*parts)
     expected = torch.block_diag(*parts) * 2
     assert torch.equal(found, expected) and found.dtype is expected.dtype
+
+
+LAYOUTS = [
+    lambda x: x,
+    lambda x: x.to(memory_format=torch.channels_last),
+    lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+]
+
+
+@pytest.mark.parametrize("images", LAYOUTS)
+@pytest.mark.parametrize("grid", LAYOUTS)
+def test_grid_sample_of_any_layout(images, grid):
+    def sample(x, g):
+        return torch.nn.functional.grid_sample(x, g, align_corners=False)
+
+    given = images(torch.randn(2, 3, 5, 5)), grid(torch.rand(2, 5, 5, 2))
+    found, expected = tracer_core.compile(sample, backend="aten_eager")(*given), sample(*given)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_running_statistics_keep_their_dtype(dtype):
+    def norm(x, mean, deviation):
+        return torch.nn.functional.batch_norm(x, mean, deviation, training=True)
+
+    given = torch.randn(2, 3, 3, 4).half(), torch.randn(3).to(dtype), torch.rand(3).to(dtype)
+    mine, theirs = ([one.clone() for one in given] for _ in range(2))
+    found, expected = tracer_core.compile(norm, backend="aten_eager")(*mine), norm(*theirs)
+    torch.testing.assert_close(found, expected)
+    assert all(map(torch.equal, mine, theirs))

@@ -35,6 +35,16 @@ def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     return (result[0], *kept, *result[3:])
 
 
+def _running_statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """New running statistics have the dtype of the old ones."""
+    output, mean, deviation, *running = _statistics(mode, args, result)
+    kept = (
+        one if one.dtype is old.dtype else torch_private.fake_like(one, old.dtype)
+        for one, old in zip(running, args[3:5], strict=True)
+    )
+    return (output, mean, deviation, *kept)
+
+
 def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """The size of oneDNN's workspace for the backward of a recurrent layer is known to oneDNN only;
     fakes say 0.
@@ -154,6 +164,7 @@ _ATTENTIONS = names(
 )
 CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     **dict.fromkeys(_NORMS, _statistics),
+    aten._native_batch_norm_legit_functional.default: _running_statistics,
     **{attention: _seeds(attention) for attention in _ATTENTIONS},
     aten._scaled_dot_product_flash_attention_for_cpu.default: _logarithms,
     aten._embedding_bag.default: _bags,

@@ -208,7 +208,8 @@ class Interpretation:
         except LoweringUnsupported:
             raise
         except self.errors as error:
-            reason = f"{node.target} fails on functional values: {first_line(error)}"
+            name = overlapping_writes.name_of(node.target) or node.target
+            reason = f"{name} fails on functional values: {first_line(error)}"
             raise LoweringUnsupported(reason, self.recorder.frame) from error
 
     def _node(self, node: torch.fx.Node) -> Any:

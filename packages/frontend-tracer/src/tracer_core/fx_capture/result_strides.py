@@ -220,6 +220,12 @@ def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(args[0].shape, device="meta")
 
 
+def _sampled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous images of the grid's size, for any layout of the images and the grid."""
+    images, grid = args[:2]
+    return torch.empty((*images.shape[:2], *grid.shape[1:-1]), device="meta")
+
+
 def _contiguous_of_two(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for any layout of a tensor and the mask that it is broadcast with."""
     return torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), device="meta")
@@ -349,6 +355,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.hardsigmoid_backward.default,
         ),
         _outer_sum: (aten.addr.default,),
+        _sampled: (aten.grid_sampler_2d.default,),
         _power_of_number: (aten.pow.Scalar,),
         _like_the_first: (aten.huber_loss.default,),
         _angle: (aten.angle.default,),
