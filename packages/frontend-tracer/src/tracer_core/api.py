@@ -126,8 +126,8 @@ def compile(
     ``forward`` is compiled too and, as in eager PyTorch, runs no hooks.
 
     Raises OptionError, BackendNotFoundError, BackendNameClashError or BackendError here, not at the
-    first call. The first call may raise GraphBreakError or
-    RequirementError; BackendError under TRACER_STRICT=1 and where `backend` is a function.
+    first call. The first call may raise GraphBreakError or RequirementError, and BackendError under
+    TRACER_STRICT=1 or where `backend` is a function; else the graph runs in eager mode.
     """
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")

@@ -155,7 +155,7 @@ def compile_graph(
     `supports`, the backend's compile and the check of its first result.
 
     inputs: one real or fake tensor (or int) a placeholder. kwargs: ``options``, ``mode``, ``name``.
-    See `tracer_core.dispatch.compile_graph.compile_torch_graph`. Raises BackendError,
+    See `tracer_core.dispatch.compile_graph.compile_torch_graph`. Raises BackendError (strict mode),
     BackendNotFoundError, OptionError.
     """
     from tracer_core.dispatch.compile_graph import compile_torch_graph  # heavy: FakeTensor, make_fx
