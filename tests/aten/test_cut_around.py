@@ -193,3 +193,19 @@ def test_an_operator_whose_fake_is_wrong(monkeypatch):
     for _ in range(2):
         alike(outcome(fast, X, W), outcome(program, X, W))
     library._destroy()
+
+
+def test_tensors_that_get_other_sizes_are_not_handed_between_parts():
+    def resized(a, b):
+        small = torch.zeros(0)
+        return torch.kron(a, b, out=small) + 1, small
+
+    def transposed(x, w):
+        y = (x @ w).sin()
+        y.t_()
+        return y + noise(y), y
+
+    for program, inputs in ((resized, (X[:2], W[:3])), (transposed, (X, W))):
+        fast = tracer_core.compile(program)
+        for _ in range(2):
+            alike(outcome(fast, *inputs), outcome(program, *inputs))

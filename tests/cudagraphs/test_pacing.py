@@ -75,7 +75,7 @@ def test_verdicts_of_earlier_processes(simulated, pace):
         spec = types.SimpleNamespace(
             name="one", backend="cudagraphs", phase=Phase.INFERENCE, mutations=(), sizes=(),
             inputs=(InputSpec("x", Role.USER_INPUT, "x"),),
-            outputs=(types.SimpleNamespace(saved=False, dtype=torch.float32),),
+            outputs=(types.SimpleNamespace(saved=False, gradient=False, dtype=torch.float32),),
         )  # fmt: skip
         traits = Traits(torch.device("cpu"), None, (0,), 1, 3)
         options = CudaGraphsOptions(**UNASKED)

@@ -352,7 +352,8 @@ def test_a_program_that_captures_in_every_call_gives_way(
 def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
     costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks into a traceback, which is seen late: then the call runs in eager mode."""
+    """It looks into a traceback, which is seen late: then the call runs in eager mode. Traces become
+    rare (`GuardedCache.skips_capture`) before their cost is compared with eager mode's."""
     monkeypatch.setattr(profitability, "clock", time.perf_counter)
 
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -366,8 +367,8 @@ def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
     fast = tracer_core.compile(program, backend=counting(costs))
     for _ in range(2 * ENOUGH):
         assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
-    assert function_behind(fast).n_captures <= MAX_RECAPTURES
-    assert verdicts(fast) == [True]
+    assert function_behind(fast).n_captures <= MAX_RECAPTURES // 2
+    assert verdicts(fast) in ([], [True])
 
 
 def test_after_a_pause_a_program_that_settles_now_is_compiled(costs: Costs) -> None:

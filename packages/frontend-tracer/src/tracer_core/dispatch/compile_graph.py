@@ -28,6 +28,7 @@ from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable
+from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
@@ -187,13 +188,19 @@ def _set_apart(graph: torch.fx.Graph, node: torch.fx.Node | None) -> list[torch.
     if node is None or node.op not in CALLS or any(MARK in one.meta for one in graph.nodes):
         return []
     calls = [one for one in graph.nodes if one.op in CALLS]
-    if node not in calls or len(calls) < 2:
+    if node not in calls or len(calls) < 2 or any(map(_may_reshape, calls)):
         return []
     later = calls[calls.index(node) + 1 :]
     marked = [node, *(one for one in later if one.target in GRADIENT_CALLS)]
     for one in marked:
         one.meta[MARK] = APART
     return marked
+
+
+def _may_reshape(node: torch.fx.Node) -> bool:
+    """Returns whether a call may give a tensor other sizes in place: its fake has only the last
+    ones, and a part would hand it over with sizes that it has later."""
+    return node.kwargs.get("out") is not None or name_of(node.target) in RESHAPE_IN_PLACE
 
 
 def _part(captured: CapturedGraph, config: CompileConfig, cuts: int) -> CompiledGraph:
