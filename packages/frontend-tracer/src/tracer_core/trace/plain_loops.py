@@ -35,7 +35,8 @@ class PlainLoops(Component):
             raise Break("step_limit", f"more than {MAX_TRACED_INSTRUCTIONS} instructions")
         frames, nodes = tracer.frames, tracer.recorder.graph.nodes
         same = _shared(frames, self._frames)
-        if self._unrolls or not same or len(nodes) > self._n_nodes:
+        progress = not same or len(nodes) > self._n_nodes or _is_of_torch(frames[same - 1])
+        if self._unrolls or progress:
             self._frames, self._n_nodes = frames.copy(), len(nodes)
             self.look_at = min(
                 tracer.steps + MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS + 1
@@ -52,6 +53,12 @@ class PlainLoops(Component):
         if tracer.nesting or frames[-1] is loop:  # in a nested run: before the call that it is in
             raise Break("long_loop", reason)
         self.look_at = tracer.steps + 1  # where the loop's own frame is active
+
+
+def _is_of_torch(frame: Any) -> bool:
+    """Returns whether a frame runs torch's own code, whose loops end: over the modules, parameters and
+    states of a model, of which there may be thousands."""
+    return str(frame.globals.get("__name__", "")).startswith("torch.")
 
 
 def _shared(frames: list[Any], others: list[Any]) -> int:
