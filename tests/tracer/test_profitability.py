@@ -368,7 +368,7 @@ def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
     for _ in range(2 * ENOUGH):
         assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
     assert function_behind(fast).n_captures <= MAX_RECAPTURES // 2
-    assert verdicts(fast) in ([], [True])
+    assert verdicts(fast) == []
 
 
 def test_after_a_pause_a_program_that_settles_now_is_compiled(costs: Costs) -> None:
