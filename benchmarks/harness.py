@@ -13,6 +13,7 @@ import argparse
 import compileall
 import contextlib
 import datetime
+import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -30,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -222,6 +224,23 @@ def _stop_at_sigterm() -> None:
         signal.signal(signal.SIGTERM, stop)
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Waits until no other child of this benchmark is inside such a block: what is timed is timed
+    alone, while the others import and compile."""
+    path = os.environ.get(_ALONE)
+    if path is None:
+        yield
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+#: The variable with the file that `alone` locks; `Store.measured` sets it.
+_ALONE = "BENCHMARK_ALONE"
+
+
 def warm_up_files() -> None:
     """Byte-compiles our packages, as installing a wheel does, so that no child pays for it."""
     for name in OURS:
@@ -367,6 +386,47 @@ class Store:
             row = {"failed": str(error)[-2000:]}
         self.put(key, row)
         return row, False
+
+    def measured(
+        self,
+        measures: Mapping[str, Callable[[], dict[str, Any]]],
+        *,
+        workers: int = 1,
+        seconds: float | None = None,
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields each key with its row as `row` returns it, in the order in which they end.
+
+        workers: how many are measured at once; what they time, they time inside `alone`. seconds:
+        begin no row after so many.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        left = {}
+        for key, measure in measures.items():
+            row = self.stored(key)
+            if row is None:
+                left[key] = measure
+            else:
+                yield key, row
+
+        def outcome(measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+            if end is not None and time.monotonic() > end:
+                return None
+            try:
+                return measure()
+            except Failed as error:
+                return {"failed": str(error)[-2000:]}
+
+        with (
+            tempfile.NamedTemporaryFile(prefix="benchmark-alone-") as lock,
+            mock.patch.dict(os.environ, {_ALONE: lock.name} if workers > 1 else {}),
+            ThreadPoolExecutor(workers) as pool,
+        ):
+            running = {pool.submit(outcome, measure): key for key, measure in left.items()}
+            for done in as_completed(running):
+                row = done.result()
+                if row is not None:
+                    self.put(running[done], row)
+                    yield running[done], row
 
     def put(self, key: str, row: dict[str, Any]) -> None:
         """Stores a row, with the commit, versions, time and the machine's load."""

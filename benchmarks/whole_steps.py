@@ -197,22 +197,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ways", nargs="+", default=list(WAYS[:4]), choices=WAYS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=None)
     parser.add_argument("--json", type=Path, default=None, help="write all rows there, too")
+    parser.add_argument("--workers", type=int, default=1, help="rows at once; timed one by one")
     parser.add_argument("--seconds", type=float, default=None, help="begin no row after so many")
     chosen = parser.parse_args(arguments)
     device = chosen.device or _device()
     store = harness.Store("whole_steps", again=chosen.again, device=_device_name(device))
+    measures = {
+        f"{name} {optimizer} {way}": partial(
+            harness.fresh, steps, name, optimizer, way, device, limit=chosen.limit
+        )
+        for optimizer, name, way in product(chosen.optimizers, chosen.models, chosen.ways)
+    }
     rows: dict[str, dict[str, Any]] = {}
-    begun = time.perf_counter()
-    for optimizer, name, way in product(chosen.optimizers, chosen.models, chosen.ways):
-        if chosen.seconds is not None and time.perf_counter() - begun > chosen.seconds:
-            break
-        key = f"{name} {optimizer} {way}"
-        make = partial(harness.fresh, steps, name, optimizer, way, device, limit=chosen.limit)
-        rows[key], _ = store.row(key, make)
-        print("  ".join(_cells(key, rows[key], rows, device)), flush=True)
+    for key, row in store.measured(measures, workers=chosen.workers, seconds=chosen.seconds):
+        rows[key] = row
+        print("  ".join(_cells(key, row, rows, device)), flush=True)
         if chosen.json is not None:
             chosen.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    lines = [_cells(key, row, rows, device) for key, row in rows.items()]
+    lines = [_cells(key, rows[key], rows, device) for key in measures if key in rows]
     print("\n" + table(["model", "optimizer", "way", "ms a step", "beside eager", "first 3 calls s",
                         "MiB", "graphs", "late", "breaks", "losses", "why"], lines))  # fmt: skip
     return int(
@@ -266,7 +268,7 @@ def _cells(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> 
 
 
 @contextlib.contextmanager
-def _counting(way: str) -> Iterator[tuple[Any, list[str]]]:
+def counting(way: str) -> Iterator[tuple[Any, list[str]]]:
     """Counts captures and fallbacks of ours."""
     if way in ("eager", "torch", "torch_optimizer"):
         yield None, []
@@ -293,7 +295,7 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
     kind, arguments, scheduled = OPTIMIZERS[optimizer]
     made = getattr(torch.optim, kind)(_parameters(module, kind), lr=1e-4, **arguments)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(made, 1000) if scheduled else None
-    with _counting(way) as (counted, fallbacks):
+    with counting(way) as (counted, fallbacks):
         step = _arranged(way, module, loss_of, made)
 
         def whole(number: int) -> Any:
@@ -309,9 +311,10 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
             if number < 3:
                 first.append(time.perf_counter() - start)
                 late = len(counted.graphs) if counted is not None else 0
-        for number in range(WARM_UP):
-            whole(number)
-        seconds = [_timed(whole, device) for _ in range(ROUNDS)]
+        with harness.alone():
+            for number in range(WARM_UP):
+                whole(number)
+            seconds = [timed(whole, device) for _ in range(ROUNDS)]
     row = {
         "milliseconds": statistics.median(seconds) * 1e3,
         "fastest": min(seconds) * 1e3,
@@ -359,7 +362,7 @@ def _arranged(
     return compile_(step) if way in ("ours", "torch") else step
 
 
-def _timed(step: Callable[[int], Any], device: str) -> float:
+def timed(step: Callable[[int], Any], device: str) -> float:
     """Seconds of a step."""
     import torch
 
