@@ -383,7 +383,7 @@ def test_reason_of_aliasing_names_the_arguments():
         base = torch.ones(8)
         fast(base[:4], base[2:6])
     (reason,) = [reason for _, reason in counter.recompiles]
-    assert "alias" in reason and "memory(a)" in reason
+    assert "alias" in reason and "memories((a" in reason
 
 
 def test_reasons_of_every_kind_of_change_are_told_once():

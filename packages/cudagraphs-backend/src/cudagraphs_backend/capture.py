@@ -170,7 +170,6 @@ class CapturedGraph:
         self._together = [i for i in copied if isinstance(self._outputs[i], torch.Tensor)]
         if len(self._together) < COPIED_TOGETHER:
             self._together = []
-        self._marked = [position for position in self.plan.written if position in self.plan.direct]
         kept = [one for one, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
         self._kept = kept
         self._kept_at = list(range(len(kept)))
@@ -218,8 +217,6 @@ class CapturedGraph:
         self._graph.replay()
         for index, buffer in self._given_back:
             inputs[index].copy_(buffer)
-        if self._marked:
-            torch_private.mark_written([inputs[index] for index in self._marked])
         keep, copy = Kind.KEEP, (None if self._together else Kind.COPY)
         results = [
             one.data if kind is keep else one.clone() if kind is copy else one

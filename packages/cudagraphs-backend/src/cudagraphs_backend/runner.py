@@ -89,7 +89,7 @@ class Entry:
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
-        self.results: tuple[Result, ...] = ()
+        self.results: tuple[Result, ...] | None = None
         self.timed = timed
         self.reason = ""
 
@@ -253,6 +253,7 @@ class GraphedRunner:
             and sum(bool(one.recordings) for one in self._entries.values()) >= MAX_MEASURED_SIZES
         ):
             return f"{MAX_MEASURED_SIZES} of its sizes are recorded"
+        assert entry.results is not None
         visible = [r for i, r in enumerate(entry.results) if not self._stays(i)]
         if any(result.shared for result in visible):
             return "its results share memory with each other"
@@ -378,6 +379,7 @@ class GraphedRunner:
     def _plan(self, entry: Entry, keep: bool) -> Plan:
         copied = tuple(sorted(entry.copied))
         direct = tuple(i for i in self._tensors if i not in entry.copied)
+        assert entry.results is not None
         kinds = self._kinds(entry.results, keep)
         keeps_outputs = any(
             kind is Kind.KEEP and not spec.saved
@@ -442,7 +444,7 @@ class GraphedRunner:
 
     def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         entry = self._entries.get(key)
-        warming = entry is None or entry.runs < self._options.warmup or not entry.results
+        warming = entry is None or self._is_warming(entry)
         # else inputs are not held: a backward's can be freed after their last use
         given = list(inputs) if warming else []
         timing = None
@@ -463,12 +465,15 @@ class GraphedRunner:
                 entry = self._entries[key] = Entry(self._check(key))
                 if len(self._entries) > MAX_REMEMBERED_SIZES:
                     self._forget_a_size()
-            if warming and (entry.runs < self._options.warmup or not entry.results):
+            if warming and self._is_warming(entry):
                 entry.runs += 1
                 entry.pointers = self._pointers(given)
                 entry.seen.add(self._anchor(entry, entry.pointers))
                 entry.results = results_of(outputs, given)
         return outputs
+
+    def _is_warming(self, entry: Entry) -> bool:
+        return entry.runs < self._options.warmup or entry.results is None
 
     def _forget_a_size(self) -> None:
         for key, entry in self._entries.items():

@@ -176,8 +176,3 @@ def numeric_settings() -> tuple[Any, ...]:
     """Returns the settings by which torch chooses kernels: a CUDA graph replays the kernels that it
     was captured with."""
     return tuple([get() for get in _SETTINGS])
-
-
-def mark_written(tensors: Sequence[torch.Tensor]) -> None:
-    """Bumps the version counters of tensors that a replay wrote to without autograd's knowledge."""
-    torch.autograd.graph.increment_version([one for one in tensors if not one.is_inference()])

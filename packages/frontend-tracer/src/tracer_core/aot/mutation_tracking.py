@@ -10,7 +10,7 @@ themselves, and a second count does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def versions_counted(
 
         def call(inputs: list[Any]) -> Sequence[Any]:
             # before the call: a runner may clear the list that it gets
-            _count(inputs[index] for index in mutations)
+            torch.autograd.graph.increment_version([inputs[index] for index in mutations])
             return run(inputs)
 
         return call
@@ -48,10 +48,6 @@ def versions_counted(
                 written = [one for one, is_early in zip(written, before, strict=True) if is_early]
             raise
         finally:
-            _count(written)
+            torch.autograd.graph.increment_version(written)
 
     return call_knowing
-
-
-def _count(written: Iterable[torch.Tensor]) -> None:
-    torch.autograd.graph.increment_version([one for one in written if not one.is_inference()])

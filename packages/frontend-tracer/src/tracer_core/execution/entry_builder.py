@@ -41,7 +41,7 @@ from tracer_core.execution.background_entry import (
 from tracer_core.execution.capture_result import BreakRecord, Captured, Portable
 from tracer_core.execution.entry_codegen import CacheEntry, settings_checks
 from tracer_core.execution.generated_code import define
-from tracer_core.execution.generated_namespace import memory, runtime_namespace
+from tracer_core.execution.generated_namespace import memories, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture import element_reads
@@ -437,7 +437,8 @@ class TraceWriter:
         if self._mutated_inputs():
             tensors = {one.source: one.value for one in self._plain_inputs()}
             tensors |= tracer.recorder.read_early
-            entry.check_memory({source: memory(value) for source, value in tensors.items()})
+            places = memories([*tensors.values()])
+            entry.check_memory(dict(zip(tensors, places, strict=True)))
         self._distinct_guards()
 
     def _offset_conditions(self) -> list[Relation]:

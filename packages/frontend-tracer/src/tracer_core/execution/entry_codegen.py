@@ -22,6 +22,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.execution.generated_namespace import alias_groups
+from tracer_core.execution.tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
@@ -344,10 +345,10 @@ class CacheEntry:
             apart = (
                 f"set({_memories(texts[: len(own)])}).isdisjoint({_memories(texts[len(own) :])})"
             )
-            now = _memories(map(self.use, direct))
-            self.check_late(Relation(apart, (*own, *direct)), f"P.isdisjoint({now})")
-            if len(direct) > 1:
-                self.check_late(_same_groups(direct))
+            groups = alias_groups([*direct.values()])
+            now = f"hold_apart(P, {_tuple_text(map(self.use, direct))}, {groups!r})"
+            self.check_late(Relation(apart, (*own, *direct)), now)
+            self.others.append(_same_groups(direct))
 
     def check_alike(self, sources: Sequence[Source]) -> None:
         """Guards that the numbers at these sources are equal: the graph has one input for all. The
@@ -413,7 +414,7 @@ class CacheEntry:
         text = guard.text(value, self.constants.text, self.fetch)
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
         cached = [self.is_object(s) for s in (guard.source, *others)]
-        if _fits_helper(guard):
+        if has_fast_answer(guard) and guard.source.base is None and guard.source.kind == "state":
             at = guard.source.key[0]
             text = guard.text(f"t{at}", self.constants.text, self.fetch)
             self.tensor_lines[at] = f"t{at} = S[{at}]", f"if not ({text}): return MISS"
@@ -424,8 +425,10 @@ class CacheEntry:
                 text = tensor_call(guard, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
         else:
-            text = guard.text(self.use(guard.source), self.constants.text, self.use)
-            self.late_lines.append(f"if not ({text}): return MISS")
+            value = self.use(guard.source)
+            text = guard.text(value, self.constants.text, self.use)
+            line = f"if not ({text}): return MISS"
+            self.late_lines.append(TensorCheck(line, value) if has_fast_answer(guard) else line)
 
     def check_apart(self, one: Source, other: Source) -> None:
         """Guards that two sources lead to different objects."""
@@ -518,6 +521,10 @@ class CacheEntry:
         if self.tensor_lines:
             positions = _tuple_text(map(str, self.tensor_lines))
             lines += [f"tensors_hold, tensors_learn = watch_tensors({positions})"]
+        late = self.late_lines
+        if late:
+            helpers, late = joined(late)
+            lines += helpers
         name = "entered" if locks else "attempt"
         lines += [f"def {name}(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
@@ -531,8 +538,8 @@ class CacheEntry:
             lines += ["    F = guard_cache.fetch(S)", "    if F is None: return MISS"]
             if self.fetched:
                 lines += [f"    {_tuple_text(self.fetched)} = F"]
-        if self.late_lines:
-            lines += _tried(self.late_lines)
+        if late:
+            lines += _tried(late)
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
 
@@ -544,17 +551,6 @@ _WATCHED = {
     GuardKind.TENSOR: "tensors",
     GuardKind.EMPTY: "empties",
 }
-
-
-def _fits_helper(guard: Guard) -> bool:
-    """Returns whether `tensor_check` has a fast answer for a guard."""
-    source = guard.source
-    if guard.kind is not GuardKind.TENSOR or source.base is not None or source.kind != "state":
-        return False
-    facts = guard.expected
-    if facts.type not in torch_private.PLAIN_TENSORS:
-        return False
-    return None not in facts.shape and facts.stride is not None and not facts.requires_grad
 
 
 def _tried(lines: Sequence[str], otherwise: str = "return MISS") -> list[str]:
@@ -574,8 +570,8 @@ def _places(sources: Collection[Source]) -> list[str]:
 
 
 def _memories(tensors: Iterable[str]) -> str:
-    """Returns the text of a tuple of the tensors' storage addresses."""
-    return _tuple_text(f"memory({tensor})" for tensor in tensors)
+    """Returns the text of a list of the tensors' storage addresses."""
+    return f"memories({_tuple_text(tensors)})"
 
 
 def _same_groups(pointers: dict[Source, int]) -> Relation:

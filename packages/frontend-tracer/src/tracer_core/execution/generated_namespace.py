@@ -6,6 +6,7 @@ The text of a cache entry names only these, its constants and its state.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -41,9 +42,23 @@ def alias_groups(pointers: Sequence[int]) -> list[int]:
     return [first.setdefault(pointer, i) for i, pointer in enumerate(pointers)]
 
 
-def memory(tensor: torch.Tensor) -> int:
-    """Returns the address of the tensor's storage."""
-    return tensor.untyped_storage().data_ptr()
+def memories(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Returns the addresses of the tensors' storages."""
+    return list(map(_STORAGE_ADDRESS, map(_STORAGE, tensors)))
+
+
+#: Methods of a tensor and of its storage, called for hundreds of tensors in a training step.
+_STORAGE = operator.methodcaller("untyped_storage")
+_STORAGE_ADDRESS = operator.methodcaller("data_ptr")
+
+
+def hold_apart(
+    others: frozenset[int], tensors: Sequence[torch.Tensor], groups: Sequence[int]
+) -> bool:
+    """Returns whether tensors share no storage of `others`, and storages with each other as `groups`
+    (`alias_groups`) says."""
+    found = memories(tensors)
+    return others.isdisjoint(found) and alias_groups(found) == groups
 
 
 def are_distinct(objects: Sequence[Any]) -> bool:
@@ -148,7 +163,7 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         "subclass_is": subclass_is, "without_class": torch_private.without_class,
         "as_class": torch_private.as_class, "storage_offset": torch_private.storage_offset,
         "alias_groups": alias_groups,
-        "memory": memory,
+        "memories": memories, "hold_apart": hold_apart,
         "are_distinct": are_distinct, "are_equal": are_equal, "counters_are_equal": counters_are_equal,
         "drop_gradients": drop_gradients,
         "is_grad_enabled": torch.is_grad_enabled,

@@ -12,7 +12,8 @@ error is the program's, and its writes stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,16 @@ _OF_OPERATORS = (
     DataDiffers,
 )
 
+#: (tensors, their version counters, position -> copy of those that are copied, position ->
+#: `grad_fn` of those that require a gradient).
+Kept = tuple[Sequence[torch.Tensor], list[Any], dict[int, torch.Tensor], dict[int, Any]]
+
+#: Attributes of a tensor, read for hundreds of tensors in each call of a training step.
+_VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
+_REQUIRES_GRAD: Callable[[torch.Tensor], bool] = operator.attrgetter("requires_grad")
+
+_NONE = object()
+
 
 class InputSnapshot:
     """The mutated inputs of one graph. Mutable. always: positions of tensors that are copied before
@@ -36,9 +47,8 @@ class InputSnapshot:
     def __init__(self, always: frozenset[int], is_new: bool) -> None:
         self.always, self.is_new = always, is_new
 
-    def keep(self, tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-        """Returns (tensor, write count, copy or None, grad_fn or None, requires_grad) of each
-        tensor."""
+    def keep(self, tensors: Sequence[torch.Tensor]) -> Kept:
+        """Returns what `undo` needs of the tensors."""
         copied: Any = self.always
         if self.is_new:
             self.is_new = False
@@ -46,25 +56,32 @@ class InputSnapshot:
                 copied = range(len(tensors))
         elif copied and sum(tensors[i].nbytes for i in copied) > MAX_SNAPSHOT_BYTES_ALWAYS:
             copied = ()
-        return [
-            (tensor, _writes(tensor), _once(tensor).clone() if i in copied else None,
-             tensor.grad_fn if tensor.requires_grad else None, tensor.requires_grad)
-            for i, tensor in enumerate(tensors)
-        ]  # fmt: skip
+        required = list(map(_REQUIRES_GRAD, tensors))
+        return (
+            tensors,
+            _versions(tensors),
+            {i: _once(tensors[i]).clone() for i in copied},
+            {i: tensors[i].grad_fn for i, one in enumerate(required) if one},
+        )
 
-    def undo(self, kept: list[tuple[Any, ...]], error: Exception) -> bool:
+    def undo(self, kept: Kept, error: Exception) -> bool:
         """Restores the tensors as they were when `kept` was made; returns whether it could. error:
         what the graph raised; one that no operator raises may have come after unnoticed writes."""
         self.is_new = True  # a graph that raised once may do so again
-        if not isinstance(error, _OF_OPERATORS) and any(one[2] is None for one in kept):
+        tensors, before, copies, histories = kept
+        if not isinstance(error, _OF_OPERATORS) and len(copies) < len(tensors):
             return False
-        changed = [one for one in kept if one[2] is not None or _writes(one[0]) != one[1]]
-        if not all(map(_can_be_undone, changed)):
+        now = _versions(tensors)
+        changed = [i for i in range(len(tensors)) if i in copies or now[i] != before[i]]
+        if not all(
+            i in copies and _can_be_undone(tensors[i], copies[i], histories.get(i, _NONE))
+            for i in changed
+        ):
             return False
-        for tensor, _, copy, _, required in changed:
-            if tensor.requires_grad and not required:
-                tensor.detach_()
-            _once(tensor).copy_(copy)
+        for i in changed:
+            if tensors[i].requires_grad and i not in histories:
+                tensors[i].detach_()
+            _once(tensors[i]).copy_(copies[i])
         return True
 
 
@@ -77,15 +94,19 @@ def _once(tensor: torch.Tensor) -> torch.Tensor:
     return data
 
 
-def _can_be_undone(one: tuple[Any, ...]) -> bool:
-    tensor, _, copy, history, required = one
-    if copy is None or _once(tensor).shape != copy.shape:
+def _can_be_undone(tensor: torch.Tensor, copy: torch.Tensor, history: Any) -> bool:
+    """history: the `grad_fn` that a tensor which required a gradient had, else `_NONE`."""
+    if _once(tensor).shape != copy.shape:
         return False
-    if required:
+    if history is not _NONE:
         return bool(tensor.requires_grad and tensor.grad_fn is history)
     return not tensor.requires_grad or not tensor._is_view()
 
 
-def _writes(tensor: torch.Tensor) -> Any:
-    """Returns the tensor's version counter, or an object equal to nothing if there is none."""
-    return object() if tensor.is_inference() else tensor._version
+def _versions(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Returns the version counters; of inference tensors, which have none, objects equal to
+    nothing."""
+    try:
+        return list(map(_VERSION, tensors))
+    except RuntimeError:
+        return [object() if one.is_inference() else one._version for one in tensors]

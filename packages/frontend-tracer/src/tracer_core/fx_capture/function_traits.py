@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import types
@@ -83,6 +84,27 @@ def writes_unseen(func: Any) -> bool:
         and name.endswith("_")
         and not name.endswith("__")
     )
+
+
+@functools.cache
+def written_arguments(func: Any) -> frozenset[tuple[int, str]] | None:
+    """Returns (position, name) of the arguments that a function that `writes_unseen` mutates by the
+    schemas of its overloads, or None where these say different things or there are none."""
+    if isinstance(func, OpOverload):
+        overloads = [func]
+    else:
+        packet = getattr(torch.ops.aten, func.__name__, None)
+        names = packet.overloads() if packet is not None else []
+        overloads = [getattr(packet, name) for name in names if not name.endswith("out")]
+    found = {
+        frozenset(
+            (position, one.name)
+            for position, one in enumerate(overload._schema.arguments)
+            if one.alias_info is not None and one.alias_info.is_write
+        )
+        for overload in overloads
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def is_blind(func: Any) -> bool:

@@ -14,8 +14,13 @@ from tracer_core import torch_private
 from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.fx_capture import out_variants
 from tracer_core.fx_capture.fake_mode import Fakes, writes
-from tracer_core.fx_capture.function_traits import WRITING_OPERATORS, writes_unseen
+from tracer_core.fx_capture.function_traits import (
+    WRITING_OPERATORS,
+    writes_unseen,
+    written_arguments,
+)
 from tracer_core.fx_capture.may_raise import unseen_writes
+from tracer_core.torch_private.needed import pytree
 
 
 class CallWrites:
@@ -49,9 +54,23 @@ class CallWrites:
         self.written = bool(self.memory) or func in WRITING_OPERATORS or bool(self._touched())
         self.unseen = unseen_writes(func, args, kwargs)
         if not self.written and writes_unseen(func):
-            self.unseen, self.written = self._given, True
+            self.unseen, self.written = self._declared(func, args, kwargs), True
         counted = set(map(id, self._counted()))
         self.unseen = self.unseen + [one for one in self.memory if id(one) not in counted]
+
+    def _declared(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
+        """Returns the arguments that the schema says are mutated; all of them where none does."""
+        places = written_arguments(func)
+        if places is None:
+            return self._given
+        values = [
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in places
+        ]
+        tensors = {
+            id(leaf) for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)
+        }
+        return [fake for fake in self._given if id(fake) in tensors]
 
     def storages(self) -> list[int]:
         """Returns the ids of the storages that were, or may have been, mutated."""
