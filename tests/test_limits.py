@@ -99,6 +99,25 @@ def test_each_limit_is_used(name):
     assert any(name in text for text in sources)
 
 
+def test_no_file_binds_a_limit_under_another_name():
+    bound = [
+        f"{path.relative_to(ROOT)}:{one.lineno}: {ast.unparse(one)}"
+        for path in ROOT.glob("packages/*/src/**/*.py")
+        if path.name != "limits.py"
+        for one in ast.parse(path.read_text()).body
+        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
+        for value in getattr(one.value, "elts", [one.value])
+        if _name_of(value) in ROWS
+    ]
+    assert not bound, bound
+
+
+def _name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_each_row_is_made_of_sentences(name):
     row = ROWS[name]

@@ -18,19 +18,6 @@ from tests.tracer.twin import outcome
 from tracer_core.execution import capture, compiled_function  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
-#: Limits that a file binds under another name.
-BOUND = {
-    "MAX_SYMBOLIC_INT": "_LARGEST",
-    "MAX_GRAPH_NUMBERS": "_MOST_NUMBERS",
-    "MAX_SCALAR_OPERATIONS": "_MOST_OPERATIONS",
-    "MAX_CACHE_ENTRIES": "MOST_ENTRIES",
-    "MAX_RECENT_ENTRIES": "RECENT",
-    "MAX_SHORT_LIVED_OBJECTS": "SHORT_LIVED",
-    "MAX_FAILED_LOOKUPS": "MOST_FAILED",
-    "MAX_REGIONS": "_MAX_SEGMENTS",
-    "MAX_DATA_VIOLATIONS": "_MOST_OTHER_DATA",
-    "MAX_REGIONS_WITHOUT_GRAPH": "_MANY_PLAIN",
-}
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")
 
 
@@ -89,12 +76,11 @@ Watched.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 def change(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
     """Changes a limit wherever a module has bound it."""
-    names = {name, BOUND.get(name, name)}
     found = 0
     for module in list(sys.modules.values()):
         package = getattr(module, "__name__", "").partition(".")[0]
-        for one in names & vars(module).keys() if package in PACKAGES else ():
-            monkeypatch.setattr(module, one, value)
+        if package in PACKAGES and name in vars(module):
+            monkeypatch.setattr(module, name, value)
             found += not module.__name__.endswith(".limits")
     assert found, f"no module has bound {name}"
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core import limits, torch_private
+from tracer_core import torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
@@ -48,10 +48,10 @@ from tracer_core.execution.capture_result import (
     Captured,
     UserError,
 )
-from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.execution.kept import NATIVE, Kept
 from tracer_core.execution.profitability import (
-    MOST_SETTLED,
+    MAX_SETTLED,
     SETTLED,
     Region,
     Run,
@@ -76,6 +76,13 @@ from tracer_core.fx_capture.data_errors import (
 )
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.seen import Foresight, Outcome
+from tracer_core.limits import (
+    MAX_CACHE_ENTRIES,
+    MAX_DATA_VIOLATIONS,
+    MAX_REGIONS,
+    MAX_REGIONS_WITHOUT_GRAPH,
+    MAX_SILENT_FAILED_CAPTURES,
+)
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
@@ -97,15 +104,6 @@ _tracing: int | None = None
 _traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
-_MAX_SEGMENTS = limits.MAX_REGIONS
-#: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
-#: before the graph ends where such sizes are made or assertions stand.
-_MOST_OTHER_DATA = limits.MAX_DATA_VIOLATIONS
-#: After so many captures in a row without a cache entry one line is logged.
-_WARNED_FAILED_CAPTURES = limits.MAX_SILENT_FAILED_CAPTURES
-#: After so many code regions in a row without a graph, and as many more, an activation leaves the
-#: loop that they are in.
-_MANY_PLAIN = limits.MAX_REGIONS_WITHOUT_GRAPH
 
 
 def _after_fork() -> None:
@@ -363,7 +361,7 @@ class CompiledFunction:
         """Notes a comparison, and keeps it; logs the first one that eager mode won."""
         if kept is not None:
             self.kept.decided(key, kept)
-        self._wait = min(2 * self._wait, MOST_SETTLED)
+        self._wait = min(2 * self._wait, MAX_SETTLED)
         if found.native and not any(one.native for one in self.verdicts):
             logger().warning("%s: %s", _name(self.function), found)
         self.verdicts.append(found)
@@ -498,7 +496,7 @@ class CompiledFunction:
             return
         with _LOCK:
             segment.other_data[error.refuses] += 1
-            if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
+            if segment.other_data[error.refuses] == MAX_DATA_VIOLATIONS:
                 segment.forget()
                 if error.refuses == ASSERTIONS and (
                     segment.seen.outcomes or (segment.seen.foresees and self._may_expect())
@@ -600,9 +598,9 @@ class CompiledFunction:
                 return state
             if watch is not None and not asked:
                 watch.begin(exit.segment)
-            if n_plain > _MANY_PLAIN:
+            if n_plain > MAX_REGIONS_WITHOUT_GRAPH:
                 fewest = min(fewest, len(exit.layouts))
-                if n_plain > 2 * _MANY_PLAIN and len(exit.layouts) == fewest:
+                if n_plain > 2 * MAX_REGIONS_WITHOUT_GRAPH and len(exit.layouts) == fewest:
                     held, state = [state], ()
                     return self._leave_plain_regions(exit, held, (args, kwargs))
             segment = exit.segment
@@ -679,8 +677,8 @@ class CompiledFunction:
             with _LOCK:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
                 if segment is None:
-                    if len(self._segments) >= _MAX_SEGMENTS:
-                        self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
+                    if len(self._segments) >= MAX_REGIONS:
+                        self._skip(f"more than {MAX_REGIONS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                     segment.made_in = self._n_broken
@@ -814,7 +812,7 @@ class CompiledFunction:
     def _note_capture(self, segment: GuardedCache, gave_entry: bool) -> None:
         """Notes the end of a capture; logs the first time that several in a row gave no entry."""
         segment.note_capture(gave_entry)
-        if segment.failed_captures == _WARNED_FAILED_CAPTURES:
+        if segment.failed_captures == MAX_SILENT_FAILED_CAPTURES:
             logger().warning(
                 "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
                 " compiled run in eager mode from now on", _name(self.function), segment.failed_captures,
@@ -1043,13 +1041,13 @@ class CompiledFunction:
 
     def _may_recompile(self, segment: GuardedCache, state: Any) -> bool:
         """Returns whether one more entry may be captured; logs why the present ones do not fit. The
-        limit counts the entries of the state's object (`GuardedCache.count`), `MOST_ENTRIES` all
+        limit counts the entries of the state's object (`GuardedCache.count`), `MAX_CACHE_ENTRIES` all
         entries."""
         newest = segment.newest(state)
         if newest is None:
             return True
         count, total = segment.count(state), len(segment.entries)
-        if count < self.config.recompile_limit and total < MOST_ENTRIES:
+        if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
             failed = self._failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
             events.recompile(function=_name(self.function), reason=reason, count=total)
