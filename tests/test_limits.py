@@ -21,7 +21,7 @@ from tests.limits.constants import (
 )
 from tests.limits.tested import ELSEWHERE, TESTED
 from tests.limits.untested import UNTESTED
-from tracer_core.limit_table import LimitTable
+from tracer_core.limit_table import SHOWN, LimitTable
 from tracer_core.registry import limits
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,6 +124,13 @@ def test_each_row_is_made_of_sentences(name):
     assert row.beyond[0].isupper() or row.beyond[0] == "`"
     assert row.beyond.endswith(".") and row.unit and row.seen and row.changed
     assert row.is_fixed == row.changed.startswith("no way: ")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if SHOWN in row.seen])
+def test_what_explain_shows_is_reported(name):
+    (table,) = (one for one in TABLES if name in one)
+    files = ROOT.glob(f"packages/*/src/{table.package}/**/*.py")
+    assert any(f'"{name}"' in path.read_text() for path in files if path.name != "limits.py")
 
 
 def test_the_page_of_limits_is_the_table():

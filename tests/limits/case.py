@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,10 +50,12 @@ class Case:
 
 @dataclass
 class Run:
-    """What a run did. captures: after each call. said: log records, warnings and breaks."""
+    """What a run did. captures: after each call. said: log records, warnings and breaks. reached: the
+    limits that `last_compile` names."""
 
     captures: list[int]
     said: str
+    reached: set[str]
 
 
 class Watched(int):
@@ -107,7 +110,8 @@ def run(case: Case, size: int) -> Run:
             if not any(isinstance(one, Iterator) for one in args):
                 compare(want[1], got[1])  # what it wrote to its arguments
     said += [f"[{kind}] {reason}" for kind, reason, _ in counter.breaks]
-    return Run(captures, "\n".join(said))
+    rows = [one.text for one in tracer_core.last_compile(compiled) if one.name == "limit"]
+    return Run(captures, "\n".join(said), {re.match(r"\w+", text).group() for text in rows})  # type: ignore[union-attr]
 
 
 def _close(want: Any, got: Any) -> None:

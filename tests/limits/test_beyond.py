@@ -11,6 +11,7 @@ import tracer_core
 from tests.limits.case import Case, Run, Watched, change, run
 from tests.limits.kernel_programs import CASES as KERNELS
 from tests.limits.programs import CASES as PROGRAMS
+from tracer_core.limit_table import SHOWN
 from tracer_core.registry import limits
 
 CASES = PROGRAMS | KERNELS
@@ -31,6 +32,7 @@ def test_under_the_limit(name, monkeypatch):
     case = CASES[name]
     seen = checked(name, monkeypatch, 0)
     assert not case.says or case.says not in seen.said, seen.said
+    assert name not in seen.reached
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -40,6 +42,7 @@ def test_beyond_the_limit(name, monkeypatch, request):
         request.applymarker(pytest.mark.xfail(reason=case.captures_again, strict=True))
     seen = checked(name, monkeypatch, 1)
     assert case.says in seen.said, seen.said
+    assert (name in seen.reached) == (SHOWN in ROWS[name].seen), seen
 
 
 def checked(name: str, monkeypatch: pytest.MonkeyPatch, side: int) -> Run:

@@ -28,6 +28,8 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
+from tracer_core.debug import crossed_limits
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
@@ -79,6 +81,8 @@ from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.limits import (
     MAX_CACHE_ENTRIES,
     MAX_DATA_VIOLATIONS,
+    MAX_PROFILED_OUTCOMES,
+    MAX_RECENT_ENTRIES,
     MAX_REGIONS,
     MAX_REGIONS_WITHOUT_GRAPH,
     MAX_SILENT_FAILED_CAPTURES,
@@ -238,6 +242,7 @@ class CompiledFunction:
         self._answers = Answers()
         self.skipped = None
         self._warned = False
+        crossed_limits.forget(self)
         self._wait = SETTLED
         self.verdicts = []
         self.n_captures = self.n_first = 0
@@ -497,6 +502,7 @@ class CompiledFunction:
         with _LOCK:
             segment.other_data[error.refuses] += 1
             if segment.other_data[error.refuses] == MAX_DATA_VIOLATIONS:
+                crossed("MAX_DATA_VIOLATIONS", owner=self)
                 segment.forget()
                 if error.refuses == ASSERTIONS and (
                     segment.seen.outcomes or (segment.seen.foresees and self._may_expect())
@@ -641,7 +647,11 @@ class CompiledFunction:
     def _expect(self, watch: _Watch) -> None:
         """Has the regions whose branches went the same way in several calls captured again."""
         for segment, answers in watch.found():
+            if len(answers) > MAX_PROFILED_OUTCOMES:
+                crossed("MAX_PROFILED_OUTCOMES", found=len(answers), owner=self)
             expected = segment.profile.note(answers)
+            if segment.profile.is_over and answers and not expected:
+                crossed("MAX_PROFILED_CALLS", owner=self)
             if expected and ASSERTIONS not in segment.seen.refused:
                 reason = f"{len(expected)} branches on tensors went the same way in {MIN_EQUAL_PROFILES} calls"
                 events.recompile(
@@ -678,6 +688,7 @@ class CompiledFunction:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
                 if segment is None:
                     if len(self._segments) >= MAX_REGIONS:
+                        crossed("MAX_REGIONS", owner=self)
                         self._skip(f"more than {MAX_REGIONS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
@@ -748,6 +759,7 @@ class CompiledFunction:
         """Leaves a loop whose code regions run no graphs, which Python itself runs faster. If none
         was captured here with a graph, the next calls leave it at once."""
         segment, loop_at = exit.segment, len(exit.layouts) - 1
+        crossed("MAX_REGIONS_WITHOUT_GRAPH", where=exit.layouts[-1].code.co_qualname, owner=self)
         if segment is not None:
             graphs = (one.attempt for one in self.records if one.graph is not None)
             with _LOCK:
@@ -813,6 +825,7 @@ class CompiledFunction:
         """Notes the end of a capture; logs the first time that several in a row gave no entry."""
         segment.note_capture(gave_entry)
         if segment.failed_captures == MAX_SILENT_FAILED_CAPTURES:
+            crossed("MAX_FAILED_CAPTURES", owner=self)
             logger().warning(
                 "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
                 " compiled run in eager mode from now on", _name(self.function), segment.failed_captures,
@@ -1047,6 +1060,8 @@ class CompiledFunction:
         if newest is None:
             return True
         count, total = segment.count(state), len(segment.entries)
+        if count == 0 and total > MAX_RECENT_ENTRIES:
+            crossed("MAX_RECENT_ENTRIES", found=total, owner=self)
         if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
             failed = self._failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
@@ -1055,6 +1070,8 @@ class CompiledFunction:
         if self.config.fullgraph:
             raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
         segment.close(state, self.config.recompile_limit)
+        many = total >= MAX_CACHE_ENTRIES
+        crossed("MAX_CACHE_ENTRIES" if many else "MAX_RECOMPILES", found=total, owner=self)
         # A loop of the call that fills a program's tables (of einops' backends) may be run by no
         # later one: this call ends in eager mode, and nothing is said yet.
         segment.closed_early = segment.made_in == self._n_broken

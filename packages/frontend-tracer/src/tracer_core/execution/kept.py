@@ -380,6 +380,9 @@ def _write(document: Document, function: Function) -> None:
             if _identity(one) == _identity(other):
                 _add_backwards(one, other)
         made += [one for one in before if _identity(one) not in dropped]
+        if len(made) > MAX_PERSISTED_ENTRIES:
+            left = len(made) - MAX_PERSISTED_ENTRIES
+            note("cache", "%s: not kept: the oldest %d entries", document.name, left)
         data = json.dumps(made[:MAX_PERSISTED_ENTRIES]).encode()
         if len(data) > MAX_PERSISTED_BYTES:
             note("cache", "%s: not kept: %d bytes", document.name, len(data))

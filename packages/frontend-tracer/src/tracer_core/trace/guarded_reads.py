@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
@@ -167,6 +168,7 @@ class GuardedReads(Component):
         if source is None or self.effects.changed(obj) is not None:
             return
         if len(obj) > MAX_GUARDED_BUFFER:
+            crossed("MAX_GUARDED_BUFFER", found=len(obj))
             raise Break(
                 "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
             )
@@ -176,6 +178,7 @@ class GuardedReads(Component):
         """Breaks for a container with more entries than are guarded one by one."""
         size = _size(obj)
         if size > MAX_GUARDED_ITEMS and self.provenance.source_of(obj) is not None:
+            crossed("MAX_GUARDED_ITEMS", found=size)
             raise Break("unsupported_value", f"a {type(obj).__name__} of {size} entries is read")
 
     def length(self, obj: Any) -> int:

@@ -20,6 +20,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, payload
@@ -64,6 +65,8 @@ class Numbers(Component):
         """Returns the symbol for a number read at `source`, or the number if it must not vary."""
         env = self.recorder.fakes.shape_env
         if env is None or not _may_vary(value):
+            if env is not None and type(value) is int:
+                crossed("MAX_SYMBOLIC_INT", found=value)
             return value
         sources = self._alike(value, source)
         sources.append(source)
@@ -179,6 +182,9 @@ class Numbers(Component):
         # A loop that keeps computing goes on by value.
         length = sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
         many = length > MAX_SCALAR_OPERATIONS or len(self.numbers) > MAX_GRAPH_NUMBERS
+        if many:
+            long = length > MAX_SCALAR_OPERATIONS
+            crossed("MAX_SCALAR_OPERATIONS" if long else "MAX_GRAPH_NUMBERS")
         if template is None or many or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
         try:
