@@ -14,6 +14,7 @@ ELSEWHERE: dict[str, str] = {
         ("MAX_FAILED_CAPTURES", "MAX_SILENT_FAILED_CAPTURES"),
         "tracer/test_steps_at_size.py::test_captures_that_give_nothing_become_rare",
     ),
+    "MAX_SINGLE_USES": "limits/test_restless.py::test_captures_end",
     "MAX_CUTS": "aten/test_cut_around.py::test_inference",
     "MAX_FIRST_CALL_COPIES": "plugin/test_failing_backends.py::test_inputs_too_large_to_be_copied",
     "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",

@@ -372,6 +372,15 @@ MAX_RECENT_ENTRIES = LIMITS.add(
     beyond="An entry that is not among them is captured again for the object.",
     seen=_RECOMPILES,
 )
+MAX_SINGLE_USES = LIMITS.add(
+    "MAX_SINGLE_USES",
+    32,
+    unit="captures in a row, each the first of an object or code region, whose entries one call used",
+    beyond="Further objects and code regions get no entry, except one in 64: calls that nothing fits run in"
+    " eager mode until an entry is used again.",
+    seen=_WARNING,
+    changed="TRACER_LIMITS; `fullgraph=True` has no such limit",
+)
 MAX_SHORT_LIVED_OBJECTS = LIMITS.add(
     "MAX_SHORT_LIVED_OBJECTS",
     8,

@@ -69,6 +69,7 @@ from tracer_core.execution.resume import (
     Suspended,
     interpreter,
 )
+from tracer_core.execution.single_use import SingleUses
 from tracer_core.execution.stored_entry import LoadedEntry
 from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
@@ -86,6 +87,7 @@ from tracer_core.limits import (
     MAX_REGIONS,
     MAX_REGIONS_WITHOUT_GRAPH,
     MAX_SILENT_FAILED_CAPTURES,
+    MAX_SINGLE_USES,
 )
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
@@ -201,6 +203,8 @@ class CompiledFunction:
         self.compilations: list[Compilation] = []
         #: Starts those that begin after the call that captured their graphs, which goes first.
         self._to_start: list[Callable[[], None]] = []
+        self._single_uses = SingleUses()
+        self._told_of_single_uses = False
         #: How many calls reached a graph break.
         self._n_broken = 0
         self.kept = Kept(self)
@@ -241,7 +245,8 @@ class CompiledFunction:
         self._natives = {}
         self._answers = Answers()
         self.skipped = None
-        self._warned = False
+        self._warned = self._told_of_single_uses = False
+        self._single_uses = SingleUses()
         crossed_limits.forget(self)
         self._wait = SETTLED
         self.verdicts = []
@@ -450,8 +455,18 @@ class CompiledFunction:
         if result is MISS:
             if segment.is_closed(state):
                 segment.serve(state, _called_with(self.function, key))
+            elif segment.is_blank():  # else names that are new in each call would pile up
+                self._forget_start(key, segment)
             return self._natively(segment, lambda: self.function(*args, **kwargs))
         return self._drive(result, args, kwargs) if type(result) is Suspended else result
+
+    def _forget_start(self, key: Any, segment: GuardedCache) -> None:
+        """Drops a start of which nothing is known."""
+        table, at = self._table(key)
+        with _LOCK:
+            if self._starts.get(key) is segment and segment.is_blank():
+                del self._starts[key]
+                table.pop(at, None)
 
     def _after_failure(
         self,
@@ -803,9 +818,12 @@ class CompiledFunction:
     ) -> Callable[[Any], Any] | None:
         """Captures a cache entry for this state; None: run in eager mode, now or from now on."""
         global _traced
-        if segment.is_closed(state) or not self._may_recompile(segment, state):
+        if segment.is_closed(state):
             return None
-        if segment.skips_capture():
+        is_new = segment.is_new(state)
+        if is_new and self._was_for_one_call():
+            return None
+        if not self._may_recompile(segment, state) or segment.skips_capture():
             return None
         _traced += 1
         self.n_captures += 1
@@ -814,12 +832,30 @@ class CompiledFunction:
         attempt = None
         try:
             attempt = self._entry(segment, start, state)
+            if is_new and attempt is not None:
+                call = self.n_captures if segment.made_in < 0 else -self._n_broken
+                self._single_uses.note(call, segment.holder(state), segment)
             return attempt
         finally:  # a capture may begin inside another one
             self.capture_seconds = before + profitability.clock() - begun
             self._note_capture(segment, attempt is not None)
             self._compare_again()
             _traced += 1
+
+    def _was_for_one_call(self) -> bool:
+        """Returns whether a new object, or region, gets no entry, because no call used those of the
+        last ones again; logs the first time."""
+        if self.config.fullgraph or not self._single_uses.skips_capture():
+            return False
+        if not self._told_of_single_uses:
+            self._told_of_single_uses = True
+            crossed("MAX_SINGLE_USES", owner=self)
+            logger().warning(
+                "%s: the last %d captures were each for one call: nothing that they gave was used again;"
+                " calls that nothing fits run in eager mode until some of it is",
+                _name(self.function), MAX_SINGLE_USES,
+            )  # fmt: skip
+        return True
 
     def _note_capture(self, segment: GuardedCache, gave_entry: bool) -> None:
         """Notes the end of a capture; logs the first time that several in a row gave no entry."""

@@ -129,12 +129,12 @@ class GuardedCache:
     captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
     profile: how branches that follow data went in the calls. made_in: the number of the call that
     reached the region first. closed_early: that call closed it. failed_captures: captures in a row
-    that gave no entry.
+    that gave no entry. shared: calls that an entry of another object served.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "profile", "made_in", "closed_early", "failed_captures", "_uncaptured", "_at",
+    "other_data", "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured", "_at",
                  "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -149,7 +149,7 @@ class GuardedCache:
         self.profile = BranchProfile()
         self.made_in = -1
         self.closed_early = False
-        self.failed_captures = self._uncaptured = 0
+        self.failed_captures = self._uncaptured = self.shared = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
@@ -192,6 +192,7 @@ class GuardedCache:
             if attempt not in tried:
                 result = attempt(state)
                 if result is not MISS:
+                    self.shared += 1
                     self._passed = (self._passed + 1) % SAMPLED
                     if self._short_lived < MAX_SHORT_LIVED_OBJECTS or not self._passed:
                         self._used(attempt, state)
@@ -286,6 +287,25 @@ class GuardedCache:
         if root is None:
             return not self.entries
         return not root.captured and self._short_lived < MAX_SHORT_LIVED_OBJECTS
+
+    def holder(self, state: Any) -> Root | GuardedCache:
+        """Returns what calls with this state's object look up first."""
+        return self._root(state) or self
+
+    def is_new(self, state: Any) -> bool:
+        """Returns whether nothing was captured for this state's object, or here if it has none."""
+        root = self._root(state)
+        return not (self.entries if root is None else root.captured)
+
+    def is_blank(self) -> bool:
+        """Returns whether the region is as new: nothing was captured, and nothing failed to be."""
+        return not (
+            self.entries
+            or self.limit_hit
+            or self.failed_captures
+            or self.raised is not None
+            or self.loop_at is not None
+        )
 
     def newest(self, state: Any) -> Attempt | None:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
