@@ -418,8 +418,7 @@ def a_large_counter(n):
 
 
 @case(
-    "MAX_TRIED_SIZES", limits=(512, 1), raises="MarkedSizeError", says="was marked dynamic", settles=8,
-    calls=lambda n: [(_marked(4 + i % 3),) for i in range(8)],
+    "MAX_TRIED_SIZES", limits=(8192, 2), calls=lambda n: [(_marked(4 + i % 3),) for i in range(8)],
 )  # fmt: skip
 def a_condition_on_a_marked_size(n):
     def f(x):

@@ -217,10 +217,10 @@ MAX_RANDOM_BITS = LIMITS.add(
 )
 MAX_TRIED_SIZES = LIMITS.add(
     "MAX_TRIED_SIZES",
-    512,
+    8192,
     unit="sizes in the range of a size that is marked dynamic",
-    beyond="A condition that holds for each size of the range may be refused: MarkedSizeError.",
-    seen="the error",
+    beyond="A condition that no proof covers is tried for so many sizes of the range. MarkedSizeError"
+    " for another size, for which it does not hold, is raised when that size comes.",
 )
 MAX_TUPLE_PARTS = LIMITS.add(
     "MAX_TUPLE_PARTS",

@@ -42,7 +42,7 @@ class Crossing:
 _found: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], Crossing]] = (
     weakref.WeakKeyDictionary()
 )
-#: Returns the user's line that a trace is at.
+#: Returns the user's line that a trace is at; "?" outside of its code.
 _here: ContextVar[Callable[[], str] | None] = ContextVar("tracer_place_of_a_limit", default=None)
 
 
@@ -53,7 +53,7 @@ def crossed(name: str, *, found: float | None = None, where: str = "", owner: An
     if owner is None:
         return
     here = _here.get()
-    where = where or ("" if here is None else here())
+    where = where or ("" if here is None else here().lstrip("?"))
     known = _found.setdefault(owner, {})
     if (name, where) not in known and sum(one.name == name for one in known.values()) < _SHOWN:
         known[name, where] = Crossing(name, where, found)
