@@ -30,7 +30,7 @@ from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug import crossed_limits
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.debug.fallbacks import graph_raised
+from tracer_core.debug.fallbacks import WHOLE, graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import recording
@@ -916,7 +916,7 @@ class CompiledFunction:
             _tracing = previous
         fallback = record.runner.fallback if record.runner is not None else None
         expects = expects or foresight.n_answers > 0
-        if expects and fallback is not None and fallback.kind in _WHOLE:
+        if expects and fallback is not None and fallback.kind in WHOLE:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
@@ -954,7 +954,7 @@ class CompiledFunction:
             def put() -> None:
                 owner, place = alive()
                 with _LOCK:
-                    if expects and fallback is not None and fallback.kind in _WHOLE:
+                    if expects and fallback is not None and fallback.kind in WHOLE:
                         place.seen.outcomes, place.seen.foresees = (), False  # as in `_entry`
                         place.remove(record.attempt)
                         raise Dropped
@@ -1172,10 +1172,6 @@ class CompiledFunction:
         """Returns the graph breaks found so far."""
         found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
         return [break_ for break_ in found if break_ is not None]
-
-
-#: Kinds of fallbacks of whole graphs.
-_WHOLE = ("lowering", "training")
 
 
 class _Unexpected(Exception):
