@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.timing import table
 
-#: Beyond so many times eager a row is marked.
-_MUCH = 2.0
+#: Beyond so many times eager a row is marked, by ! if so many milliseconds are added, else by ~.
+_MUCH, _ADDED = 2.0, 0.05
 #: Calls that are measured, and those before them.
 _MEASURED, _BEFORE = 60, 100
 _SIDES = ("under", "beyond")
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lines_of(name: str, row: dict[str, Any]) -> list[list[str]]:
-    """Returns the lines of the table for one limit; ! marks what costs much, or captures again."""
+    """Returns the lines of the table for one limit, with marks for what costs much or captures again."""
     lines = []
     for side in (side for side in _SIDES if side in row):
         one = row[side]
@@ -134,7 +134,7 @@ def lines_of(name: str, row: dict[str, Any]) -> list[list[str]]:
         ratio = max(
             ours / eager, one["mean"]["compiled"] / one["mean"]["eager"] if one["captures"] else 0
         )
-        much = "!" if side == "beyond" and ratio > _MUCH else ""
+        much = "" if side == "under" or ratio <= _MUCH else "!" if ours - eager > _ADDED else "~"
         again = f"{one['captures']}{'!' if one['captures'] else ''}"
         lines.append(
             [

@@ -16,7 +16,7 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import outcome
-from tracer_core.execution import capture, compiled_function  # noqa: F401  (imported late)
+from tracer_core.execution import capture, compiled_function, resume_codegen  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")
@@ -30,8 +30,7 @@ class Case:
     program is easier to read. limits: values under and beyond, of a program of one size. says: beyond
     the limit, a kind of graph break, or a text in the log or among the warnings. settles: the call
     after which nothing is captured. raises: the error of the compiled function beyond the limit, which
-    eager mode does not raise. captures_again: why something is captured at every call beyond the limit,
-    which is a mistake to be mended. is_compared: the limit is compared in Python, and not by C code or
+    eager mode does not raise. is_compared: the limit is compared in Python, and not by C code or
     as the default of an argument: then the test sees that the program meets it. options: of compile()."""
 
     make: Callable[[int], Callable[..., Any]]
@@ -43,7 +42,6 @@ class Case:
     says: str = ""
     settles: int = 3
     raises: str = ""
-    captures_again: str = ""
     is_compared: bool = True
     options: dict[str, Any] = field(default_factory=lambda: {"backend": "eager"})
 

@@ -1104,7 +1104,7 @@ class CompiledFunction:
             events.recompile(function=_name(self.function), reason=reason, count=total)
             return True
         if self.config.fullgraph:
-            raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
+            raise RecompileLimitError(**self._at_the_limit(segment, newest, state))
         segment.close(state, self.config.recompile_limit)
         many = total >= MAX_CACHE_ENTRIES
         crossed("MAX_CACHE_ENTRIES" if many else "MAX_RECOMPILES", found=total, owner=self)
@@ -1121,7 +1121,7 @@ class CompiledFunction:
         if self._warned or newest is None:
             return
         self._warned = True
-        facts = self._at_the_limit(segment, newest, state, max(segment.count(state), 1))
+        facts = self._at_the_limit(segment, newest, state)
         warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:
@@ -1131,11 +1131,11 @@ class CompiledFunction:
                 return record.check_first.failed(state)
         return None
 
-    def _at_the_limit(
-        self, segment: GuardedCache, newest: Any, state: Any, count: int
-    ) -> dict[str, Any]:
+    def _at_the_limit(self, segment: GuardedCache, newest: Any, state: Any) -> dict[str, Any]:
         """Returns the contents of a `RecompileLimitWarning`: the value that kept changing and the
         values that it had."""
+        total = len(segment.entries)
+        count = total if total >= MAX_CACHE_ENTRIES else max(segment.count(state), 1)
         layouts = segment.key if segment.key and isinstance(segment.key[0], FrameLayout) else ()
         function = _name(self.function)
         if layouts:
