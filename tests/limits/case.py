@@ -31,7 +31,8 @@ class Case:
     the limit, a kind of graph break, or a text in the log or among the warnings. settles: the call
     after which nothing is captured. raises: the error of the compiled function beyond the limit, which
     eager mode does not raise. is_compared: the limit is compared in Python, and not by C code or
-    as the default of an argument: then the test sees that the program meets it. options: of compile()."""
+    as the default of an argument: then the test sees that the program meets it. release: of torch, from
+    which on the limit is met. options: of compile()."""
 
     make: Callable[[int], Callable[..., Any]]
     calls: Callable[[int], list[tuple[Any, ...]]]
@@ -43,6 +44,7 @@ class Case:
     settles: int = 3
     raises: str = ""
     is_compared: bool = True
+    release: str = ""
     options: dict[str, Any] = field(default_factory=lambda: {"backend": "eager"})
 
 

@@ -314,12 +314,22 @@ def _rows(n):
     return [(torch.arange(2.0 * n).reshape(n, 2),)] * 6
 
 
-@case("MAX_UNROLLED_SCAN", limit=8, under=8, over=9, calls=_rows, options={"backend": "aten_eager"})
+@case(
+    "MAX_UNROLLED_SCAN",
+    limit=8,
+    under=8,
+    over=9,
+    calls=_rows,
+    options={"backend": "aten_eager"},
+    release="2.13",
+)
 def a_recurrence(n):
     return lambda x: _scanned(x)
 
 
-@case("MAX_SHORT_SCAN", under=4, over=5, calls=_rows, options={"backend": "inductor"})
+@case(
+    "MAX_SHORT_SCAN", under=4, over=5, calls=_rows, options={"backend": "inductor"}, release="2.13"
+)
 def a_short_recurrence(n):
     return lambda x: _scanned(x)
 
