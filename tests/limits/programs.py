@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import json
 import random
@@ -160,6 +161,19 @@ def deep_data_for_a_library(n):
         return x + len(json.dumps(data))
 
     return functools.partial(f, data=nested(n))
+
+
+@case(
+    "MAX_READ_DEPTH", is_compared=False, under=3, over=9, says="[",
+    calls=lambda n: [(X, nested(n))] * 6,
+)  # fmt: skip
+def a_queue_of_deep_data(n):
+    def f(x, data):
+        queue = [(2, [0])]
+        heapq.heappush(queue, (1, data))
+        return x * heapq.heappop(queue)[0]
+
+    return f
 
 
 @case("MAX_SEARCHED_ITEMS", limit=10, under=10, over=11)

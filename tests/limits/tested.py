@@ -15,6 +15,8 @@ ELSEWHERE: dict[str, str] = {
         "tracer/test_steps_at_size.py::test_captures_that_give_nothing_become_rare",
     ),
     "MAX_SINGLE_USES": "limits/test_restless.py::test_captures_end",
+    "MAX_PACKAGE_TEXT_BYTES": "limits/test_packages.py::test_beyond",
+    "MAX_PACKAGE_MEMBERS": "limits/test_packages.py::test_beyond",
     "MAX_CUTS": "aten/test_cut_around.py::test_inference",
     "MAX_FIRST_CALL_COPIES": "plugin/test_failing_backends.py::test_inputs_too_large_to_be_copied",
     "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",

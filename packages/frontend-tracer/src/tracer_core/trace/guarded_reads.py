@@ -18,7 +18,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source
-from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS
+from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
@@ -67,12 +67,12 @@ class GuardedReads(Component):
         #: id of a key whose hash the program computes -> (key, hash, step) of the first time.
         self.key_hashes: dict[int, tuple[Any, int, int]] = {}
 
-    def expand(self, obj: Any, depth: int = 8) -> None:
+    def expand(self, obj: Any, depth: int = MAX_READ_DEPTH) -> None:
         """Guards everything that native code may read in a container from before the trace."""
         if depth == 0:
-            raise Break(
-                "unsupported_value", "a container nested more than 8 deep is read by native code"
-            )
+            crossed("MAX_READ_DEPTH")
+            reason = f"a container nested more than {MAX_READ_DEPTH} deep is read by native code"
+            raise Break("unsupported_value", reason)
         if is_constant(obj) or isinstance(obj, torch.Tensor):
             return
         if isinstance(obj, (bytearray, array.array)):
