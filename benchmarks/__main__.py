@@ -26,6 +26,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
     "free_threaded": ("free_threaded:main", "calls a second from one thread and from eight"),
     "loops": ("scenarios:loops", "loops with a graph break in them, and of plain Python"),
+    "limits": (
+        "limits:main",
+        "just under and just beyond each limit, and programs that never settle",
+    ),
     "settled": ("settled:main", "settled calls of programs around which capture saves little"),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),

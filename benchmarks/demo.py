@@ -21,7 +21,7 @@ from benchmarks.timing import Plan, alternate, geometric_mean, milliseconds, spe
 ALLOWED = 3.0
 
 #: Rounds whose speed-ups lie further apart than this share of their median say nothing about speed.
-MOST_SPREAD = 0.15
+MAX_SPREAD = 0.15
 
 PLAN = Plan(rounds=5, seconds=0.1, least=2)
 
@@ -112,7 +112,7 @@ def acceptable(row: dict[str, Any]) -> bool:
 
 def is_steady(row: dict[str, Any]) -> bool:
     """Whether the rounds of a row agree on its speed-up."""
-    return spread(row["seconds"]["eager"], row["seconds"]["compiled"]) <= MOST_SPREAD
+    return spread(row["seconds"]["eager"], row["seconds"]["compiled"]) <= MAX_SPREAD
 
 
 def progress(row: dict[str, Any]) -> str:
@@ -154,7 +154,7 @@ def report(rows: dict[str, dict[str, Any]], backend: str) -> str:
     ]
     if len(steady) < len(good):
         notes.append(
-            f"~ not in the mean: its rounds are more than {MOST_SPREAD:.0%} apart, so the machine"
+            f"~ not in the mean: its rounds are more than {MAX_SPREAD:.0%} apart, so the machine"
             " was busy"
         )
     said: dict[str, list[str]] = {}

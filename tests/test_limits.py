@@ -21,7 +21,7 @@ from tests.limits.constants import (
 )
 from tests.limits.tested import ELSEWHERE, TESTED
 from tests.limits.untested import UNTESTED
-from tracer_core.limit_table import LimitTable
+from tracer_core.limit_table import SHOWN, LimitTable
 from tracer_core.registry import limits
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,12 +99,38 @@ def test_each_limit_is_used(name):
     assert any(name in text for text in sources)
 
 
+def test_no_file_binds_a_limit_under_another_name():
+    bound = [
+        f"{path.relative_to(ROOT)}:{one.lineno}: {ast.unparse(one)}"
+        for path in ROOT.glob("packages/*/src/**/*.py")
+        if path.name != "limits.py"
+        for one in ast.parse(path.read_text()).body
+        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
+        for value in getattr(one.value, "elts", [one.value])
+        if _name_of(value) in ROWS
+    ]
+    assert not bound, bound
+
+
+def _name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_each_row_is_made_of_sentences(name):
     row = ROWS[name]
     assert row.beyond[0].isupper() or row.beyond[0] == "`"
     assert row.beyond.endswith(".") and row.unit and row.seen and row.changed
     assert row.is_fixed == row.changed.startswith("no way: ")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if SHOWN in row.seen])
+def test_what_explain_shows_is_reported(name):
+    (table,) = (one for one in TABLES if name in one)
+    files = ROOT.glob(f"packages/*/src/{table.package}/**/*.py")
+    assert any(f'"{name}"' in path.read_text() for path in files if path.name != "limits.py")
 
 
 def test_the_page_of_limits_is_the_table():

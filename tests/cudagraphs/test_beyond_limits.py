@@ -24,7 +24,7 @@ BEYOND = {
     "MAX_COPIED_RESULTS": (1, results, (64,), {}, ""),
     "MAX_COPIED_BYTES_PER_OPERATOR": (1, results, (64,), {}, ""),
     "MAX_COPIED_BYTES": (1, results, (64,), {}, ""),
-    "MAX_REMEMBERED_SIZES": (2, moving, (8, 16, 24), {}, ""),
+    "MAX_REMEMBERED_SIZES": (2, moving, (8, 16, 24), {}, "more than 2 sizes"),
     "MAX_MEASURED_SIZES": (1, moving, (8, 16, 24), UNASKED, "1 of its sizes are recorded"),
     "MAX_MEASURED_COPIES": (8, moving, (64,), UNASKED, "are much to copy"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,22 +16,9 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import outcome
-from tracer_core.execution import capture, compiled_function  # noqa: F401  (imported late)
+from tracer_core.execution import capture, compiled_function, resume_codegen  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
-#: Limits that a file binds under another name.
-BOUND = {
-    "MAX_SYMBOLIC_INT": "_LARGEST",
-    "MAX_GRAPH_NUMBERS": "_MOST_NUMBERS",
-    "MAX_SCALAR_OPERATIONS": "_MOST_OPERATIONS",
-    "MAX_CACHE_ENTRIES": "MOST_ENTRIES",
-    "MAX_RECENT_ENTRIES": "RECENT",
-    "MAX_SHORT_LIVED_OBJECTS": "SHORT_LIVED",
-    "MAX_FAILED_LOOKUPS": "MOST_FAILED",
-    "MAX_REGIONS": "_MAX_SEGMENTS",
-    "MAX_DATA_VIOLATIONS": "_MOST_OTHER_DATA",
-    "MAX_REGIONS_WITHOUT_GRAPH": "_MANY_PLAIN",
-}
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")
 
 
@@ -42,9 +30,9 @@ class Case:
     program is easier to read. limits: values under and beyond, of a program of one size. says: beyond
     the limit, a kind of graph break, or a text in the log or among the warnings. settles: the call
     after which nothing is captured. raises: the error of the compiled function beyond the limit, which
-    eager mode does not raise. captures_again: why something is captured at every call beyond the limit,
-    which is a mistake to be mended. is_compared: the limit is compared in Python, and not by C code or
-    as the default of an argument: then the test sees that the program meets it. options: of compile()."""
+    eager mode does not raise. is_compared: the limit is compared in Python, and not by C code or
+    as the default of an argument: then the test sees that the program meets it. release: of torch, from
+    which on the limit is met. options: of compile()."""
 
     make: Callable[[int], Callable[..., Any]]
     calls: Callable[[int], list[tuple[Any, ...]]]
@@ -55,17 +43,19 @@ class Case:
     says: str = ""
     settles: int = 3
     raises: str = ""
-    captures_again: str = ""
     is_compared: bool = True
+    release: str = ""
     options: dict[str, Any] = field(default_factory=lambda: {"backend": "eager"})
 
 
 @dataclass
 class Run:
-    """What a run did. captures: after each call. said: log records, warnings and breaks."""
+    """What a run did. captures: after each call. said: log records, warnings and breaks. reached: the
+    limits that `last_compile` names."""
 
     captures: list[int]
     said: str
+    reached: set[str]
 
 
 class Watched(int):
@@ -89,12 +79,11 @@ Watched.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 def change(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
     """Changes a limit wherever a module has bound it."""
-    names = {name, BOUND.get(name, name)}
     found = 0
     for module in list(sys.modules.values()):
         package = getattr(module, "__name__", "").partition(".")[0]
-        for one in names & vars(module).keys() if package in PACKAGES else ():
-            monkeypatch.setattr(module, one, value)
+        if package in PACKAGES and name in vars(module):
+            monkeypatch.setattr(module, name, value)
             found += not module.__name__.endswith(".limits")
     assert found, f"no module has bound {name}"
 
@@ -121,7 +110,8 @@ def run(case: Case, size: int) -> Run:
             if not any(isinstance(one, Iterator) for one in args):
                 compare(want[1], got[1])  # what it wrote to its arguments
     said += [f"[{kind}] {reason}" for kind, reason, _ in counter.breaks]
-    return Run(captures, "\n".join(said))
+    rows = [one.text for one in tracer_core.last_compile(compiled) if one.name == "limit"]
+    return Run(captures, "\n".join(said), {re.match(r"\w+", text).group() for text in rows})  # type: ignore[union-attr]
 
 
 def _close(want: Any, got: Any) -> None:

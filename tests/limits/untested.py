@@ -10,7 +10,6 @@ _REACHED = "no small program was found that reaches it"
 
 UNTESTED: dict[str, str] = {
     # tracer_core
-    "MAX_READ_DEPTH": _REACHED,
     "MAX_OVERLAP_STEPS": _REACHED,
     "MAX_PERSISTED_INT_BITS": _REACHED,
     "MAX_COMPARED_BYTES": "how closely a frozen constant is looked at: nothing else is done beyond it",
@@ -21,8 +20,6 @@ UNTESTED: dict[str, str] = {
     "MAX_FLEET_EXIT_SECONDS": _SECONDS,
     "MAX_DOCTOR_SECONDS": _SECONDS,
     "MAX_SIZES_OF_ONE": "a package takes seconds for each combination of sizes",
-    "MAX_PACKAGE_TEXT_BYTES": _SIZE,
-    "MAX_PACKAGE_MEMBERS": "no package of ours reaches it: it refuses hostile files",
     # inductor_backend
     "MAX_UPDATE_POINTERS": _GPU,
     "MAX_FUSED_UPDATE": _GPU,

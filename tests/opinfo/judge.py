@@ -20,7 +20,7 @@ import torch
 from tests.opinfo.values import leaves
 
 #: Units that any result may be off by, and those that it may be because eager is elsewhere.
-UNITS, MOST_UNITS = 4, 100
+UNITS, MAX_UNITS = 4, 100
 #: What doubles may be off by, of the largest number beside them: sums in another order cancel
 #: otherwise.
 DOUBLE = 1e-12
@@ -253,7 +253,7 @@ def within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) -> 
     size = torch.where(e.isfinite(), torch.maximum(size, e.abs()), size)
     unit = info.eps * size.clamp(min=info.tiny) + shifts.amax(0)
     error = torch.where(e.isfinite() & t.isfinite(), (e - t).abs(), 0.0)
-    units = min(max(3 * float((error / unit).max()), UNITS), MOST_UNITS) if error.numel() else UNITS
+    units = min(max(3 * float((error / unit).max()), UNITS), MAX_UNITS) if error.numel() else UNITS
     bound = 3 * error + units * unit
     if (
         dtype in (torch.float64, torch.complex128) and size.numel()

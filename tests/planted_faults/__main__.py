@@ -31,7 +31,7 @@ _FIRST = ("test_soundness.py", "test_regressions.py", "test_effects.py", "test_b
           "test_generators.py")  # fmt: skip
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.M)
 _PROGRAMS = "400"
-_MOST_UNFIT = 5
+_MAX_UNFIT = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,7 +88,7 @@ def _by_tests(fault: Fault) -> str:
     first = [folder / name for name in _FIRST if (folder / name).exists()]
     rest = [path for path in sorted(folder.glob("test_*.py")) if path not in first]
     unfit: list[str] = []
-    while len(unfit) < _MOST_UNFIT:
+    while len(unfit) < _MAX_UNFIT:
         left_out = [f"--deselect={name}" for name in unfit]
         done = _pytest(_environment(fault), *map(str, [*first, *rest]), *left_out)
         if done.returncode == 0:

@@ -38,7 +38,7 @@ _SECONDS = 20.0
 #: What eager may take: a program that doubles a list again and again is none.
 EAGER_SECONDS = 5.0
 #: Lines of a description; a global list that every call doubles has more in the end.
-MOST_FACTS = 4000
+MAX_FACTS = 4000
 #: A row of the effect table that a program calls: a class of a library may hold what changes by
 #: itself.
 _ROW = re.compile(r"R\d+")
@@ -246,7 +246,7 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
                 MemoryError,
             ) as error:  # a view that torch no longer lets anyone look at
                 return Result(program.seed, "invalid", f"step {number}: {error!r}")
-            if len(wanted) > MOST_FACTS:
+            if len(wanted) > MAX_FACTS:
                 return Result(
                     program.seed, "invalid", f"step {number}: what eager makes grows without end"
                 )

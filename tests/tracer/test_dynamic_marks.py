@@ -338,3 +338,40 @@ def test_a_batch_of_tokens_that_changes_in_one_size_is_taken_to_change_in_both()
     same(
         lambda tokens: torch.nn.functional.embedding(tokens, table).tanh().sum(1), *calls, graphs=2
     )
+
+
+def halves_are_smaller(x):
+    return x * 2 if x.shape[0] // 2 < x.shape[0] else x - 1
+
+
+def one_size_is_special(x):
+    return x * 2 if (x.shape[0] - 77_778) ** 2 > 0 else x - 1
+
+
+def hundreds_are_special(x):
+    return x * 2 if x.shape[0] % 100 > 0 else x - 1
+
+
+def within_a_long_range(size):
+    x = torch.ones(size)
+    tracer_core.mark_dynamic(x, 0, min=2, max=100_000)
+    return x
+
+
+def test_a_condition_that_holds_for_a_long_range():
+    calls = [within_a_long_range(size) for size in (5, 9, 99_999)]
+    assert graphs_of(halves_are_smaller, calls) == 1
+
+
+def test_a_condition_that_fails_for_some_sizes_of_a_long_range():
+    fast = tracer_core.compile(hundreds_are_special, backend="eager")
+    with pytest.raises(MarkedSizeError, match="% 100"):
+        fast(within_a_long_range(5))
+
+
+def test_a_size_of_a_long_range_that_was_not_tried():
+    calls = [within_a_long_range(size) for size in (5, 9, 99_999)]
+    assert graphs_of(one_size_is_special, calls) == 1
+    clash_of(one_size_is_special, within_a_long_range(77_778), backend="eager")
+    told = tracer_core.explain(one_size_is_special)(within_a_long_range(5))
+    assert told.limits[0].startswith("MAX_TRIED_SIZES at ")

@@ -3,6 +3,7 @@ graph, which checks it, and the program in eager mode where it does not hold."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -425,3 +426,41 @@ def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
     runners = [one.runner for one in inner(fast).records]
     assert not any(one is not None and one.fallback is not None
                    and one.fallback.kind == "lowering" for one in runners)  # fmt: skip
+
+
+class Fails(RuntimeError):
+    """What an engine raises."""
+
+
+def failing_on_both(graph: torch.fx.GraphModule, spec: Any) -> Callable[[list[Any]], Any]:
+    names = {str(node.target) for node in graph.graph.nodes}
+    if any("sin" in name for name in names) and any("cos" in name for name in names):
+        raise Fails("the engine takes no graph with both")
+    return noting().compile(graph, spec)  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("foresight", [True, False])
+def test_graphs_that_a_backend_fails_on_together_stay_apart(
+    monkeypatch: pytest.MonkeyPatch, foresight: bool, request: pytest.FixtureRequest
+) -> None:
+    """The graph behind the branch has an operator that the backend does not take beside one before it."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() * 2
+        if y.sum() > 0:
+            y = y.cos() + 1
+        return y
+
+    if not foresight:
+        request.getfixturevalue("without_foresight")
+    monkeypatch.setenv("TRACER_STRICT", "0")
+    backend = dataclasses.replace(noting(), compile=failing_on_both)
+    fast = tracer_core.compile(program, backend=backend)
+    for _ in range(2 * MIN_EQUAL_PROFILES):
+        x = torch.rand(4)
+        torch.testing.assert_close(fast(x), program(x))
+    assert runs(lambda: fast(x)) >= 2  # by the backend
+    kept = inner(fast)._starts[1,].entries
+    fallbacks = [one.runner.fallback for one in inner(fast).records
+                 if one.runner is not None and one.attempt in kept]  # fmt: skip
+    assert not any(fallbacks)

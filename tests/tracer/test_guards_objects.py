@@ -67,8 +67,9 @@ def test_a_method_of_a_thousand_plain_objects(no_warnings):
     made = [Scale(float(i)) for i in range(1000)]
     fast = tracer_core.compile(Scale.__call__, backend="eager", dynamic=False)
     with CaptureCounter() as counter:
-        for one in made[:200]:
-            compare(one(X), fast(one, X))
+        for _ in range(8):  # each captures a few: nobody knows in the first that they come again
+            for one in made[:200]:
+                compare(one(X), fast(one, X))
         tries = counting_tries(fast)
         for one in made[:200]:
             compare(one(X), fast(one, X))
@@ -90,6 +91,7 @@ def counting_tries(fn):
 
     for root in segment._roots.values():
         root.attempts[:] = map(counted, root.attempts)
+        root.hot = None  # the attempts are looked through again
     return lambda: count[0]
 
 
@@ -144,8 +146,8 @@ def test_variants_of_objects_that_are_gone_count():
 
 
 def test_the_overall_bound(monkeypatch):
-    monkeypatch.setattr("tracer_core.execution.compiled_function.MOST_ENTRIES", 10)
-    monkeypatch.setattr(guarded_cache, "MOST_ENTRIES", 10)
+    monkeypatch.setattr("tracer_core.execution.compiled_function.MAX_CACHE_ENTRIES", 10)
+    monkeypatch.setattr(guarded_cache, "MAX_CACHE_ENTRIES", 10)
     boxes = [Box(k=i) for i in range(15)]
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
     with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):

@@ -295,7 +295,7 @@ def test_what_was_captured_serves_until_nothing_fits_any_more():
     served.clear()
     for n in range(2000):
         compiled(X, f"new {n}")
-    for _ in range(2**guarded_cache.MOST_FAILED + 100):
+    for _ in range(2**guarded_cache.MAX_FAILED_LOOKUPS + 100):
         assert torch.equal(compiled(X, WORDS[3]), X + 5)
     assert len(served) >= 100, "also after a long time in which nothing fitted"
 
@@ -392,7 +392,7 @@ def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
         return x * x
 
     compiled = tracer_core.compile(breaks, backend="eager")
-    with replaced(compiled_function, "_MAX_SEGMENTS", 2):
+    with replaced(compiled_function, "MAX_REGIONS", 2):
         for n in range(8):
             if n == 2:
                 interpreted.clear()

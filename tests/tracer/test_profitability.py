@@ -19,11 +19,11 @@ import tracer_core
 from tracer_core.contract.backend import Backend
 from tracer_core.execution import profitability
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.guarded_cache import SHORT_LIVED
+from tracer_core.execution.guarded_cache import MAX_SHORT_LIVED_OBJECTS
 from tracer_core.execution.profitability import (
     EARLY,
     MAX_RECAPTURES,
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     SAMPLES,
     SETTLED,
     WARM,
@@ -183,7 +183,7 @@ def test_samples_that_contradict_one_another_begin_another_comparison(costs: Cos
     while not verdicts(fast):
         costs.graph, costs.eager = busy.choice([2.0, 2.0, 2.0, 0.9, 0.9]) * 1e-6, 1e-6
         fast(torch.ones(4))
-    assert costs.eagers >= MOST_SAMPLES  # more samples did not help
+    assert costs.eagers >= MAX_SAMPLES  # more samples did not help
     (first,) = function_behind(fast).verdicts
     assert first.unclear
     assert not first.native
@@ -201,7 +201,7 @@ def test_where_samples_contradict_one_another_more_of_them_decide(costs: Costs) 
     while not verdicts(fast):
         costs.graph, costs.eager = (busy.gauss(a, 0.15) * 1e-6 for a in (1.1, 1.0))
         fast(torch.ones(4))
-    assert SAMPLES + WARM < costs.eagers <= 2 * MOST_SAMPLES
+    assert SAMPLES + WARM < costs.eagers <= 2 * MAX_SAMPLES
     assert verdicts(fast) == [True]
 
 
@@ -331,7 +331,7 @@ def test_a_program_that_captures_in_every_call_gives_way(
             check_scaled(fast, held(n))
         first, spent = costs.captures, function_behind(fast).capture_seconds
         assert verdicts(fast) == [True]
-        assert first <= 1 + SHORT_LIVED + MAX_RECAPTURES // 2
+        assert first <= 1 + MAX_SHORT_LIVED_OBJECTS + MAX_RECAPTURES // 2
         costs.now += 7 * spent  # not yet
         for n in range(2 * WATCHED):
             check_scaled(fast, held(n))

@@ -97,8 +97,8 @@ def test_nan_in_the_last_row_stays_where_it_is():
 @pytest.fixture
 def classes(monkeypatch):
     """Products in classes of rows, however small."""
-    monkeypatch.setattr(pad_matmul, "LEAST_ROWS", 1)
-    monkeypatch.setattr(pad_matmul, "LEAST_WORK", 0)
+    monkeypatch.setattr(pad_matmul, "MIN_ROWS", 1)
+    monkeypatch.setattr(pad_matmul, "MIN_WORK", 0)
 
 
 def in_classes():

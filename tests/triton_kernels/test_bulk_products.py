@@ -222,8 +222,8 @@ def test_logits_of_any_width(monkeypatch):
         return pipeline.start(pad_matmul.with_padded_matmuls(gm), spec)
 
     monkeypatch.setattr(test_products, "start", start)
-    monkeypatch.setattr(pad_matmul, "LEAST_WORK", 0)
-    monkeypatch.setattr(pad_matmul, "LEAST_ROWS", 1)
+    monkeypatch.setattr(pad_matmul, "MIN_WORK", 0)
+    monkeypatch.setattr(pad_matmul, "MIN_ROWS", 1)
     monkeypatch.setattr(pad_matmul, "in_tensor_cores", lambda dtype, convolution: True)
     made = checked(lambda x, w: F.linear(x, w), R(40, 32), R(67, 32))
     assert any(node.target is unaligned_gemm.mm for node in made.compilation.gm.graph.nodes)

@@ -98,8 +98,8 @@ def test_layers(device, told):
 
 def test_gradients(device, told, monkeypatch):
     """Sums over many rows are cut in two: the parts belong to their layers."""
-    monkeypatch.setattr(split_reductions, "SHORTEST_COLUMN", 8)
-    monkeypatch.setattr(split_reductions, "SHORTEST_COLUMN_PART", 2)
+    monkeypatch.setattr(split_reductions, "MIN_COLUMN", 8)
+    monkeypatch.setattr(split_reductions, "MIN_COLUMN_PART", 2)
     net = Deep().to(device)
     fast = tracer_core.compile(net)
     x = tokens(device, 4)

@@ -55,8 +55,8 @@ def test_rows_in_registers(name):
 
 @pytest.mark.parametrize("name", ["sums", "logsumexp", "bools", "equal elements"])
 def test_rows_walked_in_a_loop(name, monkeypatch):
-    monkeypatch.setattr(tiling, "LONGEST_PERSISTENT", 1)
-    monkeypatch.setattr(tiling, "LONGEST_COLUMN", 1)
+    monkeypatch.setattr(tiling, "MAX_PERSISTENT", 1)
+    monkeypatch.setattr(tiling, "MAX_COLUMN", 1)
     original = tiling._reduction
 
     def small(*arguments):
@@ -71,7 +71,7 @@ def test_rows_walked_in_a_loop(name, monkeypatch):
 
 
 def test_parts_of_few_long_rows(monkeypatch):
-    monkeypatch.setattr(scan, "LONGEST_ROW", 16)
+    monkeypatch.setattr(scan, "MAX_ROW", 16)
     monkeypatch.setattr(scan, "PARTS", (4, 8))
     x = R(3, 40)
     x[1, 13] = float("nan")

@@ -144,9 +144,9 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_places_are_found_in_parts(name, monkeypatch):
-    for limit in ("LONG_ROW", "SHORTEST_ROW", "LONG_COLUMN", "SHORTEST_COLUMN"):
+    for limit in ("LONG_ROW", "MIN_ROW", "LONG_COLUMN", "MIN_COLUMN"):
         monkeypatch.setattr(split_reductions, limit, 64)
-    for part in ("SHORTEST_PART", "SHORTEST_COLUMN_PART"):
+    for part in ("MIN_PART", "MIN_COLUMN_PART"):
         monkeypatch.setattr(split_reductions, part, 24)
     fn, x = PLACES[name]
     with interpreted():

@@ -132,7 +132,7 @@ def test_loops_that_count_their_passes(name, monkeypatch):
     negative number.
     """
     monkeypatch.setattr(addressing, "NARROW", 100)
-    monkeypatch.setattr(tiling, "LONGEST_PERSISTENT", 64)
+    monkeypatch.setattr(tiling, "MAX_PERSISTENT", 64)
     fn, *inputs = LOOPS[name]
     made = checked(fn, *inputs)
     assert "for number in range(0, " in made.source and "for start in" not in made.source

@@ -8,11 +8,14 @@ from tracer_core.plugin_api import LimitTable
 
 LIMITS = LimitTable("cudagraphs_backend")
 
+_STAGE = "the stage `cudagraphs_record` (`TRACER_DEBUG`, `TRACER_LOGS=stages`)"
+
 MAX_COPIED_BYTES_PER_OPERATOR = LIMITS.add(
     "MAX_COPIED_BYTES_PER_OPERATOR",
     256 * 1024,
     unit="bytes of results for each operator of the graph",
     beyond="Results stay in the memory of the CUDA graph in place of being copied.",
+    seen=_STAGE,
     changed='TRACER_LIMITS; `options={"outputs": ...}`',
 )
 MAX_COPIED_BYTES = LIMITS.add(
@@ -20,6 +23,7 @@ MAX_COPIED_BYTES = LIMITS.add(
     64 * 2**20,
     unit="bytes of results, or of moving inputs, of one graph",
     beyond="Results stay in the memory of the CUDA graph; moving inputs are not copied.",
+    seen=_STAGE,
     changed='TRACER_LIMITS; `options={"outputs": ...}`',
 )
 MAX_COPIED_RESULTS = LIMITS.add(
@@ -27,6 +31,7 @@ MAX_COPIED_RESULTS = LIMITS.add(
     16,
     unit="results of one graph",
     beyond="Small results are handed out as aliases in place of copies.",
+    seen=_STAGE,
     changed='TRACER_LIMITS; `options={"outputs": ...}`',
 )
 MAX_COPIED_PART = LIMITS.add(
@@ -62,6 +67,7 @@ MAX_REMEMBERED_SIZES = LIMITS.add(
     1024,
     unit="sizes of one graph",
     beyond="The size that was used first is forgotten with its CUDA graphs.",
+    seen="a warning in the log, `explain`",
 )
 MAX_MEASURED_SIZES = LIMITS.add(
     "MAX_MEASURED_SIZES",

@@ -464,6 +464,7 @@ class GraphedRunner:
             if entry is None:
                 entry = self._entries[key] = Entry(self._check(key))
                 if len(self._entries) > MAX_REMEMBERED_SIZES:
+                    self._say(f"it was called with more than {MAX_REMEMBERED_SIZES} sizes")
                     self._forget_a_size()
             if warming and self._is_warming(entry):
                 entry.runs += 1

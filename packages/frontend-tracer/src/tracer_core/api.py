@@ -39,6 +39,7 @@ from tracer_core.background.progress import Progress
 from tracer_core.compiled_module import Replacement, call_object, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
+from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
@@ -213,7 +214,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     runs. The first row, ``kept``, says how many entries of earlier processes were found, or why none
     were; rows ``background`` say how far graphs are that are compiled in the background. The last
     rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
-    why not; ``compared``, what a compiled and an eager call took, and which of them stays. Where
+    why not; ``compared``, what a compiled and an eager call took, and which of them stays; ``limit``,
+    each limit that was reached and what happens beyond it (`tracer-core limits`). Where
     this release of torch lacks names that tracer-core looks for, the first row,
     ``missing_in_torch``, lists them.
 
@@ -240,7 +242,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
     compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
-    return StageRecords((*missing, *kept, *records, *later, *after, *compared))
+    reached = (StageRecord("limit", 0.0, str(one)) for one in crossings(behind.function))
+    return StageRecords((*missing, *kept, *records, *later, *after, *compared, *reached))
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:

@@ -17,6 +17,7 @@ import torch
 from tracer_core.autoselect.candidates import Plan, runs
 from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_module import call_object
+from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.stages import records_of
 from tracer_core.execution.capture_result import BreakRecord, Captured
 from tracer_core.execution.compiled_function import CompiledFunction
@@ -28,7 +29,8 @@ from tracer_core.registry.discovery import get
 class Explanation:
     """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each
     with kind, reason, location and hint. guards: of every segment, as expressions. result: of the
-    call. skipped: reasons why a part ran natively. Of the compiled object that was asked about:
+    call. skipped: reasons why a part ran natively. limits: reached by this call, or by the compiled
+    object that was asked about, with what happens beyond (`tracer-core limits`). Of the compiled object that was asked about:
     runs: what became of its graphs by now (recorded as CUDA graphs or why not, after the graph's
     name), and how fast its calls were beside eager ones; choices: who serves them, where several backends were tried."""
 
@@ -40,6 +42,7 @@ class Explanation:
     skipped: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
     runs: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
     @property
     def graph_count(self) -> int:
@@ -63,6 +66,7 @@ class Explanation:
                 f"  what would remove it: {one.hint}",
             ]
         lines += [f"ran natively: {reason}" for reason in self.skipped]
+        lines += [f"limit reached: {one}" for one in self.limits]
         lines += [f"compiled before, {one}" for one in self.runs]
         lines += [line for choice in self.choices for line in str(choice).splitlines()]
         for i, gm in enumerate(self.graphs):
@@ -81,6 +85,7 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
         op_count=sum(r.op_count for r in records),
         result=result,
         skipped=tuple(compiled.abandoned),
+        limits=tuple(map(str, crossings(compiled))),
     )
 
 
@@ -114,7 +119,8 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
         lines = [*waiting, *(f"{graph}: {text}" for graph, text in told)]
         lines += map(str, asked.verdicts)
         lines += without_backend(asked)
-        return replace(made, choices=choices, runs=tuple(lines))
+        reached = dict.fromkeys((*made.limits, *map(str, crossings(asked))))
+        return replace(made, choices=choices, runs=tuple(lines), limits=tuple(reached))
 
     followed: Callable[..., Any] = function
     first: tuple[Any, ...] = ()

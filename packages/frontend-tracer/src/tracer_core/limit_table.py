@@ -19,6 +19,9 @@ from tracer_core.errors import OptionError
 
 VARIABLE = "TRACER_LIMITS"
 
+#: How a user sees a limit that code reports to `tracer_core.debug.crossed_limits`.
+SHOWN = "`explain`, `last_compile`"
+
 Number = TypeVar("Number", int, float)
 
 
@@ -41,6 +44,25 @@ class Limit:
     is_fixed: bool = False
 
 
+#: The limits of all tables, by name.
+_rows: dict[str, Limit] = {}
+
+
+def row(name: str) -> Limit:
+    """Returns a limit of any imported package. Raises KeyError for an unknown name."""
+    return _rows[name]
+
+
+def shown(value: float) -> str:
+    """Returns a limit's number as people read it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if value >= 4 * size and value % size == 0:
+            return f"{value // size} {unit}"
+    return f"{value:,}"
+
+
 class LimitTable(Mapping[str, Limit]):
     """The limits of one package, by name. package: its import name."""
 
@@ -55,7 +77,7 @@ class LimitTable(Mapping[str, Limit]):
         *,
         unit: str,
         beyond: str,
-        seen: str = "nothing shows it",
+        seen: str = SHOWN,
         changed: str = VARIABLE,
         fixed: str = "",
     ) -> Number:
@@ -78,7 +100,8 @@ class LimitTable(Mapping[str, Limit]):
         changed = f"no way: {fixed}" if fixed else changed
         found = None if fixed else _number(_overrides.get(name, ""), value)
         used = value if found is None else found
-        self._rows[name] = Limit(name, used, value, unit, beyond, seen, changed, bool(fixed))
+        made = Limit(name, used, value, unit, beyond, seen, changed, bool(fixed))
+        self._rows[name] = _rows[name] = made
         return used
 
     def __getitem__(self, name: str) -> Limit:

@@ -8,13 +8,16 @@ may reach it; sizes of layouts, tolerances and costs stay where they are used
 
 from __future__ import annotations
 
-from tracer_core.limit_table import LimitTable
+from tracer_core.limit_table import SHOWN, LimitTable
 
 LIMITS = LimitTable("tracer_core")
 
-_BREAK = "`explain` and `TRACER_LOGS=graph_breaks` name the break"
-_WARNING = "a warning in the log, `explain`"
+_BREAK = f"{SHOWN}, `TRACER_LOGS=graph_breaks`"
+_RECOMPILES = f"{SHOWN}, `TRACER_LOGS=recompiles`"
+_WARNING = f"a warning in the log, {SHOWN}"
 _CACHE_LOG = "`TRACER_LOGS=cache`"
+#: What a program cannot notice.
+_TIME = "nothing: microseconds or memory change, and nothing else"
 
 # Capture
 
@@ -23,14 +26,14 @@ MAX_TRACED_INSTRUCTIONS = LIMITS.add(
     3_000_000,
     unit="bytecode instructions of one trace",
     beyond="The graph ends; the next one begins after the instruction.",
-    seen=f"{_BREAK} `step_limit`",
+    seen=f"{_BREAK} (`step_limit`)",
 )
 MAX_INSTRUCTIONS_WITHOUT_OPERATOR = LIMITS.add(
     "MAX_INSTRUCTIONS_WITHOUT_OPERATOR",
     100_000,
     unit="bytecode instructions between two operators",
     beyond="The graph ends before the loop, whose function runs in eager mode.",
-    seen=f"{_BREAK} `long_loop`",
+    seen=f"{_BREAK} (`long_loop`)",
     changed="TRACER_LIMITS; `fullgraph=True` has no such limit",
 )
 MAX_INLINED_CALLS = LIMITS.add(
@@ -66,14 +69,14 @@ MAX_GUARDED_ITEMS = LIMITS.add(
     10_000,
     unit="items of a container from before the call",
     beyond="Reading the container ends the graph.",
-    seen=f"{_BREAK} `unsupported_value`",
+    seen=f"{_BREAK} (`unsupported_value`)",
 )
 MAX_GUARDED_BUFFER = LIMITS.add(
     "MAX_GUARDED_BUFFER",
     4096,
     unit="elements of a bytearray or array from before the call",
     beyond="Reading the buffer ends the graph.",
-    seen=f"{_BREAK} `unsupported_value`",
+    seen=f"{_BREAK} (`unsupported_value`)",
 )
 MAX_ITEMS_AHEAD = LIMITS.add(
     "MAX_ITEMS_AHEAD",
@@ -143,28 +146,28 @@ MAX_SPECIALIZED_OBJECTS = LIMITS.add(
     256,
     unit="objects in one argument of a cached or higher-order function",
     beyond="The call of a cached function ends the graph; other values are made anew by each call.",
-    seen=f"{_BREAK} `native_python`",
+    seen=f"{_BREAK} (`native_python`)",
 )
 MAX_EAGER_ERROR_ELEMENTS = LIMITS.add(
     "MAX_EAGER_ERROR_ELEMENTS",
     1 << 16,
     unit="elements of a tensor",
     beyond="An operator that fails on fake tensors ends the graph; its error is not looked up.",
-    seen=f"{_BREAK} `operator_failed`",
+    seen=f"{_BREAK} (`operator_failed`)",
 )
 MAX_UNROLLED_MAP = LIMITS.add(
     "MAX_UNROLLED_MAP",
     64,
     unit="slices of an input of `map`",
     beyond="The map is one operator with a loop in place of unrolled steps.",
-    seen="the graph",
+    seen=SHOWN,
 )
 MAX_UNROLLED_SCAN = LIMITS.add(
     "MAX_UNROLLED_SCAN",
     256,
     unit="steps of a scan that the backend cannot keep",
     beyond="The captured graph runs in eager mode.",
-    seen="a warning in the log, `explain`",
+    seen=_WARNING,
 )
 MAX_SHORT_SCAN = LIMITS.add(
     "MAX_SHORT_SCAN",
@@ -202,50 +205,50 @@ MAX_RANDOM_DRAWS = LIMITS.add(
     256,
     unit="numbers that a trace draws from one `random.Random`",
     beyond="The next draw ends the graph.",
-    seen=f"{_BREAK} `side_effect_native`",
+    seen=f"{_BREAK} (`side_effect_native`)",
 )
 MAX_RANDOM_BITS = LIMITS.add(
     "MAX_RANDOM_BITS",
     31,
     unit="bits of a drawn integer",
     beyond="The draw ends the graph.",
-    seen=f"{_BREAK} `side_effect_native`",
+    seen=f"{_BREAK} (`side_effect_native`)",
     fixed="symbolic scalars are 64-bit integers with room for arithmetic",
 )
 MAX_TRIED_SIZES = LIMITS.add(
     "MAX_TRIED_SIZES",
-    512,
+    8192,
     unit="sizes in the range of a size that is marked dynamic",
-    beyond="A condition that holds for each size of the range may be refused: MarkedSizeError.",
-    seen="the error",
+    beyond="A condition that no proof covers is tried for so many sizes of the range. MarkedSizeError"
+    " for another size, for which it does not hold, is raised when that size comes.",
 )
 MAX_TUPLE_PARTS = LIMITS.add(
     "MAX_TUPLE_PARTS",
     64,
     unit="items of a tuple of numbers",
     beyond="Numbers behind them are guarded by value; each new value is a recompile.",
-    seen="`TRACER_LOGS=recompiles`",
+    seen=_RECOMPILES,
 )
 MAX_STATE_VALUES = LIMITS.add(
     "MAX_STATE_VALUES",
     4,
     unit="values of a condition on a state tensor",
     beyond="The branch on it ends the graph in place of a guard.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 MAX_STATE_ELEMENTS = LIMITS.add(
     "MAX_STATE_ELEMENTS",
     64,
     unit="elements of a state tensor that a guard reads",
     beyond="A branch on the tensor ends the graph in place of a guard.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 MAX_STATE_OPERATORS = LIMITS.add(
     "MAX_STATE_OPERATORS",
     24,
     unit="operators between a state tensor and a branch",
     beyond="The branch ends the graph in place of a guard.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 
 MAX_GRAPH_NUMBERS = LIMITS.add(
@@ -253,21 +256,21 @@ MAX_GRAPH_NUMBERS = LIMITS.add(
     16_384,
     unit="symbolic numbers of one graph",
     beyond="Numbers that the program computes beyond them are guarded by value; each new value is a recompile.",
-    seen="`TRACER_LOGS=recompiles`",
+    seen=_RECOMPILES,
 )
 MAX_SCALAR_OPERATIONS = LIMITS.add(
     "MAX_SCALAR_OPERATIONS",
     4096,
     unit="operations in the expression of one number",
     beyond="Numbers computed from it are guarded by value; each new value is a recompile.",
-    seen="`TRACER_LOGS=recompiles`",
+    seen=_RECOMPILES,
 )
 MAX_SYMBOLIC_INT = LIMITS.add(
     "MAX_SYMBOLIC_INT",
     2**31,
     unit="magnitude of an integer (exclusive)",
     beyond="The integer is guarded by value; each new value is a recompile.",
-    seen="`TRACER_LOGS=recompiles`",
+    seen=_RECOMPILES,
     fixed="arithmetic of graphs has 64 bits",
 )
 
@@ -278,28 +281,28 @@ MAX_SPECULATED_BRANCHES = LIMITS.add(
     32,
     unit="branches on tensors in one trace",
     beyond="The trace restarts with graph breaks at such branches.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 MAX_SPECULATIONS_OF_BRANCH = LIMITS.add(
     "MAX_SPECULATIONS_OF_BRANCH",
     8,
     unit="executions of one branch on tensors in one trace",
     beyond="The trace restarts with graph breaks at such branches: a loop follows data.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 MAX_SPECULATED_NUMBERS = LIMITS.add(
     "MAX_SPECULATED_NUMBERS",
     256,
     unit="numbers read from tensors in one trace",
     beyond="The trace restarts with graph breaks where numbers are read.",
-    seen=f"{_BREAK} `data_dependent_value`",
+    seen=f"{_BREAK} (`data_dependent_value`)",
 )
 MAX_SPECULATION_BYTES = LIMITS.add(
     "MAX_SPECULATION_BYTES",
     1 << 28,
     unit="bytes of intermediate results held while a trace looks at data",
     beyond="The branch ends the graph.",
-    seen=f"{_BREAK} `data_dependent_branch`",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
 )
 MAX_PROFILED_OUTCOMES = LIMITS.add(
     "MAX_PROFILED_OUTCOMES",
@@ -312,7 +315,7 @@ MIN_EQUAL_PROFILES = LIMITS.add(
     6,
     unit="calls in a row whose branches went one way",
     beyond="With fewer, branches on data stay graph breaks.",
-    seen=_BREAK,
+    seen="`explain` and `TRACER_LOGS=graph_breaks` name the breaks",
 )
 MAX_PROFILED_CALLS = LIMITS.add(
     "MAX_PROFILED_CALLS",
@@ -335,6 +338,7 @@ MAX_LEARNED_TENSORS = LIMITS.add(
     8,
     unit="layouts of tensors that a fast-path check learned",
     beyond="The guards are checked one by one.",
+    seen=_TIME,
 )
 MAX_WRAPPERS = LIMITS.add(
     "MAX_WRAPPERS",
@@ -351,7 +355,7 @@ MAX_RECOMPILES = LIMITS.add(
     8,
     unit="cache entries of one code region and object",
     beyond="The code region keeps its entries; calls that fit none run in eager mode.",
-    seen="RecompileLimitWarning; RecompileLimitError under `fullgraph=True`",
+    seen=f"RecompileLimitWarning, {SHOWN}; RecompileLimitError under `fullgraph=True`",
 )
 
 MAX_CACHE_ENTRIES = LIMITS.add(
@@ -359,33 +363,44 @@ MAX_CACHE_ENTRIES = LIMITS.add(
     2048,
     unit="cache entries of one code region, over all objects",
     beyond="The code region keeps its entries; calls that fit none run in eager mode.",
-    seen="RecompileLimitWarning",
+    seen=f"RecompileLimitWarning, {SHOWN}",
 )
 MAX_RECENT_ENTRIES = LIMITS.add(
     "MAX_RECENT_ENTRIES",
     16,
     unit="cache entries of other objects that a call tries",
     beyond="An entry that is not among them is captured again for the object.",
-    seen="`TRACER_LOGS=recompiles`",
+    seen=_RECOMPILES,
+)
+MAX_SINGLE_USES = LIMITS.add(
+    "MAX_SINGLE_USES",
+    32,
+    unit="captures in a row, each the first of an object or code region, whose entries one call used",
+    beyond="Further objects and code regions get no entry, except one in 64: calls that nothing fits run in"
+    " eager mode until an entry is used again.",
+    seen=_WARNING,
+    changed="TRACER_LIMITS; `fullgraph=True` has no such limit",
 )
 MAX_SHORT_LIVED_OBJECTS = LIMITS.add(
     "MAX_SHORT_LIVED_OBJECTS",
     8,
     unit="objects in a row that died before their second call",
     beyond="One object in 64 gets entries of its own; the others use those of earlier objects.",
+    seen=_TIME,
 )
 MAX_FAILED_LOOKUPS = LIMITS.add(
     "MAX_FAILED_LOOKUPS",
     8,
     unit="failed lookups in a row of a code region at its limit",
     beyond="Each further one lets no more than 254 calls skip the lookup.",
+    seen="RecompileLimitWarning, which came before",
 )
 MAX_CUTS = LIMITS.add(
     "MAX_CUTS",
     8,
     unit="operators without a functional form in one captured graph",
     beyond="The part behind the last cut runs in eager mode.",
-    seen="a warning in the log, `explain`, `last_compile`",
+    seen="a warning in the log, `explain`: what failed, and why",
 )
 MAX_FIRST_CALL_COPIES = LIMITS.add(
     "MAX_FIRST_CALL_COPIES",
@@ -408,7 +423,7 @@ MAX_SILENT_FAILED_CAPTURES = LIMITS.add(
     4,
     unit="captures in a row of a code region that gave no cache entry",
     beyond="One line is logged.",
-    seen="the log",
+    seen="a warning in the log",
 )
 
 # The persistent cache
@@ -418,6 +433,7 @@ MAX_PERSISTED_ENTRIES = LIMITS.add(
     64,
     unit="cache entries of one function on disk",
     beyond="The oldest entries are left out.",
+    seen=_CACHE_LOG,
 )
 MAX_PERSISTED_BYTES = LIMITS.add(
     "MAX_PERSISTED_BYTES",
@@ -467,6 +483,7 @@ MAX_WAITING_BYTES = LIMITS.add(
     256 << 20,
     unit="bytes that wait to be written to a fleet's store",
     beyond="Further entries are not shared.",
+    seen=_CACHE_LOG,
 )
 MAX_FLEET_WRITE_SECONDS = LIMITS.add(
     "MAX_FLEET_WRITE_SECONDS",
@@ -480,6 +497,7 @@ MAX_FLEET_EXIT_SECONDS = LIMITS.add(
     10.0,
     unit="seconds that an ending process waits for its writes to a fleet's store",
     beyond="The process ends; entries that are not written are lost.",
+    seen=_CACHE_LOG,
 )
 MIN_KEY_BYTES = LIMITS.add(
     "MIN_KEY_BYTES",
@@ -530,12 +548,14 @@ MAX_RESUMED_INSTRUCTIONS = LIMITS.add(
     48,
     unit="bytecode instructions of one generated transition between graphs",
     beyond="The interpreter runs the rest.",
+    seen=_TIME,
 )
 MAX_VERDICT_USES = LIMITS.add(
     "MAX_VERDICT_USES",
     8,
     unit="processes that follow a stored verdict (compiled or eager)",
     beyond="The next process measures again.",
+    seen=_TIME,
 )
 MAX_RECAPTURES = LIMITS.add(
     "MAX_RECAPTURES",
@@ -577,6 +597,7 @@ MAX_TURN_SECONDS = LIMITS.add(
     2.0,
     unit="seconds that a call waits for timed calls of other threads",
     beyond="The call runs at once; the timing may be off.",
+    seen=_TIME,
 )
 MAX_WARMUP_ROUNDS = LIMITS.add(
     "MAX_WARMUP_ROUNDS",

@@ -213,6 +213,7 @@ MAX_FREE_ARENAS = LIMITS.add(
     8,
     unit="memory blocks of arenas kept between calls",
     beyond="Further blocks go back to the allocator.",
+    seen="nothing: the next call allocates them",
 )
 MIN_GRAPH_LAUNCHES = LIMITS.add(
     "MIN_GRAPH_LAUNCHES",

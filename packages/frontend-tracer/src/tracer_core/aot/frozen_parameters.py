@@ -27,6 +27,7 @@ import torch
 from tracer_core.contract.backend import Backend, wants_constants
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Phase, Role
+from tracer_core.debug.crossed_limits import reporter
 from tracer_core.errors import RequirementError
 from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
@@ -212,6 +213,7 @@ class Frozen:
         self._last: State | None = None
         self._states: dict[tuple[int, ...], State] = {}
         self._lock = threading.Lock()
+        self._report = reporter()
         _instances.add(self)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -243,6 +245,7 @@ class Frozen:
                 for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
                     del self._states[other]
                 while len(self._states) >= MAX_FROZEN_STATES:
+                    self._report("MAX_FROZEN_STATES")
                     del self._states[next(iter(self._states))]
                 state = self._states[key] = self._prepared(tensors)
             self._last = state

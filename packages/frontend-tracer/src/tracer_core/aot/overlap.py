@@ -14,6 +14,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import hint_of
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.limits import MAX_OVERLAP_STEPS
 
 
@@ -156,6 +157,7 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
         fewest = max(0, -((rest[level + 1] - left) // step))
         counts = range(fewest, min(most, left // step) + 1)[:MAX_OVERLAP_STEPS]
         open_ends += [(level + 1, left - step * count) for count in counts]
+    crossed("MAX_OVERLAP_STEPS")
     return True
 
 

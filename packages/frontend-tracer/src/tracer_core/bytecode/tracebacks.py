@@ -29,7 +29,7 @@ use_own_builtins(globals())
 UNIT = 2
 _NOP = dis.opmap["NOP"]
 #: Position table entry for up to 8 units without a position; add their number less one.
-_NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
+_NO_POSITION, _MAX_RUN = 0x80 | 15 << 3, 8
 _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
 
@@ -255,5 +255,5 @@ def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
 
 def unplaced(n_units: int) -> bytes:
     """Returns entries of a position table for so many units of code without a position."""
-    runs = (min(_LONGEST_RUN, n_units - start) for start in range(0, n_units, _LONGEST_RUN))
+    runs = (min(_MAX_RUN, n_units - start) for start in range(0, n_units, _MAX_RUN))
     return bytes(_NO_POSITION | length - 1 for length in runs)

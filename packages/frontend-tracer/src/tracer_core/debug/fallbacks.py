@@ -29,6 +29,9 @@ class Fallback:
     refused: tuple[tuple[str, str], ...] = ()
 
 
+#: Kinds of fallbacks of graphs that run eagerly as a whole.
+WHOLE = ("lowering", "training", "backend_failed")
+
 _listeners: list[Callable[[str], None]] = []
 
 

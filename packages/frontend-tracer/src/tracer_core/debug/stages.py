@@ -141,6 +141,12 @@ def recording(owner: Any) -> Iterator[list[StageRecord]]:
             outer.extend(records)
 
 
+def current_owner() -> Any:
+    """Returns the owner of the compilation that runs here; None outside of one."""
+    reference = _owner.get()
+    return None if reference is None else reference()
+
+
 def continued() -> Callable[[], AbstractContextManager[None]]:
     """Returns a context manager factory for work of this compilation that continues on another
     thread.

@@ -48,7 +48,7 @@ from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Phase, Training
-from tracer_core.debug.fallbacks import Fallback, report
+from tracer_core.debug.fallbacks import WHOLE, Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
@@ -59,8 +59,6 @@ from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
 
-#: Kinds of `Fallback` of graphs that run eagerly as a whole.
-WHOLE = ("lowering", "training", "backend_failed")
 #: Nodes that call something.
 CALLS = ("call_function", "call_method")
 

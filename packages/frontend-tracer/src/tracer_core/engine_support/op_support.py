@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.engine_support.contiguous import hint
 from tracer_core.limits import MAX_CHECKED_ELEMENTS
 
@@ -69,6 +70,7 @@ class OpSupportCheck:
         except Exception as error:  # engines' errors have no common base; each one is an answer
             return f"{self._engine} refuses it: {_first_line(error)}"
         if sum(_elements(value) for value in values) > MAX_CHECKED_ELEMENTS:
+            crossed("MAX_CHECKED_ELEMENTS", where=self._engine)
             return None
         data = [sample(value, number) for number, value in enumerate(values)]
         try:

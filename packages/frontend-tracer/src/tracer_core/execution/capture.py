@@ -17,6 +17,7 @@ import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
 from tracer_core.bytecode.code import is_eager_only
 from tracer_core.bytecode.frame import Frame
+from tracer_core.debug.crossed_limits import crossed, located
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import BackendError
@@ -129,7 +130,11 @@ def capture(
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
         tracer.doubts = doubts
         try:
-            with closing(tracer), closing(tracer):  # twice: an interrupt may skip the first call
+            with (
+                closing(tracer),
+                closing(tracer),
+                located(tracer.where),
+            ):  # twice: an interrupt may skip the first call
                 captured = _trace(writer, tracer, start, state, config, settings, name)
         except Fails as failed:
             forced.clear()  # the other answer leads to other steps
@@ -170,6 +175,7 @@ def capture(
             made = [OwnReference(one.cls) for one in tracer.entries.classes.values()]
             tracer.forget()
             _collect_classes(made)
+    crossed("MAX_CAPTURE_RESTARTS")
     raise Abandoned("the trace was restarted too often")
 
 

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core import limits, torch_private
+from tracer_core import torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
-from tracer_core.debug.fallbacks import graph_raised
+from tracer_core.debug import crossed_limits
+from tracer_core.debug.crossed_limits import crossed
+from tracer_core.debug.fallbacks import WHOLE, graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import recording
@@ -48,10 +50,10 @@ from tracer_core.execution.capture_result import (
     Captured,
     UserError,
 )
-from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
+from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.execution.kept import NATIVE, Kept
 from tracer_core.execution.profitability import (
-    MOST_SETTLED,
+    MAX_SETTLED,
     SETTLED,
     Region,
     Run,
@@ -67,6 +69,7 @@ from tracer_core.execution.resume import (
     Suspended,
     interpreter,
 )
+from tracer_core.execution.single_use import SingleUses
 from tracer_core.execution.stored_entry import LoadedEntry
 from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
@@ -76,6 +79,16 @@ from tracer_core.fx_capture.data_errors import (
 )
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.seen import Foresight, Outcome
+from tracer_core.limits import (
+    MAX_CACHE_ENTRIES,
+    MAX_DATA_VIOLATIONS,
+    MAX_PROFILED_OUTCOMES,
+    MAX_RECENT_ENTRIES,
+    MAX_REGIONS,
+    MAX_REGIONS_WITHOUT_GRAPH,
+    MAX_SILENT_FAILED_CAPTURES,
+    MAX_SINGLE_USES,
+)
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
@@ -97,15 +110,6 @@ _tracing: int | None = None
 _traced = 0
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
-_MAX_SEGMENTS = limits.MAX_REGIONS
-#: How many calls may find unbacked SymInts, or assertions, that violate what their graph assumes
-#: before the graph ends where such sizes are made or assertions stand.
-_MOST_OTHER_DATA = limits.MAX_DATA_VIOLATIONS
-#: After so many captures in a row without a cache entry one line is logged.
-_WARNED_FAILED_CAPTURES = limits.MAX_SILENT_FAILED_CAPTURES
-#: After so many code regions in a row without a graph, and as many more, an activation leaves the
-#: loop that they are in.
-_MANY_PLAIN = limits.MAX_REGIONS_WITHOUT_GRAPH
 
 
 def _after_fork() -> None:
@@ -199,6 +203,8 @@ class CompiledFunction:
         self.compilations: list[Compilation] = []
         #: Starts those that begin after the call that captured their graphs, which goes first.
         self._to_start: list[Callable[[], None]] = []
+        self._single_uses = SingleUses()
+        self._told_of_single_uses = False
         #: How many calls reached a graph break.
         self._n_broken = 0
         self.kept = Kept(self)
@@ -239,7 +245,9 @@ class CompiledFunction:
         self._natives = {}
         self._answers = Answers()
         self.skipped = None
-        self._warned = False
+        self._warned = self._told_of_single_uses = False
+        self._single_uses = SingleUses()
+        crossed_limits.forget(self)
         self._wait = SETTLED
         self.verdicts = []
         self.n_captures = self.n_first = 0
@@ -363,7 +371,7 @@ class CompiledFunction:
         """Notes a comparison, and keeps it; logs the first one that eager mode won."""
         if kept is not None:
             self.kept.decided(key, kept)
-        self._wait = min(2 * self._wait, MOST_SETTLED)
+        self._wait = min(2 * self._wait, MAX_SETTLED)
         if found.native and not any(one.native for one in self.verdicts):
             logger().warning("%s: %s", _name(self.function), found)
         self.verdicts.append(found)
@@ -447,8 +455,18 @@ class CompiledFunction:
         if result is MISS:
             if segment.is_closed(state):
                 segment.serve(state, _called_with(self.function, key))
+            elif segment.is_blank():  # else names that are new in each call would pile up
+                self._forget_start(key, segment)
             return self._natively(segment, lambda: self.function(*args, **kwargs))
         return self._drive(result, args, kwargs) if type(result) is Suspended else result
+
+    def _forget_start(self, key: Any, segment: GuardedCache) -> None:
+        """Drops a start of which nothing is known."""
+        table, at = self._table(key)
+        with _LOCK:
+            if self._starts.get(key) is segment and segment.is_blank():
+                del self._starts[key]
+                table.pop(at, None)
 
     def _after_failure(
         self,
@@ -498,7 +516,8 @@ class CompiledFunction:
             return
         with _LOCK:
             segment.other_data[error.refuses] += 1
-            if segment.other_data[error.refuses] == _MOST_OTHER_DATA:
+            if segment.other_data[error.refuses] == MAX_DATA_VIOLATIONS:
+                crossed("MAX_DATA_VIOLATIONS", owner=self)
                 segment.forget()
                 if error.refuses == ASSERTIONS and (
                     segment.seen.outcomes or (segment.seen.foresees and self._may_expect())
@@ -600,9 +619,9 @@ class CompiledFunction:
                 return state
             if watch is not None and not asked:
                 watch.begin(exit.segment)
-            if n_plain > _MANY_PLAIN:
+            if n_plain > MAX_REGIONS_WITHOUT_GRAPH:
                 fewest = min(fewest, len(exit.layouts))
-                if n_plain > 2 * _MANY_PLAIN and len(exit.layouts) == fewest:
+                if n_plain > 2 * MAX_REGIONS_WITHOUT_GRAPH and len(exit.layouts) == fewest:
                     held, state = [state], ()
                     return self._leave_plain_regions(exit, held, (args, kwargs))
             segment = exit.segment
@@ -643,7 +662,11 @@ class CompiledFunction:
     def _expect(self, watch: _Watch) -> None:
         """Has the regions whose branches went the same way in several calls captured again."""
         for segment, answers in watch.found():
+            if len(answers) > MAX_PROFILED_OUTCOMES:
+                crossed("MAX_PROFILED_OUTCOMES", found=len(answers), owner=self)
             expected = segment.profile.note(answers)
+            if segment.profile.is_over and answers and not expected:
+                crossed("MAX_PROFILED_CALLS", owner=self)
             if expected and ASSERTIONS not in segment.seen.refused:
                 reason = f"{len(expected)} branches on tensors went the same way in {MIN_EQUAL_PROFILES} calls"
                 events.recompile(
@@ -679,8 +702,9 @@ class CompiledFunction:
             with _LOCK:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
                 if segment is None:
-                    if len(self._segments) >= _MAX_SEGMENTS:
-                        self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
+                    if len(self._segments) >= MAX_REGIONS:
+                        crossed("MAX_REGIONS", owner=self)
+                        self._skip(f"more than {MAX_REGIONS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                     segment.made_in = self._n_broken
@@ -750,6 +774,7 @@ class CompiledFunction:
         """Leaves a loop whose code regions run no graphs, which Python itself runs faster. If none
         was captured here with a graph, the next calls leave it at once."""
         segment, loop_at = exit.segment, len(exit.layouts) - 1
+        crossed("MAX_REGIONS_WITHOUT_GRAPH", where=exit.layouts[-1].code.co_qualname, owner=self)
         if segment is not None:
             graphs = (one.attempt for one in self.records if one.graph is not None)
             with _LOCK:
@@ -793,9 +818,12 @@ class CompiledFunction:
     ) -> Callable[[Any], Any] | None:
         """Captures a cache entry for this state; None: run in eager mode, now or from now on."""
         global _traced
-        if segment.is_closed(state) or not self._may_recompile(segment, state):
+        if segment.is_closed(state):
             return None
-        if segment.skips_capture():
+        is_new = segment.is_new(state)
+        if is_new and self._was_for_one_call():
+            return None
+        if not self._may_recompile(segment, state) or segment.skips_capture():
             return None
         _traced += 1
         self.n_captures += 1
@@ -804,6 +832,9 @@ class CompiledFunction:
         attempt = None
         try:
             attempt = self._entry(segment, start, state)
+            if is_new and attempt is not None:
+                call = self.n_captures if segment.made_in < 0 else -self._n_broken
+                self._single_uses.note(call, segment.holder(state), segment)
             return attempt
         finally:  # a capture may begin inside another one
             self.capture_seconds = before + profitability.clock() - begun
@@ -811,10 +842,26 @@ class CompiledFunction:
             self._compare_again()
             _traced += 1
 
+    def _was_for_one_call(self) -> bool:
+        """Returns whether a new object, or region, gets no entry, because no call used those of the
+        last ones again; logs the first time."""
+        if self.config.fullgraph or not self._single_uses.skips_capture():
+            return False
+        if not self._told_of_single_uses:
+            self._told_of_single_uses = True
+            crossed("MAX_SINGLE_USES", owner=self)
+            logger().warning(
+                "%s: the last %d captures were each for one call: nothing that they gave was used again;"
+                " calls that nothing fits run in eager mode until some of it is",
+                _name(self.function), MAX_SINGLE_USES,
+            )  # fmt: skip
+        return True
+
     def _note_capture(self, segment: GuardedCache, gave_entry: bool) -> None:
         """Notes the end of a capture; logs the first time that several in a row gave no entry."""
         segment.note_capture(gave_entry)
-        if segment.failed_captures == _WARNED_FAILED_CAPTURES:
+        if segment.failed_captures == MAX_SILENT_FAILED_CAPTURES:
+            crossed("MAX_FAILED_CAPTURES", owner=self)
             logger().warning(
                 "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
                 " compiled run in eager mode from now on", _name(self.function), segment.failed_captures,
@@ -869,7 +916,7 @@ class CompiledFunction:
             _tracing = previous
         fallback = record.runner.fallback if record.runner is not None else None
         expects = expects or foresight.n_answers > 0
-        if expects and fallback is not None and fallback.kind in _WHOLE:
+        if expects and fallback is not None and fallback.kind in WHOLE:
             raise _Unexpected
         self._note(record)
         segment.seen.add(record.shapes, record.numbers)
@@ -907,7 +954,7 @@ class CompiledFunction:
             def put() -> None:
                 owner, place = alive()
                 with _LOCK:
-                    if expects and fallback is not None and fallback.kind in _WHOLE:
+                    if expects and fallback is not None and fallback.kind in WHOLE:
                         place.seen.outcomes, place.seen.foresees = (), False  # as in `_entry`
                         place.remove(record.attempt)
                         raise Dropped
@@ -1043,20 +1090,24 @@ class CompiledFunction:
 
     def _may_recompile(self, segment: GuardedCache, state: Any) -> bool:
         """Returns whether one more entry may be captured; logs why the present ones do not fit. The
-        limit counts the entries of the state's object (`GuardedCache.count`), `MOST_ENTRIES` all
+        limit counts the entries of the state's object (`GuardedCache.count`), `MAX_CACHE_ENTRIES` all
         entries."""
         newest = segment.newest(state)
         if newest is None:
             return True
         count, total = segment.count(state), len(segment.entries)
-        if count < self.config.recompile_limit and total < MOST_ENTRIES:
+        if count == 0 and total > MAX_RECENT_ENTRIES:
+            crossed("MAX_RECENT_ENTRIES", found=total, owner=self)
+        if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
             failed = self._failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
             events.recompile(function=_name(self.function), reason=reason, count=total)
             return True
         if self.config.fullgraph:
-            raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
+            raise RecompileLimitError(**self._at_the_limit(segment, newest, state))
         segment.close(state, self.config.recompile_limit)
+        many = total >= MAX_CACHE_ENTRIES
+        crossed("MAX_CACHE_ENTRIES" if many else "MAX_RECOMPILES", found=total, owner=self)
         # A loop of the call that fills a program's tables (of einops' backends) may be run by no
         # later one: this call ends in eager mode, and nothing is said yet.
         segment.closed_early = segment.made_in == self._n_broken
@@ -1070,7 +1121,7 @@ class CompiledFunction:
         if self._warned or newest is None:
             return
         self._warned = True
-        facts = self._at_the_limit(segment, newest, state, max(segment.count(state), 1))
+        facts = self._at_the_limit(segment, newest, state)
         warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:
@@ -1080,11 +1131,11 @@ class CompiledFunction:
                 return record.check_first.failed(state)
         return None
 
-    def _at_the_limit(
-        self, segment: GuardedCache, newest: Any, state: Any, count: int
-    ) -> dict[str, Any]:
+    def _at_the_limit(self, segment: GuardedCache, newest: Any, state: Any) -> dict[str, Any]:
         """Returns the contents of a `RecompileLimitWarning`: the value that kept changing and the
         values that it had."""
+        total = len(segment.entries)
+        count = total if total >= MAX_CACHE_ENTRIES else max(segment.count(state), 1)
         layouts = segment.key if segment.key and isinstance(segment.key[0], FrameLayout) else ()
         function = _name(self.function)
         if layouts:
@@ -1121,10 +1172,6 @@ class CompiledFunction:
         """Returns the graph breaks found so far."""
         found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
         return [break_ for break_ in found if break_ is not None]
-
-
-#: Kinds of fallbacks of whole graphs.
-_WHOLE = ("lowering", "training")
 
 
 class _Unexpected(Exception):

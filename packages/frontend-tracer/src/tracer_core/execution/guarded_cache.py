@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer_core import limits
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.branch_profile import BranchProfile
@@ -31,24 +30,22 @@ from tracer_core.fx_capture.seen import Seen
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.object_layout import weak_reference_offset
 from tracer_core.guards.own_reference import OwnReference
+from tracer_core.limits import (
+    MAX_CACHE_ENTRIES,
+    MAX_FAILED_CAPTURES,
+    MAX_FAILED_LOOKUPS,
+    MAX_RECENT_ENTRIES,
+    MAX_SHORT_LIVED_OBJECTS,
+)
 
 use_own_builtins(globals())
 
 Attempt = Callable[[Any], Any]
 
-#: How many entries of other objects are tried before a new one is captured.
-RECENT = limits.MAX_RECENT_ENTRIES
-#: After so many objects in a row that died before their second call, only one in `SAMPLED` is
-#: remembered.
-SHORT_LIVED, SAMPLED = limits.MAX_SHORT_LIVED_OBJECTS, 64
-#: How many entries one code region may have, over all objects.
-MOST_ENTRIES = limits.MAX_CACHE_ENTRIES
-#: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
-#: the lookup. OUTWEIGH successful lookups cancel a failed one.
-MOST_FAILED, OUTWEIGH = limits.MAX_FAILED_LOOKUPS, 16
-#: n captures in a row that gave no entry (at most this many count) let the next 2**n - 2 calls that
-#: nothing fits do without: a trace costs thousands of times what the call does.
-MAX_FAILED_CAPTURES = limits.MAX_FAILED_CAPTURES
+#: Beyond MAX_SHORT_LIVED_OBJECTS one object in so many is remembered.
+SAMPLED = 64
+#: In a closed region so many successful lookups cancel a failed one.
+OUTWEIGH = 16
 _NO_ROOTS = (*DIRECT_ROOTS, type)
 
 #: Guards the tables of every `GuardedCache` against concurrent changes. Re-entrant: the garbage
@@ -101,7 +98,7 @@ class Closed:
         if result is not MISS:
             self._failed = max(0, self._failed - 1)
             return result
-        self._failed = min(self._failed + OUTWEIGH, MOST_FAILED * OUTWEIGH)
+        self._failed = min(self._failed + OUTWEIGH, MAX_FAILED_LOOKUPS * OUTWEIGH)
         self._pause = 2 ** (self._failed // OUTWEIGH) - 2
         return self._native(state)
 
@@ -132,12 +129,12 @@ class GuardedCache:
     captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
     profile: how branches that follow data went in the calls. made_in: the number of the call that
     reached the region first. closed_early: that call closed it. failed_captures: captures in a row
-    that gave no entry.
+    that gave no entry. shared: calls that an entry of another object served.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "profile", "made_in", "closed_early", "failed_captures", "_uncaptured", "_at",
+    "other_data", "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured", "_at",
                  "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -152,7 +149,7 @@ class GuardedCache:
         self.profile = BranchProfile()
         self.made_in = -1
         self.closed_early = False
-        self.failed_captures = self._uncaptured = 0
+        self.failed_captures = self._uncaptured = self.shared = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
@@ -195,8 +192,9 @@ class GuardedCache:
             if attempt not in tried:
                 result = attempt(state)
                 if result is not MISS:
+                    self.shared += 1
                     self._passed = (self._passed + 1) % SAMPLED
-                    if self._short_lived < SHORT_LIVED or not self._passed:
+                    if self._short_lived < MAX_SHORT_LIVED_OBJECTS or not self._passed:
                         self._used(attempt, state)
                     return result
         return MISS
@@ -216,7 +214,7 @@ class GuardedCache:
         """Adds an entry that another process captured."""
         with _CHANGING:
             self.entries.append(attempt)
-            self._recent = (attempt, *self._recent)[:RECENT]
+            self._recent = (attempt, *self._recent)[:MAX_RECENT_ENTRIES]
 
     def remove(self, attempt: Attempt) -> None:
         """Drops an entry, which another thread may have dropped already."""
@@ -288,7 +286,26 @@ class GuardedCache:
         root = self._root(state)
         if root is None:
             return not self.entries
-        return not root.captured and self._short_lived < SHORT_LIVED
+        return not root.captured and self._short_lived < MAX_SHORT_LIVED_OBJECTS
+
+    def holder(self, state: Any) -> Root | GuardedCache:
+        """Returns what calls with this state's object look up first."""
+        return self._root(state) or self
+
+    def is_new(self, state: Any) -> bool:
+        """Returns whether nothing was captured for this state's object, or here if it has none."""
+        root = self._root(state)
+        return not (self.entries if root is None else root.captured)
+
+    def is_blank(self) -> bool:
+        """Returns whether the region is as new: nothing was captured, and nothing failed to be."""
+        return not (
+            self.entries
+            or self.limit_hit
+            or self.failed_captures
+            or self.raised is not None
+            or self.loop_at is not None
+        )
 
     def newest(self, state: Any) -> Attempt | None:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
@@ -316,7 +333,7 @@ class GuardedCache:
         """Stops capturing for this state's object; for every object if the state has none or
         `limit` entries belong to no object, as those count for every object."""
         root = self._root(state)
-        if root is None or self.loose >= limit or len(self.entries) >= MOST_ENTRIES:
+        if root is None or self.loose >= limit or len(self.entries) >= MAX_CACHE_ENTRIES:
             self.limit_hit = True
         else:
             root.limit_hit = True
@@ -343,7 +360,9 @@ class GuardedCache:
 
     def _used(self, attempt: Attempt, state: Any) -> None:
         with _CHANGING:
-            self._recent = (attempt, *(one for one in self._recent if one is not attempt))[:RECENT]
+            self._recent = (attempt, *(one for one in self._recent if one is not attempt))[
+                :MAX_RECENT_ENTRIES
+            ]
             root = self._root(state)
             if root is not None and attempt not in root.attempts:
                 root.attempts.append(attempt)

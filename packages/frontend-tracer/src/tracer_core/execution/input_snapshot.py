@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import reporter
 from tracer_core.fx_capture.data_errors import DataDiffers
 from tracer_core.limits import MAX_SNAPSHOT_BYTES, MAX_SNAPSHOT_BYTES_ALWAYS
 
@@ -42,10 +43,11 @@ class InputSnapshot:
     """The mutated inputs of one graph. Mutable. always: positions of tensors that are copied before
     every run. is_new: copy all of them."""
 
-    __slots__ = ("always", "is_new")
+    __slots__ = ("always", "is_new", "_report")
 
     def __init__(self, always: frozenset[int], is_new: bool) -> None:
         self.always, self.is_new = always, is_new
+        self._report = reporter()
 
     def keep(self, tensors: Sequence[torch.Tensor]) -> Kept:
         """Returns what `undo` needs of the tensors."""
@@ -54,8 +56,11 @@ class InputSnapshot:
             self.is_new = False
             if sum(tensor.nbytes for tensor in tensors) <= MAX_SNAPSHOT_BYTES:
                 copied = range(len(tensors))
+            else:
+                self._report("MAX_SNAPSHOT_BYTES")
         elif copied and sum(tensors[i].nbytes for i in copied) > MAX_SNAPSHOT_BYTES_ALWAYS:
             copied = ()
+            self._report("MAX_SNAPSHOT_BYTES_ALWAYS")
         required = list(map(_REQUIRES_GRAD, tensors))
         return (
             tensors,

@@ -48,7 +48,7 @@ FORMAT = 6
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
-MOST_EXPLAINED = 3
+MAX_EXPLAINED = 3
 #: What `Kept.enter` returns where the call is to run natively.
 NATIVE = -1
 
@@ -160,7 +160,7 @@ class Kept:
     def explain(self, loaded: Collection[LoadedEntry], record: Captured) -> None:
         """Says why an entry was captured though there are some of earlier processes: the first
         condition of the one most alike that the new one does not share."""
-        if self._n_explained >= MOST_EXPLAINED or not loaded:
+        if self._n_explained >= MAX_EXPLAINED or not loaded:
             return
         self._n_explained += 1
         here = set(record.check_first.conditions())
@@ -380,6 +380,9 @@ def _write(document: Document, function: Function) -> None:
             if _identity(one) == _identity(other):
                 _add_backwards(one, other)
         made += [one for one in before if _identity(one) not in dropped]
+        if len(made) > MAX_PERSISTED_ENTRIES:
+            left = len(made) - MAX_PERSISTED_ENTRIES
+            note("cache", "%s: not kept: the oldest %d entries", document.name, left)
         data = json.dumps(made[:MAX_PERSISTED_ENTRIES]).encode()
         if len(data) > MAX_PERSISTED_BYTES:
             note("cache", "%s: not kept: %d bytes", document.name, len(data))

@@ -42,9 +42,9 @@ clock: Callable[[], float] = time.perf_counter
 thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
-SETTLED, MOST_SETTLED = 8, 4096
+SETTLED, MAX_SETTLED = 8, 4096
 #: Measured calls of each way, at first and where they contradict one another.
-SAMPLES, MOST_SAMPLES = 16, 64
+SAMPLES, MAX_SAMPLES = 16, 64
 #: How many calls in a row run one way. The first of them does not count, because what the other way
 #: left in the processor's caches makes it slower than calls of a settled program are. Two lengths,
 #: so that it is not always the same kind of call in a program that repeats a few kinds.
@@ -57,7 +57,7 @@ WARM = 2 * sum(IN_A_ROW)
 MARGIN, SURE = 0.05, 3.0
 #: A compiled call of more seconds computes so much that entering it does not matter; with graph
 #: breaks, where it is entered again and again, one of so many.
-MOST_SECONDS, MOST_BROKEN_SECONDS = 0.1, 1.0
+MAX_SECONDS, MAX_BROKEN_SECONDS = 0.1, 1.0
 #: After so many samples of each way the comparison ends if the median of one leads by this factor
 #: and no sample of the other is as short as its longest.
 EARLY, LEAD = 6, 0.8
@@ -382,7 +382,7 @@ class TimedRegion:
         elif min(map(len, self._seconds)) >= self._enough:
             call = min(self._seconds[True])
             found = verdict(*times, call, self._backward, self._captures_too)
-            if found.unclear and self._enough < MOST_SAMPLES:
+            if found.unclear and self._enough < MAX_SAMPLES:
                 self._enough *= 2
             else:
                 self._end(found)
@@ -400,7 +400,7 @@ class TimedRegion:
         self._begin_anew()
 
     def _is_too_long(self, seconds: float) -> bool:
-        most = MOST_BROKEN_SECONDS if self._host.is_broken() else MOST_SECONDS
+        most = MAX_BROKEN_SECONDS if self._host.is_broken() else MAX_SECONDS
         return seconds > most
 
     def _end(self, found: Verdict, tell: bool = True) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core import markers, torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
 from tracer_core.fx_capture.seen import Foresight, Seen
@@ -253,7 +254,10 @@ def constraint_violation(shape_env: Any, constraints: list[Constraint]) -> Marke
             expr = shape_env.simplify(guard)
             if expr.free_symbols != now.free_symbols or not now.is_Symbol or not _narrows(expr):
                 continue
-            if not torch_private.implied(expr, now, max(one.lowest or 2, 2), one.highest):
+            holds = torch_private.implied(expr, now, max(one.lowest or 2, 2), one.highest)
+            if holds is None:
+                crossed("MAX_TRIED_SIZES", where=location)
+            if holds is False:
                 text = torch_private.python_text(expr, {now: one.size})
                 return _violation(one, text, location)
     return None

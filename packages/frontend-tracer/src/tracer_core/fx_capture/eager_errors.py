@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.limits import MAX_EAGER_ERROR_ELEMENTS
 from tracer_core.torch_private.needed import dispatch_modes, pytree
 
@@ -39,14 +40,17 @@ def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception |
 def _is_plain(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device)
-    return (
-        value.layout is torch.strided
-        and value.device.type == "cpu"
-        and not value.requires_grad
-        and not torch_private.has_symbols([*value.shape, *value.stride()])
-        and sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-        < MAX_EAGER_ERROR_ELEMENTS
-    )
+    if (
+        value.layout is not torch.strided
+        or value.device.type != "cpu"
+        or value.requires_grad
+        or torch_private.has_symbols([*value.shape, *value.stride()])
+    ):
+        return False
+    size = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    if size >= MAX_EAGER_ERROR_ELEMENTS:
+        crossed("MAX_EAGER_ERROR_ELEMENTS", found=size)
+    return size < MAX_EAGER_ERROR_ELEMENTS
 
 
 def _raised(func: Callable[..., Any], args: Any, kwargs: Any, value: int) -> Exception | None:

@@ -19,6 +19,7 @@ from tracer_core.aot import flex_attention
 from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.rng import REGIONS
 from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.limits import MAX_SHORT_SCAN, MAX_UNROLLED_SCAN
 from tracer_core.torch_private.names import names
@@ -256,6 +257,7 @@ class ScanCall(CapturedScan, Target):
             if isinstance(scan, Scan) and not _is_short(length, tensors[0].device):
                 return scan(*inputs)
             if not isinstance(length, int) or length > MAX_UNROLLED_SCAN:
+                crossed("MAX_UNROLLED_SCAN", where="a scan")
                 why = "" if scan is None else f": {scan}"
                 raise RuntimeError(f"a scan over {length} slices is not unrolled{why}")
         parts: list[Any] = []

@@ -15,6 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.element_reads import read_at
 from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
@@ -108,6 +109,7 @@ class PresentValues:
             self._values[node] = result
             self._bytes += self._new_bytes(result)
             if self._bytes > MAX_SPECULATION_BYTES:
+                crossed("MAX_SPECULATION_BYTES", found=self._bytes)
                 raise _Unknown
 
     def _new_bytes(self, value: Any) -> int:

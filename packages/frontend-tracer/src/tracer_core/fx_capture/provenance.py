@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
@@ -213,9 +214,14 @@ def holds_watched(container: Any, depth: int = 4) -> bool:
 def _holds(container: Any, counts: Callable[[Any, int], bool], depth: int = 4) -> bool:
     """Returns whether a container or an iterator holds an object for which counts(object, depth that
     is left), in containers of its own too."""
-    return depth > 0 and any(
+    if depth == 0:
+        return False
+    held = list(itertools.islice(_held_by(container), MAX_HELD_ITEMS + 1))
+    if len(held) > MAX_HELD_ITEMS:
+        crossed("MAX_HELD_ITEMS")
+    return any(
         _holds(one, counts, depth - 1) if type(one) in _HOLDERS else counts(one, depth - 1)
-        for one in itertools.islice(_held_by(container), MAX_HELD_ITEMS)
+        for one in held[:MAX_HELD_ITEMS]
     )
 
 
@@ -516,6 +522,8 @@ class Provenance:
     def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
         """Returns whether a number in a tuple of constants varies."""
         found = False
+        if len(value) > MAX_TUPLE_PARTS:
+            crossed("MAX_TUPLE_PARTS", found=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
                 inside = self.sources.make(source, "item", i)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.limits import MAX_SET_ORDERS
 
@@ -80,4 +81,6 @@ def _insertion_order(
         if with_gone:
             pending.append([_Gone(hash(wrong[0])), *items])
         pending.extend([one, *(item for item in items if item is not one)] for one in wrong)
+    if pending:
+        crossed("MAX_SET_ORDERS")
     return None

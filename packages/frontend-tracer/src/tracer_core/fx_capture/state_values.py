@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_STATE_ELEMENTS, MAX_STATE_OPERATORS
@@ -129,6 +130,8 @@ class _Slice:
                 continue
             writes |= bool(written)
             found.append(node)
+            if len(found) > MAX_STATE_OPERATORS:
+                crossed("MAX_STATE_OPERATORS")
             if len(found) > MAX_STATE_OPERATORS or not (
                 node.op == "placeholder" or _is_known(node)
             ):
@@ -175,9 +178,11 @@ def _checked(real: Any, source: Source | None) -> Source:
         or real.device.type != "cpu"
         or real.requires_grad
         or real.is_inference()
-        or real.numel() > MAX_STATE_ELEMENTS
         or not _is_held(source)
     ):
+        raise _Unknown()
+    if real.numel() > MAX_STATE_ELEMENTS:
+        crossed("MAX_STATE_ELEMENTS", found=real.numel())
         raise _Unknown()
     return source
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.limits import MAX_COMPARED_BYTES
 
 #: Number of samples per tensor, 8 bytes each: an optimizer's step changes (nearly) all elements.
@@ -29,6 +30,8 @@ def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
     start, length = tensor.data_ptr(), reach * tensor.element_size()
     if length <= (MAX_COMPARED_BYTES if whole else 8 * SAMPLES):
         return [(start, length)]
+    if whole:
+        crossed("MAX_COMPARED_BYTES", found=length)
     return [(start + (length - 8) * k // (SAMPLES - 1) // 8 * 8, 8) for k in range(SAMPLES)]
 
 

@@ -20,6 +20,7 @@ import torch
 
 from tracer_core.bytecode.code import NOT_PLAIN
 from tracer_core.bytecode.frame import contents
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_DATA_DEPTH
 from tracer_core.natives.reading import special_methods
@@ -154,6 +155,8 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
     if is_constant(value):
         return True
     if depth == 0 or isinstance(value, torch.Tensor):
+        if depth == 0:
+            crossed("MAX_DATA_DEPTH")
         return False
     if type(value) in _CONTAINERS:
         children = [*value.keys(), *value.values()] if type(value) is dict else value

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_READ_DEPTH
 from tracer_core.natives.tracing import Tracing
@@ -66,6 +67,8 @@ def is_plain(tracer: Tracing, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
     if is_constant(value):
         return True
     if isinstance(value, _CONTAINERS):
+        if depth == 0:
+            crossed("MAX_READ_DEPTH")
         return depth > 0 and not special_methods(tracer, type(value)) and all(
             is_plain(tracer, child, depth - 1) for child in _children(value))  # fmt: skip
     return not isinstance(value, (torch.Tensor, *_SYMBOLIC)) and _is_inert(tracer, value)
@@ -106,6 +109,8 @@ def _check(tracer: Tracing, value: Any, depth: int) -> bool:
         if special_methods(tracer, type(value)):
             _refuse(tracer, value)
         return _check_all(tracer, _children(value), depth - 1)
+    if isinstance(value, _CONTAINERS):
+        crossed("MAX_READ_DEPTH")
     if isinstance(value, slice):
         return _check_all(tracer, (value.start, value.stop, value.step), depth - 1)
     if isinstance(value, (str, bytes)) and not isinstance(value, enum.Enum):

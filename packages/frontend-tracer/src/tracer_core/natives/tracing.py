@@ -22,6 +22,7 @@ from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.source import Source
+from tracer_core.limits import MAX_READ_DEPTH
 from tracer_core.natives.effects import Effect
 
 
@@ -121,7 +122,7 @@ class TracedReads(Protocol):
 
     key_hashes: dict[int, tuple[Any, int, int]]
 
-    def expand(self, obj: Any, depth: int = 8) -> None:
+    def expand(self, obj: Any, depth: int = MAX_READ_DEPTH) -> None:
         """Guards everything that native code may read in a container from before the trace."""
 
     def viewed(self, view: Any) -> Any:

@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 
 from tracer_core import limit_table, limits
-from tracer_core.limit_table import Limit, LimitTable
+from tracer_core.limit_table import Limit, LimitTable, shown
 from tracer_core.registry.discovery import manager
 
 
@@ -34,16 +34,6 @@ def check() -> None:
     """Raises OptionError for a mistake in ``TRACER_LIMITS``."""
     if limit_table.overrides():
         limit_table.check_overrides({name: row for one in tables() for name, row in one.items()})
-
-
-def shown(value: int | float) -> str:
-    """Returns a limit's number as people read it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
-        if value >= 4 * size and value % size == 0:
-            return f"{value // size} {unit}"
-    return f"{value:,}"
 
 
 def listing(found: Mapping[str, Limit]) -> str:

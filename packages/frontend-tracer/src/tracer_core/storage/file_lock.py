@@ -22,7 +22,7 @@ from tracer_core.limits import MAX_LOCK_SECONDS
 NAME = "lock"
 _SLOTS = 1 << 20
 _TAKEN = (errno.EAGAIN, errno.EACCES)
-_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.1
+_FIRST_WAIT, _MAX_WAIT = 0.002, 0.1
 
 #: Lock files that threads of this process have open.
 _descriptors: set[int] = set()
@@ -95,7 +95,7 @@ def _take(descriptor: int, slot: int, path: Path) -> None:
             )
             return
         time.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _MAX_WAIT)
 
 
 def _new_process() -> None:

@@ -246,7 +246,10 @@ class Fleet:
     def share(self, kind: str, machine: str, key: str, image: bytes) -> None:
         """Has an entry written when the server takes it."""
         with self._lock:
-            if self._state in ("resting", "off") or self._bytes_waiting > MAX_WAITING_BYTES:
+            if self._state in ("resting", "off"):
+                return
+            if self._bytes_waiting > MAX_WAITING_BYTES:
+                note("cache", "fleet: not shared: %d bytes wait to be written", self._bytes_waiting)
                 return
             self._waiting, self._bytes_waiting = self._waiting + 1, self._bytes_waiting + len(image)
             if self._writer is None:
@@ -273,6 +276,8 @@ class Fleet:
             before = self._waiting
             with self._lock:
                 self._written_all.wait_for(goes_on, self.limit)
+        if self._waiting and time.monotonic() >= end:
+            note("cache", "fleet: %d entries are not written at exit", self._waiting)
 
     def look(self) -> Look:
         """Writes an entry and reads it, for `tracer-core doctor`."""

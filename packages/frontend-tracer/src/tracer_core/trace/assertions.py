@@ -16,6 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.graph_breaks import WantsNoForesight
 from tracer_core.fx_capture.present_values import PresentValues
@@ -80,6 +81,8 @@ class CallForesight:
             self._asked[at] > MAX_SPECULATIONS_OF_BRANCH
             or self._asked.total() > MAX_SPECULATED_BRANCHES
         ):
+            total = self._asked.total() > MAX_SPECULATED_BRANCHES
+            crossed("MAX_SPECULATED_BRANCHES" if total else "MAX_SPECULATIONS_OF_BRANCH")
             reason = "a loop that follows the values of tensors"
             raise WantsNoForesight(0, "data_dependent_branch", reason)
         return True
@@ -101,6 +104,7 @@ class CallForesight:
     def note(self, tensor: torch.Tensor, number: int) -> None:
         """Notes the number in a tensor. Raises WantsNoForesight where there are too many."""
         if len(self._numbers) >= MAX_SPECULATED_NUMBERS:
+            crossed("MAX_SPECULATED_NUMBERS")
             reason = "many numbers that follow the values of tensors"
             raise WantsNoForesight(0, "data_dependent_value", reason)
         self._numbers[id(tensor)] = tensor, tensor._version, number

@@ -19,6 +19,7 @@ from tracer_core.bytecode.arguments import bind
 from tracer_core.bytecode.code import decode, is_eager_only
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import builtins_of
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind, function_facts
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -63,6 +64,7 @@ class Calls(Component):
         result = self.prepare(function, args, kwargs)
         if type(result) is Frame:
             if len(self.tracer.frames) > MAX_INLINED_CALLS:
+                crossed("MAX_INLINED_CALLS")
                 raise RunNatively(f"more than {MAX_INLINED_CALLS} nested calls")
             self.tracer.frames.append(result)
         else:
@@ -77,6 +79,8 @@ class Calls(Component):
         code."""
         base = len(self.tracer.frames)
         if base > MAX_INLINED_CALLS or self.tracer.nesting > MAX_INLINED_NATIVE_CALLS:
+            deep = base > MAX_INLINED_CALLS
+            crossed("MAX_INLINED_CALLS" if deep else "MAX_INLINED_NATIVE_CALLS")
             raise RunNatively("calls are nested too deep to be interpreted")
         self.tracer.frames.append(frame)
         self.tracer.nesting += 1

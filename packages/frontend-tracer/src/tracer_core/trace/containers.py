@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.template_strings import TEMPLATE
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.numpy_types import ARRAY
@@ -491,14 +492,13 @@ class Items(Component):
     def _is_plain(self, value: Any, depth: int) -> bool:
         if is_constant(value):
             return True
-        return (
-            depth > 0
-            and type(value) in _IN_C
-            and self.provenance.is_fresh(value)
-            and all(
-                part is type(value) or self._is_plain(part, depth - 1)
-                for part in gc.get_referents(value)
-            )
+        if type(value) not in _IN_C or not self.provenance.is_fresh(value):
+            return False
+        if depth == 0:
+            crossed("MAX_ITERATOR_DEPTH")
+        return depth > 0 and all(
+            part is type(value) or self._is_plain(part, depth - 1)
+            for part in gc.get_referents(value)
         )
 
     def _advanced(self, iterator: Any) -> Iterator[Any]:

@@ -19,6 +19,7 @@ import torch
 
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.interpreter import Machine
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen, has_handlers
 from tracer_core.limits import (
@@ -109,6 +110,7 @@ class Finalization:
         found = self._reached([*slots, *self._changed])
         self._left -= len(found)
         if self._left < 0:
+            crossed("MAX_FINALIZATION_VISITS")
             self._ending.clear()
             return
         reached = {id(one) for one in found}
@@ -153,6 +155,9 @@ class Finalization:
                 if id(type(part)) not in _LEAVES and id(part) not in found:
                     found[id(part)] = part
                     queue.append(part)
+        if queue:
+            few = most == MAX_OVERWRITTEN_OBJECTS
+            crossed("MAX_OVERWRITTEN_OBJECTS" if few else "MAX_FINALIZATION_OBJECTS")
         return list(found.values())
 
     def _owned(self, state: tuple[Any, ...]) -> dict[int, Any]:

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source
-from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS
+from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
@@ -66,12 +67,12 @@ class GuardedReads(Component):
         #: id of a key whose hash the program computes -> (key, hash, step) of the first time.
         self.key_hashes: dict[int, tuple[Any, int, int]] = {}
 
-    def expand(self, obj: Any, depth: int = 8) -> None:
+    def expand(self, obj: Any, depth: int = MAX_READ_DEPTH) -> None:
         """Guards everything that native code may read in a container from before the trace."""
         if depth == 0:
-            raise Break(
-                "unsupported_value", "a container nested more than 8 deep is read by native code"
-            )
+            crossed("MAX_READ_DEPTH")
+            reason = f"a container nested more than {MAX_READ_DEPTH} deep is read by native code"
+            raise Break("unsupported_value", reason)
         if is_constant(obj) or isinstance(obj, torch.Tensor):
             return
         if isinstance(obj, (bytearray, array.array)):
@@ -167,6 +168,7 @@ class GuardedReads(Component):
         if source is None or self.effects.changed(obj) is not None:
             return
         if len(obj) > MAX_GUARDED_BUFFER:
+            crossed("MAX_GUARDED_BUFFER", found=len(obj))
             raise Break(
                 "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
             )
@@ -176,6 +178,7 @@ class GuardedReads(Component):
         """Breaks for a container with more entries than are guarded one by one."""
         size = _size(obj)
         if size > MAX_GUARDED_ITEMS and self.provenance.source_of(obj) is not None:
+            crossed("MAX_GUARDED_ITEMS", found=size)
             raise Break("unsupported_value", f"a {type(obj).__name__} of {size} entries is read")
 
     def length(self, obj: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
@@ -65,6 +66,8 @@ def _maker(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
         identity(tracer, value)
         return lambda: value
     if id(value) in seen or len(seen) > MAX_SPECIALIZED_OBJECTS:
+        if id(value) not in seen:
+            crossed("MAX_SPECIALIZED_OBJECTS")
         return None
     seen[id(value)] = value
     if type(value) is types.FunctionType:

@@ -20,6 +20,7 @@ import torch
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
 from tracer_core.natives.tracing import Tracing
@@ -206,9 +207,12 @@ class LiveGenerators:
             parts = iterator.__reduce__()[1]
             inner = [one for one in parts if isinstance(one, Iterator)]
             return bool(inner) and all(map(self.is_read_ahead, inner))
-        return (type(iterator) in TABLES or looks_ahead(iterator)) and (
-            operator.length_hint(iterator) <= MAX_ITEMS_AHEAD
-        )
+        if type(iterator) not in TABLES and not looks_ahead(iterator):
+            return False
+        left = operator.length_hint(iterator)
+        if left > MAX_ITEMS_AHEAD:
+            crossed("MAX_ITEMS_AHEAD", found=left)
+        return left <= MAX_ITEMS_AHEAD
 
     def _has_changed(self, container: Any) -> bool:
         return self._tracer.effects.peek(container) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.limits import MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS
 from tracer_core.natives.tracing import Tracing
@@ -32,6 +33,7 @@ class PlainLoops(Component):
         of the frames that were there throughout is in a loop."""
         tracer = self.tracer
         if tracer.steps > MAX_TRACED_INSTRUCTIONS:
+            crossed("MAX_TRACED_INSTRUCTIONS")
             raise Break("step_limit", f"more than {MAX_TRACED_INSTRUCTIONS} instructions")
         frames, nodes = tracer.frames, tracer.recorder.graph.nodes
         same = _shared(frames, self._frames)
@@ -44,6 +46,7 @@ class PlainLoops(Component):
             return
         loop = frames[same - 1]
         raw = loop.code.raw
+        crossed("MAX_INSTRUCTIONS_WITHOUT_OPERATOR", where=loop.where)
         reason = f"a loop of plain Python in {raw.co_qualname} goes on for {MAX_INSTRUCTIONS_WITHOUT_OPERATOR} instructions"
         plain = all(node.op == "placeholder" for node in nodes)
         if plain and _shared(frames, self._begun) < same:

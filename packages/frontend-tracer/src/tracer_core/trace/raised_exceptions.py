@@ -20,6 +20,7 @@ from tracer_core.bytecode.tracebacks import (
     is_raised_again,
     raising_instruction,
 )
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.limits import MAX_SEARCHED_ITEMS
@@ -57,6 +58,8 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
         return not isinstance(value, torch.Tensor) or torch_private.is_fake(value)
     if depth == 0 or type(value) not in (list, tuple, dict):
         return False
+    if len(value) > MAX_SEARCHED_ITEMS:
+        crossed("MAX_SEARCHED_ITEMS", found=len(value))
     items = itertools.islice(value.values() if type(value) is dict else value, MAX_SEARCHED_ITEMS)
     return any(_holds_stand_in(item, depth - 1) for item in items)
 

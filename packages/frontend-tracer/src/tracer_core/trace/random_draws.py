@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Restart, WantsNumbers
 from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
@@ -96,6 +97,7 @@ class RandomDraws(Component):
             return getattr(obj, method)(*args)
         drawn = self._of(obj)
         if len(drawn.steps) >= MAX_RANDOM_DRAWS:
+            crossed("MAX_RANDOM_DRAWS")
             self.tracer.break_graph(_KIND, _REASON)
         copy = drawn.seeded or random.Random()
         result = getattr(copy, method)(*args)
@@ -107,9 +109,14 @@ class RandomDraws(Component):
         """Draws one number from an object whose state is another in each call."""
         bits = args[0] if method == "getrandbits" and args else 0
         small = all(type(one) is float or abs(one) < 1 << MAX_RANDOM_BITS for one in args)
+        if not small or bits > MAX_RANDOM_BITS:
+            crossed("MAX_RANDOM_BITS")
         if not (self.tracer.shapes.allowed and self.recorder.concrete is None and small):
             self.tracer.break_graph(_KIND, _REASON)
-        if bits > MAX_RANDOM_BITS or len(self._of(obj).steps) >= MAX_RANDOM_DRAWS:
+        many = len(self._of(obj).steps) >= MAX_RANDOM_DRAWS
+        if many:
+            crossed("MAX_RANDOM_DRAWS")
+        if bits > MAX_RANDOM_BITS or many:
             self.tracer.break_graph(_KIND, _REASON)
         if self.recorder.fakes.shape_env is None:
             raise WantsNumbers(self.tracer.outer_step, _KIND, _REASON)

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
-from tracer_core import limits, torch_private
+from tracer_core import torch_private
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, payload
+from tracer_core.limits import MAX_GRAPH_NUMBERS, MAX_SCALAR_OPERATIONS, MAX_SYMBOLIC_INT
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
@@ -42,9 +44,6 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
      operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
 )  # fmt: skip
 _HOLDERS = (int, float, complex, str, bytes)
-_LARGEST = (
-    limits.MAX_SYMBOLIC_INT
-)  # beyond, an int is no size or index, and graph arithmetic may overflow
 
 
 class Numbers(Component):
@@ -66,6 +65,8 @@ class Numbers(Component):
         """Returns the symbol for a number read at `source`, or the number if it must not vary."""
         env = self.recorder.fakes.shape_env
         if env is None or not _may_vary(value):
+            if env is not None and type(value) is int:
+                crossed("MAX_SYMBOLIC_INT", found=value)
             return value
         sources = self._alike(value, source)
         sources.append(source)
@@ -180,7 +181,10 @@ class Numbers(Component):
         ]
         # A loop that keeps computing goes on by value.
         length = sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
-        many = length > _MOST_OPERATIONS or len(self.numbers) > _MOST_NUMBERS
+        many = length > MAX_SCALAR_OPERATIONS or len(self.numbers) > MAX_GRAPH_NUMBERS
+        if many:
+            long = length > MAX_SCALAR_OPERATIONS
+            crossed("MAX_SCALAR_OPERATIONS" if long else "MAX_GRAPH_NUMBERS")
         if template is None or many or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
         try:
@@ -261,10 +265,6 @@ class Numbers(Component):
 #: Steps of sources at whose end numbers are compared with each other. (Numbers that are computed, or
 #: drawn, follow from others.)
 _ALIKE = frozenset({"number", "key", "item", "slot", "contents"})
-#: The most operations in the text of one number: a longer text costs more than a new capture.
-_MOST_OPERATIONS = limits.MAX_SCALAR_OPERATIONS
-#: The most numbers that are symbols: the shape environment looks through all to add one.
-_MOST_NUMBERS = limits.MAX_GRAPH_NUMBERS
 #: Types of what may be a symbol, or hold one.
 _MAY_HOLD = frozenset({*SYMBOLS, list, tuple, dict})
 
@@ -284,5 +284,5 @@ def _is_number(value: Any) -> bool:
 
 def _may_vary(value: Any) -> bool:
     if type(value) is int:
-        return abs(value) < _LARGEST
+        return abs(value) < MAX_SYMBOLIC_INT
     return type(value) is float and math.isfinite(value)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture import state_values
 from tracer_core.limits import MAX_STATE_VALUES
 from tracer_core.natives.tracing import Tracing
@@ -46,6 +47,7 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     if type(value) is bool:
         before = tracer.shapes.seen.numbers.get(source.expression, [])
         if len(before) >= MAX_STATE_VALUES and len(set(before)) > 1:
+            crossed("MAX_STATE_VALUES")
             return None
         tracer.shapes.varies(value, source)
         return provenance.read(value, source)

@@ -20,6 +20,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot import numpy_calls
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards import numpy_types
@@ -224,6 +225,7 @@ def _stand_in(tracer: Tracing, array: TracedArray) -> Any:
     sizes, strides = ([int(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
     count = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True) if n)
     if count > MAX_ARRAY_ELEMENTS:
+        crossed("MAX_ARRAY_ELEMENTS", found=count)
         tracer.break_graph("unsupported_value", f"an array of {count} elements in the trace")
     base = numpy.zeros(count, dtype)
     steps = [step * dtype.itemsize for step in strides]
@@ -265,6 +267,8 @@ class _Call:
             self.refuse(f"an array of {value.dtype}")
         if not self.tracer.provenance.is_fresh(value):
             return TracedArray(tensor_of(self.tracer, value), real=value)
+        if value.size > MAX_CONSTANT_ARRAY_ELEMENTS:
+            crossed("MAX_CONSTANT_ARRAY_ELEMENTS", found=value.size)
         if (
             value.size > MAX_CONSTANT_ARRAY_ELEMENTS
             or value.dtype.kind == "c"

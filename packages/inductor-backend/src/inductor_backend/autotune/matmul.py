@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TUNED_MODES = frozenset({"max-autotune", "max-autotune-no-cudagraphs"})
 
 #: Kernels that move fewer bytes keep the tile that the access pattern suggests.
-LEAST_BYTES = 4 * 2**20
+MIN_BYTES = 4 * 2**20
 
 
 def tuned(c: Compilation) -> bool:
@@ -185,7 +185,7 @@ def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], Choice] |
         c.sizes.hint(c.program.buffers[name].layout.extent) * c.program.buffers[name].dtype.itemsize
         for name in {*body.reads(), *body.writes}
     )
-    if moved < LEAST_BYTES:
+    if moved < MIN_BYTES:
         return None
     tiles = {str(tile): tile for tile in variants(plain)}
     kernels = {name: partial(_tiled, c, body, tile) for name, tile in tiles.items()}

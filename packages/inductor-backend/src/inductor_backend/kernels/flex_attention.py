@@ -60,9 +60,9 @@ _KEYS: _Table = ((2, 64, Tiles(32, 128, 4, 3)), *_QUERIES[1:])
 
 #: Programs that a GPU should have (an H100 has 132 processors, each of which takes several), and the
 #: fewest tiles of keys for which a walk is worth a program.
-_PROGRAMS, _LEAST_TILES = 512, 4
+_PROGRAMS, _MIN_TILES = 512, 4
 #: The most programs that share a walk.
-_MOST_SPLITS = 64
+_MAX_SPLITS = 64
 
 #: Options of a call (`kernel_options`) that choose the tiles: rows, columns, warps and stages.
 _OPTIONS = {
@@ -92,8 +92,8 @@ def forward_tiles(
 def forward_splits(programs: int, columns: int, tiles: Tiles) -> int:
     """Returns how many programs share a walk over keys: a power of two, 1 where there are blocks of
     rows enough. programs: blocks of rows of all heads. columns: keys in the captured call."""
-    most = min(_PROGRAMS // max(programs, 1), columns // (_LEAST_TILES * tiles.columns))
-    return 1 << (min(most, _MOST_SPLITS).bit_length() - 1) if most > 1 else 1
+    most = min(_PROGRAMS // max(programs, 1), columns // (_MIN_TILES * tiles.columns))
+    return 1 << (min(most, _MAX_SPLITS).bit_length() - 1) if most > 1 else 1
 
 
 def backward_tiles(

@@ -19,9 +19,9 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.registry import Lowering, aten, from_zero, lower
 
-#: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and LONGEST_ROW fits in registers.
+#: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and MAX_ROW fits in registers.
 #: Parts of rows have a length within PARTS, for about PROGRAMS parts in all.
-ENOUGH_ROWS, LONGEST_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
+ENOUGH_ROWS, MAX_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
 
 #: Scans that can be split -> op that combines the total before a part with its first element.
 _TOGETHER = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
@@ -37,7 +37,7 @@ def part_length(sizes: Sequence[int], dim: int) -> int | None:
     """Returns the length of the parts that long rows are split into on a GPU: 0 where they are not
     split, None where no length fits."""
     row, rows = sizes[dim], product(size for k, size in enumerate(sizes) if k != dim)
-    if row <= LONGEST_ROW or rows >= ENOUGH_ROWS:
+    if row <= MAX_ROW or rows >= ENOUGH_ROWS:
         return 0
     least, most = PARTS
     wanted = max(least, min(most, row * rows // PROGRAMS))

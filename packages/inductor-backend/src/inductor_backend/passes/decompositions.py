@@ -75,18 +75,18 @@ def _jagged_to_padded(values: Any, offsets: Any, lengths: Any, padding: float = 
 
 
 #: Rows up to which a product of int8 is computed by sums, and those that cuBLAS takes.
-_SUMMED_ROWS, _LEAST_ROWS = 4, 17
+_SUMMED_ROWS, _MIN_ROWS = 4, 17
 
 
 def _int_product(a: Any, b: Any) -> Any:
     """aten._int_mm of few rows on a GPU, which cuBLAS refuses: sums of products, or more rows."""
     rows = a.shape[0]
-    if not _for_triton(a) or (isinstance(rows, int) and rows >= _LEAST_ROWS):
+    if not _for_triton(a) or (isinstance(rows, int) and rows >= _MIN_ROWS):
         return NotImplemented
     if isinstance(rows, int) and rows <= _SUMMED_ROWS:
         products = a.to(torch.int32).unsqueeze(1) * b.t().to(torch.int32).unsqueeze(0)
         return products.sum(-1, dtype=torch.int32)
-    padded = aten.constant_pad_nd(a, [0, 0, 0, _LEAST_ROWS - 1])
+    padded = aten.constant_pad_nd(a, [0, 0, 0, _MIN_ROWS - 1])
     return aten._int_mm(padded, b)[:rows]
 
 

@@ -23,7 +23,7 @@ from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 WORK_OF_A_BYTE = 200
 
 #: Rows and FLOPs of a class of rows from which its own matmul fills the device.
-LEAST_ROWS, LEAST_WORK = 256, 5e9
+MIN_ROWS, MIN_WORK = 256, 5e9
 
 #: Views.
 _VIEWS = frozenset(
@@ -72,7 +72,7 @@ def _in_classes(node: torch.fx.Node) -> bool:
     if (along, step) != (1, 1) or apart % unit or turned % unit or not columns % unit:
         return False
     rows = hint(a.shape[0]) // unaligned_gemm.classes(columns, unit)
-    filled = rows >= LEAST_ROWS and 2 * rows * terms * columns >= LEAST_WORK and columns >= 2 * unit
+    filled = rows >= MIN_ROWS and 2 * rows * terms * columns >= MIN_WORK and columns >= 2 * unit
     return filled and _returned(node)
 
 

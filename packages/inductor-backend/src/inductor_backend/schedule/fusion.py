@@ -39,7 +39,7 @@ from inductor_backend.schedule.legality import (
 )
 from inductor_backend.schedule.split_reductions import (
     COLUMNS_OF_A_PROGRAM,
-    LONGEST_HELD_COLUMN,
+    MAX_HELD_COLUMN,
     PROGRAMS,
 )
 
@@ -303,7 +303,7 @@ class Fusion:
         """Returns whether a kernel would walk over long rows that are strided in memory, several a
         program, and so have too few programs for a GPU."""
         row, rows = (self.sizes.hint(product(part)) for part in (domain.inner, domain.outer))
-        if row <= LONGEST_HELD_COLUMN or rows * 8 >= PROGRAMS * COLUMNS_OF_A_PROGRAM:
+        if row <= MAX_HELD_COLUMN or rows * 8 >= PROGRAMS * COLUMNS_OF_A_PROGRAM:
             return False
         flats = {
             (name, self.program.buffers[name].layout.flat(index))

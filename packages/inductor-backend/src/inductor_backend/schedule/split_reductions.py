@@ -32,10 +32,10 @@ PROGRAMS = 528
 ENOUGH_ROWS = 128
 
 #: Least elements of a chunk, and of a row that is cut.
-SHORTEST_PART, SHORTEST_ROW = 512, 4096
+MIN_PART, MIN_ROW = 512, 4096
 
 #: The same for rows that are strided in memory, and how many of them a program takes.
-SHORTEST_COLUMN_PART, SHORTEST_COLUMN, COLUMNS_OF_A_PROGRAM = 64, 256, 32
+MIN_COLUMN_PART, MIN_COLUMN, COLUMNS_OF_A_PROGRAM = 64, 256, 32
 
 #: Longest chunk, in shortest chunks, where a divisor of the size gives few chunks.
 LONG_PART = 16
@@ -48,7 +48,7 @@ ALIGNED = 16
 
 #: Longest column that a program holds in registers where it is read again, and least number of
 #: columns: a normalization of images is then one kernel instead of three.
-LONGEST_HELD_COLUMN, HELD_COLUMNS = 1024, 64
+MAX_HELD_COLUMN, HELD_COLUMNS = 1024, 64
 
 #: Reductions whose chunks are combined by the same reduction (not Welford).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
@@ -98,14 +98,14 @@ def _cuts(
             return None
     if across:
         programs = -(-rows // COLUMNS_OF_A_PROGRAM)
-        if row < SHORTEST_COLUMN or programs * 2 > PROGRAMS:
+        if row < MIN_COLUMN or programs * 2 > PROGRAMS:
             return None
-        shortest = SHORTEST_COLUMN_PART
+        shortest = MIN_COLUMN_PART
         wanted = min(PROGRAMS // max(programs, 1), row // shortest)
-    elif rows >= ENOUGH_ROWS or row < SHORTEST_ROW:
+    elif rows >= ENOUGH_ROWS or row < MIN_ROW:
         return None
     else:
-        shortest = SHORTEST_PART
+        shortest = MIN_PART
         wanted = min(PROGRAMS // max(rows, 1), row // shortest)
     if wanted < 2:
         return None
@@ -134,11 +134,7 @@ def _is_read_again(
         return False
     column = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r)
     count = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
-    if (
-        not isinstance(column, int)
-        or column > LONGEST_HELD_COLUMN
-        or sizes.hint(count) < HELD_COLUMNS
-    ):
+    if not isinstance(column, int) or column > MAX_HELD_COLUMN or sizes.hint(count) < HELD_COLUMNS:
         return False
     if not _across(program, node, sizes):
         return False

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
+from tracer_core.limits import MAX_READ_DEPTH
 from tracer_core.natives.effects import special
 from tracer_core.trace.tracer import Tracer
 
@@ -24,7 +26,7 @@ BINBYTES8 EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY
 """
 
 
-def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = 8) -> bool:
+def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = MAX_READ_DEPTH) -> bool:
     """Returns whether the bytes of a value follow from what is equal to it: of no two objects in it
     does it matter whether they are one."""
     if type(value) in _UNSHARED:
@@ -34,7 +36,10 @@ def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = 8) -> b
         known = handle in shared
         shared.add(handle)
         return not known or type(value) is torch.dtype
-    if type(value) not in _CONTAINERS or id(value) in held or depth == 0:
+    if type(value) not in _CONTAINERS or id(value) in held:
+        return False
+    if depth == 0:
+        crossed("MAX_READ_DEPTH")
         return False
     held.add(id(value))
     items = [*value, *value.values()] if type(value) is dict else value

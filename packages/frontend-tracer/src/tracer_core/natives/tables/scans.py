@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.higher_order_calls import AssociativeScanCall, ScanCall, may_draw
 from tracer_core.limits import MAX_UNROLLED_MAP
 from tracer_core.natives import polyfills
@@ -85,6 +86,8 @@ def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
         tracer.break_graph("higher_order", "map() over what are no slices of tensors")
     sizes = [tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves]  # symbols have no hash
     few = all(type(n) is int and 0 < n <= MAX_UNROLLED_MAP and n == sizes[0] for n in sizes)
+    if type(sizes[0]) is int and sizes[0] > MAX_UNROLLED_MAP:
+        crossed("MAX_UNROLLED_MAP", found=sizes[0])
     polyfill = polyfills.map_rows if few else polyfills.map_many_rows
     return tracer.calls.prepare(polyfill, [f, xs, *args], {})
 

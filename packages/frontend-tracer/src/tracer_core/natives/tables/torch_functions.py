@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle
 from tracer_core.fx_capture.unbacked import is_whole_number
 from tracer_core.limits import MAX_LISTED_ELEMENTS
@@ -180,7 +181,10 @@ def tolist(tracer: Tracer, tensor: Any) -> Any:
     recorder = tracer.recorder
     fake = recorder.as_fake(tensor)
     sizes = list(fake.shape)
-    plain = all(type(size) is int for size in sizes) and fake.numel() <= MAX_LISTED_ELEMENTS
+    plain = all(type(size) is int for size in sizes)
+    if plain and fake.numel() > MAX_LISTED_ELEMENTS:
+        crossed("MAX_LISTED_ELEMENTS", found=fake.numel())
+        plain = False
     if not (plain and sizes and is_whole_number(fake.reshape(-1)[:1]) and recorder.follows_data()):
         return tracer.native_calls.call_torch(torch.Tensor.tolist, [tensor], {})
 

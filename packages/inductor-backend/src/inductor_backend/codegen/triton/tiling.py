@@ -14,14 +14,14 @@ from inductor_backend.ir.index_expr import Expr, Index, product
 from inductor_backend.ir.nodes import Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.schedule.split_reductions import LONGEST_HELD_COLUMN
+from inductor_backend.schedule.split_reductions import MAX_HELD_COLUMN
 
 #: Rows up to this length are held in registers (16 elements a thread with 16 warps).
-LONGEST_PERSISTENT = 8192
+MAX_PERSISTENT = 8192
 
 #: The same for rows that are strided in memory, of which a block holds many; those that are read
 #: more than once may be longer.
-LONGEST_COLUMN = 64
+MAX_COLUMN = 64
 
 #: Streaming multiprocessors that a grid should keep busy.
 PROCESSORS = 132
@@ -169,7 +169,7 @@ def _reduction(
     count, length = sizes.hint(rows), max(sizes.hint(row), 1)
     longest = sizes.upper(row)
     column = _is_column(nest, sizes, flats, outer, inner)
-    most = LONGEST_PERSISTENT if not column else LONGEST_HELD_COLUMN if again else LONGEST_COLUMN
+    most = MAX_PERSISTENT if not column else MAX_HELD_COLUMN if again else MAX_COLUMN
     fits = longest is not None and longest <= most
     if fits:
         assert longest is not None
@@ -224,7 +224,7 @@ def _scaled(tile: Tile, factors: dict[str, float], warps: int) -> Tile:
     axes = tuple(
         replace(
             axis,
-            block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), LONGEST_PERSISTENT)),
+            block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), MAX_PERSISTENT)),
         )
         for axis in tile.axes
     )

@@ -6,7 +6,7 @@
 // and dilation cost one pointer a tap. See packed.py for the arguments.
 #include "packed.h"
 
-#define MOST_ROWS 96  // rows of a tile
+#define MAX_ROWS 96  // rows of a tile
 
 static thread_local Scratch padded_input;
 
@@ -85,8 +85,8 @@ struct Conv {
     }
     // Where the rows of a tile begin to read, and whether a tap reads anything but padding
     struct Pixels {
-        const float* first[MOST_ROWS];
-        int64_t oy[MOST_ROWS], ox[MOST_ROWS];
+        const float* first[MAX_ROWS];
+        int64_t oy[MAX_ROWS], ox[MAX_ROWS];
     };
     void pixels_of(int64_t m0, int64_t rows, Pixels& p) const {
         for (int64_t i = 0, b = m0 / g.pixels(), y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows; i++) {
@@ -111,7 +111,7 @@ struct Conv {
         const float* panel = w + n0 * depth();  // all panels before this one are whole
         const Blocks& blocks = vectors == 4 ? BLOCKS_4 : vectors == 3 ? BLOCKS_3 : vectors == 2 ? BLOCKS_2 : BLOCKS_1;
         const Cut cut(rows, blocks.most), depths(g.C, KC);
-        const float* from[MOST_ROWS];
+        const float* from[MAX_ROWS];
         Pixels p;
         int64_t last = g.taps() - 1;  // the last tap that reads anything
         if (g.plain()) {
@@ -157,15 +157,15 @@ static void convolve(Conv conv, int64_t groups) {
     const int64_t chunks = (N + PANEL - 1) / PANEL;
     const int threads = threads_for(M * N * conv.depth() * groups);
     // enough tasks for all threads, rows as many as share a panel in L1
-    int64_t blocks = (M + MOST_ROWS - 1) / MOST_ROWS;
-    const bool rows_last = M <= MOST_ROWS;  // few rows: neighbours in time read neighbouring weights
+    int64_t blocks = (M + MAX_ROWS - 1) / MAX_ROWS;
+    const bool rows_last = M <= MAX_ROWS;  // few rows: neighbours in time read neighbouring weights
     if (!rows_last) blocks = (blocks + threads - 1) / threads * threads;
     while (threads > 1 && groups * chunks * blocks < 2 * threads && M / (blocks + 1) >= MB) blocks++;
     const int64_t step = (M + blocks - 1) / blocks, whole = whole_vectors(N) * conv.depth();
     const float* nothing = zeros(C);
     const int64_t rounds = (M + step - 1) / step, tasks = groups * chunks * rounds;
     const auto work = [&](int64_t task) {
-        alignas(64) float tile[MOST_ROWS * PANEL];
+        alignas(64) float tile[MAX_ROWS * PANEL];
         const int64_t group = rows_last ? task / (chunks * rounds) : task % groups, left = rows_last ? task % (chunks * rounds) : task / groups;
         const int64_t chunk = rows_last ? left / rounds : left % chunks, m0 = (rows_last ? left % rounds : left / chunks) * step;
         Conv one = conv;

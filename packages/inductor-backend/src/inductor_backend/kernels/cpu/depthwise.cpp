@@ -5,7 +5,7 @@
 // of all channels come first and then those of the next pixels, so that memory is read as it lies.
 #include "packed.h"
 
-#define MOST_LINES 16
+#define MAX_LINES 16
 
 template <int S, int OUT, bool INSIDE>
 INLINE void line_of_taps(const float* const* lines, const float* w, const Window& g, int64_t x0, int64_t c, V* acc) {
@@ -34,13 +34,13 @@ template <int S, int OUT> INLINE void fetch(const float* const* next, int64_t co
 template <int S, int OUT> static NOINLINE void row_of(const float* x, const float* w, const Window& g, int64_t b, int64_t oy, float* out,
                                                       const Epilogue& e) {
     LaneEpilogue lanes(e, 0);
-    const float* lines[MOST_LINES];
+    const float* lines[MAX_LINES];
     const int64_t m = (b * g.OH + oy) * g.OW;
     for (int64_t ky = 0; ky < g.KH; ky++) {
         const int64_t y = oy * g.sh - g.ph + ky * g.dh;
         lines[ky] = (uint64_t)y < (uint64_t)g.H ? x + ((b * g.H + y) * g.W) * g.C : nullptr;
     }
-    const float* next[MOST_LINES];
+    const float* next[MAX_LINES];
     int64_t news = 0;
     for (int64_t y = (oy + 1) * g.sh - g.ph + (g.KH - g.sh) * g.dh, i = 0; i < g.sh && i < g.KH; y += g.dh, i++)
         if ((uint64_t)y < (uint64_t)g.H) next[news++] = x + ((b * g.H + y) * g.W) * g.C;
@@ -61,7 +61,7 @@ template <int S, int OUT> static NOINLINE void row_of(const float* x, const floa
 }
 EXPORT void RUN(const int64_t* a) {
     const Window g(a + 5);
-    if (g.KW != WIDTH || g.sw > 2 || g.KH > MOST_LINES || g.C < LANES) return not_built();
+    if (g.KW != WIDTH || g.sw > 2 || g.KH > MAX_LINES || g.C < LANES) return not_built();
     const Epilogue e{(const float*)a[2], (const float*)a[3], a[19], a[20], a[21], (const float*)a[22]};
     const float *x = (const float*)a[0], *w = (const float*)a[1];
     float* out = (float*)a[4];

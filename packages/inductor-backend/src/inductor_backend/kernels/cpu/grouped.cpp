@@ -6,7 +6,7 @@
 #include "packed.h"
 
 #define COPIED_BYTES 20480   // of a group at once: L1
-#define MOST_LINES 16        // of a task's result
+#define MAX_LINES 16        // of a task's result
 
 // WIDE channels lie together; a group's columns are VECTORS of these vectors
 #if defined(HALVES) && CHANNELS <= LANES
@@ -22,8 +22,8 @@ typedef VU WU;
 #endif
 #define VECTORS (CHANNELS / WIDTH)
 #define GROUPS (WIDE / CHANNELS)
-#define MOST_SUMS (REGISTERS == 32 ? 16 : 12)
-#define R (GROUPS * VECTORS > MOST_SUMS / 8 ? MOST_SUMS / (GROUPS * VECTORS) : 8)  // pixels of a block
+#define MAX_SUMS (REGISTERS == 32 ? 16 : 12)
+#define R (GROUPS * VECTORS > MAX_SUMS / 8 ? MAX_SUMS / (GROUPS * VECTORS) : 8)  // pixels of a block
 #define UNITS (64 / WIDE)  // that are copied and stored side by side: memory is read and written in longer runs
 
 static thread_local Scratch together;
@@ -112,7 +112,7 @@ EXPORT void RUN(const int64_t* a) {
     if (g.B * g.pixels() <= 0 || g.C == 0) return;
     const int threads = threads_for(g.B * g.pixels() * g.C * g.taps() * CHANNELS);
     int64_t lines = (COPIED_BYTES / (one.across() * WIDE * 4) - (g.KH - 1) * g.dh - 1) / g.sh + 1;
-    lines = lines < 1 ? 1 : lines < MOST_LINES ? lines : MOST_LINES;
+    lines = lines < 1 ? 1 : lines < MAX_LINES ? lines : MAX_LINES;
     const int64_t rounds = (g.OH + lines - 1) / lines, units = g.C / WIDE;
     int64_t parts = 1;
     while (g.B * rounds * parts < 2 * threads && parts * 2 <= units) parts *= 2;

@@ -11,14 +11,14 @@ INLINE int threads_for(int64_t work) { return work < 150000 || omp_in_parallel()
 
 // work(task) for each task, by these threads. Each begins with tasks that are neighbours, so that it mostly reads what
 // it wrote itself a layer before; who is done takes others'.
-#define MOST_SHARES 64
+#define MAX_SHARES 64
 template <class Work> INLINE void share_out(int64_t tasks, int threads, const Work& work) {
     if (threads <= 1) {
         for (int64_t task = 0; task < tasks; task++) work(task);
         return;
     }
-    struct alignas(64) Share { int64_t next, end; } shares[MOST_SHARES];
-    const int64_t count = threads < MOST_SHARES ? threads : MOST_SHARES;
+    struct alignas(64) Share { int64_t next, end; } shares[MAX_SHARES];
+    const int64_t count = threads < MAX_SHARES ? threads : MAX_SHARES;
     for (int64_t i = 0; i < count; i++) shares[i] = {tasks * i / count, tasks * (i + 1) / count};
 #pragma omp parallel num_threads(threads)
     for (int64_t i = 0, own = omp_get_thread_num(); i < count; i++) {

@@ -7,7 +7,7 @@
 #include "packed.h"
 
 #define POSITIONS 16
-#define MOST_TILES 96        // of a task
+#define MAX_TILES 96        // of a task
 #define TILE_BYTES (768 << 10)  // of a task's values and products: they stay in L2
 
 static thread_local Scratch values, products;
@@ -91,7 +91,7 @@ struct Winograd {
             const Blocks& blocks = wide == PANEL ? BLOCKS_4 : BLOCKS_2;
             const Cut cut(count, blocks.most);
             for (int64_t p = 0; p < POSITIONS; p++, panel += g.C * wide) {
-                const float* rows[MOST_TILES];
+                const float* rows[MAX_TILES];
                 for (int64_t i = 0; i < count; i++) rows[i] = v + p * lda + i * row();
                 for (int64_t k0 = 0; k0 < g.C; k0 += KC) {
                     const int64_t kc = g.C - k0 < KC ? g.C - k0 : KC;
@@ -112,7 +112,7 @@ EXPORT void run_winograd(const int64_t* a) {
     if (T == 0 || N == 0) return;
     const int threads = threads_for(T * POSITIONS * N * C);
     int64_t most = TILE_BYTES / 4 / POSITIONS / (C + PANEL) / MB * MB;
-    most = most < MB ? MB : most < MOST_TILES ? most : MOST_TILES;
+    most = most < MB ? MB : most < MAX_TILES ? most : MAX_TILES;
     int64_t rounds = (T + most - 1) / most;
     // tasks of equal size, as many as threads can share; few tiles: threads share the columns, and each weight is read once
     const bool by_columns = rounds < threads && T <= most && panels >= threads;

@@ -27,7 +27,7 @@ static GetContext get_context;
 static SetContext set_context;
 static RetainContext retain_context;
 static EncodeTiled encode_tiled;
-static const int HEAD = 10, MATRIX = 12, MOST_MATRICES = 2;
+static const int HEAD = 10, MATRIX = 12, MAX_MATRICES = 2;
 static const int DRIVER_MISSING = 2000, CUDA_ERROR = 1000;
 
 static void fail(int code) {
@@ -55,7 +55,7 @@ typedef int (*GetAttribute)(int*, int, Handle);
 typedef int (*SetAttribute)(Handle, int, int);
 typedef int (*SetCache)(Handle, int);
 typedef int (*ErrorText)(int, const char**);
-static const int MOST_THREADS = 0, STATIC_SHARED = 1, DYNAMIC_SHARED = 8, PREFER_SHARED = 1;   // the driver's numbers
+static const int MAX_THREADS = 0, STATIC_SHARED = 1, DYNAMIC_SHARED = 8, PREFER_SHARED = 1;   // the driver's numbers
 static const int64_t SHARED_UNASKED = 48 << 10;   // a kernel has to ask for more
 static const size_t WORDS = 256;
 
@@ -71,7 +71,7 @@ static int load(const int64_t* a, int64_t* found, void* driver) {
     if (!status) status = set_context((Handle)a[4]);
     if (!status) status = load_data(&module, (const void*)a[0]);
     if (!status) status = get_function(&function, module, (const char*)a[1]);
-    if (!status) status = get(&threads, MOST_THREADS, function);
+    if (!status) status = get(&threads, MAX_THREADS, function);
     if (!status && a[2] > SHARED_UNASKED) {
         status = get(&taken, STATIC_SHARED, function);
         if (!status) status = set_cache(function, PREFER_SHARED);
@@ -118,15 +118,15 @@ struct alignas(64) Map {
 };
 
 struct Matrices {
-    Map maps[MOST_MATRICES];
-    int32_t sizes[MOST_MATRICES][2];
-    int64_t steps[MOST_MATRICES][2];
+    Map maps[MAX_MATRICES];
+    int32_t sizes[MAX_MATRICES][2];
+    int64_t steps[MAX_MATRICES][2];
 };
 
 // Describes each matrix of a launch, and puts its parameters where pointers[] goes on. False: one cannot be copied so.
 static bool describe(const int64_t* m, int64_t count, const int64_t* slots, const int64_t* values, Matrices& room,
                      void** pointers) {
-    if (!encode_tiled || count > MOST_MATRICES) return false;
+    if (!encode_tiled || count > MAX_MATRICES) return false;
     for (int64_t i = 0; i < count; i++, m += MATRIX) {
         const int64_t base = values[m[0]] + m[1], rows = m[2] < 0 ? m[3] : slots[m[2]], columns = m[4] < 0 ? m[5] : slots[m[4]];
         if ((base & 15) || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || columns > m[7]) return false;
@@ -152,7 +152,7 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
         at = parameters + 3 * count + MATRIX * matrices;
         if (grid == 0) continue;
         int64_t values[256];
-        void* pointers[258 + 5 * MOST_MATRICES];
+        void* pointers[258 + 5 * MAX_MATRICES];
         Matrices room;
         for (int64_t i = 0; i < count; i++) {
             values[i] = slots[parameters[3 * i]] + parameters[3 * i + 1];

@@ -19,8 +19,8 @@ from tracer_core.plugin_api import RequirementError, logger, private_folder
 
 #: The oldest Triton whose kernels are tested, as in pyproject.toml, and the oldest devices that it
 #: makes code for.
-LEAST_TRITON = (3, 6)
-LEAST_CAPABILITY = (7, 0)
+MIN_TRITON = (3, 6)
+MIN_CAPABILITY = (7, 0)
 
 #: The user's settings for where Triton's files go.
 _SETTINGS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_MANAGER")
@@ -56,12 +56,12 @@ def demand_triton() -> None:
     except ImportError as error:
         raise _missing(
             f"graphs on CUDA devices need Triton, which cannot be imported ({error}): "
-            f"pip install 'triton>={_dotted(LEAST_TRITON)}', {WITHOUT}"
+            f"pip install 'triton>={_dotted(MIN_TRITON)}', {WITHOUT}"
         ) from error
     found = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
-    if found < LEAST_TRITON:
+    if found < MIN_TRITON:
         raise _missing(
-            f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(LEAST_TRITON)}'"
+            f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(MIN_TRITON)}'"
             f" (torch 2.11 and later come with it), {WITHOUT}"
         )
 
@@ -69,10 +69,10 @@ def demand_triton() -> None:
 @functools.cache
 def _demand_device(number: int) -> tuple[int, int]:
     found = torch.cuda.get_device_capability(number)
-    if found < LEAST_CAPABILITY:
+    if found < MIN_CAPABILITY:
         raise _missing(
             f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(found)}; Triton"
-            f" makes code for {_dotted(LEAST_CAPABILITY)} and newer: use backend='cudagraphs' or"
+            f" makes code for {_dotted(MIN_CAPABILITY)} and newer: use backend='cudagraphs' or"
             " 'eager'"
         )
     return found
