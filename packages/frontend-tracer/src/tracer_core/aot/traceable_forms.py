@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot import fused_optimizers, grad_scaling
+from tracer_core.aot import adafactor, fused_optimizers, grad_scaling
 from tracer_core.torch_private.names import names
 
 _ONE_HOT = names("_C._nn.one_hot ops.aten.one_hot.default")
@@ -32,4 +32,5 @@ FORMS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_ONE_HOT, _one_hot),
     **fused_optimizers.FORMS,
     **grad_scaling.FORMS,
+    adafactor._fused_adafactor_: adafactor.traceable,
 }
