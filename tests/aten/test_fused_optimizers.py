@@ -82,3 +82,53 @@ def test_the_step_is_one_graph_that_runs_no_operator_eagerly() -> None:
     with CaptureCounter() as counter:
         _trained("AdamW", torch.float32, tracer_core.compile)
     assert len(counter.graphs) == 2 and not counter.breaks
+
+
+ADAFACTOR: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lists": {"foreach": True},
+    "decay": {"weight_decay": 0.1, "lr": 0.5, "d": 2.0},
+    "maximize": {"maximize": True, "eps": (1e-20, 0.2), "beta2_decay": -0.5},
+    "maximize-lists": {"maximize": True, "foreach": True, "weight_decay": 0.1},
+}
+
+
+def _adafactor(options: dict[str, Any], dtype: torch.dtype, compile: Any) -> Any:
+    torch.manual_seed(0)
+    shapes = ((3, 5), (7,), (), (2, 3, 2))
+    parameters = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in shapes]
+    optimizer = torch.optim.Adafactor(parameters, **options)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = sum((p * p).sum() + (p * 0.3).sin().sum() for p in parameters)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = compile(step)
+    for number in range(6):
+        if number == 4:
+            optimizer.param_groups[0]["lr"] *= 0.5
+        run()
+    states = [
+        value for p in parameters for value in optimizer.state[p].values()
+        if isinstance(value, torch.Tensor)
+    ]  # fmt: skip
+    return [*(p.detach() for p in parameters), *(p.grad for p in parameters), *states]
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("name", ADAFACTOR)
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+def test_adafactor_is_one_graph(name: str, dtype: torch.dtype, backend: str) -> None:
+    from tracer_core.testing import CaptureCounter
+
+    eager = _adafactor(ADAFACTOR[name], dtype, lambda f: f)
+    with CaptureCounter() as counter:
+        ours = _adafactor(ADAFACTOR[name], dtype, lambda f: tracer_core.compile(f, backend=backend))
+    assert len(counter.graphs) == 3 and not counter.breaks  # another rate is one more
+    close = 0.0 if backend == "eager" else CLOSE[dtype]
+    for mine, theirs in zip(ours, eager, strict=True):
+        assert mine.dtype is theirs.dtype and mine.shape == theirs.shape
+        torch.testing.assert_close(mine, theirs, rtol=close, atol=close)

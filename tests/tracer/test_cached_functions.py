@@ -4,12 +4,16 @@ in each call, so another key, or a cleared cache, has eager's answer."""
 from __future__ import annotations
 
 import functools
+import io
+import logging
 from typing import Any
 
 import pytest
 import torch
 
+import tracer_core
 from tests.tracer.twin import same, twin
+from tracer_core.testing import CaptureCounter
 
 
 class Signature:
@@ -127,3 +131,71 @@ def test_keys_that_hold_tensors_end_the_graph() -> None:
         return x * size(Signature(x.shape, x * 2))
 
     same(program, (torch.ones(2),), (torch.ones(3),), kinds=("native_python",))
+
+
+class Lines(logging.Handler):
+    """A handler of the program's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _once() -> Any:
+    @functools.lru_cache(None)
+    def warning_once(self: Any, *args: Any, **kwargs: Any) -> None:
+        """As transformers has it."""
+        self.warning(*args, **kwargs)
+
+    return warning_once
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_message_that_is_logged_once_after_a_change(late: bool) -> None:
+    """In a training step, whose gradients are gone by then: one graph, and the line appears once."""
+    texts = []
+    for compiles in (False, True):
+        shown = io.StringIO()
+        logger = logging.Logger("once")
+        logger.addHandler(logging.StreamHandler(shown))
+        weight, once = torch.nn.Parameter(torch.ones(3)), _once()
+        seen: list[int] = []
+
+        def step(x: Any) -> Any:
+            weight.grad = None
+            seen.append(len(seen))
+            if late:
+                logger.warning("a step")
+            once(logger, "a message about %s", "losses")
+            (weight * x).sum().backward()
+            return weight.grad + 1
+
+        with CaptureCounter() as counter:
+            run = tracer_core.compile(step, backend="eager") if compiles else step
+            for number in range(4):
+                assert torch.equal(run(torch.ones(3) * number), torch.ones(3) * number + 1)
+        assert seen == [0, 1, 2, 3]
+        if compiles and not late:
+            assert not counter.breaks
+        texts.append(shown.getvalue())
+    assert texts[0] == texts[1] and texts[0].count("about losses") == 1
+
+
+def test_a_handler_of_the_program_sees_the_message_in_its_place() -> None:
+    for compiles in (False, True):
+        handler, logger, once = Lines(), logging.Logger("mine"), _once()
+        logger.addHandler(handler)
+        state = {"n": 0}
+
+        def step(x: Any) -> Any:
+            state["n"] += 1
+            once(logger, "once")
+            return x + state["n"]
+
+        run = tracer_core.compile(step, backend="eager") if compiles else step
+        for number in range(1, 4):
+            assert torch.equal(run(torch.ones(3)), torch.ones(3) + number)
+        assert handler.lines == ["once"]

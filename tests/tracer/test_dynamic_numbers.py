@@ -17,6 +17,8 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import same, twin
+from tracer_core.contract.specs import Role
+from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter, compare
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -288,12 +290,22 @@ def test_numbers_are_inputs_for_backends_that_take_them(name):
 
 
 def test_numbers_are_constants_for_backends_that_take_none():
-    def nothing_new(gm, inputs):
+    def compile_graph(graph, spec):
+        assert all(one.role is not Role.NUMBER for one in spec.inputs)
+        return lambda inputs: graph.forward(*inputs)
+
+    program, make = HELD["attribute"]
+    backend = Backend(name="tensors_alone", compile=compile_graph)
+    same(program, *[(X, make(n)) for n in NUMBERS[:4]], graphs=4, backend=backend)
+
+
+def test_numbers_are_tensors_for_callables():
+    def tensors_alone(gm, inputs):
         assert all(isinstance(one, torch.Tensor) for one in inputs)
         return gm.forward
 
     program, make = HELD["attribute"]
-    same(program, *[(X, make(n)) for n in NUMBERS[:4]], graphs=4, backend=nothing_new)
+    same(program, *[(X, make(n)) for n in NUMBERS[:4]], graphs=2, backend=tensors_alone)
 
 
 def _class_program(read):

@@ -79,6 +79,19 @@ def bump(name, **changes):
     return step
 
 
+def wrapped_twice():
+    """A method whose function two decorators wrap, as torch.optim does with step()."""
+
+    def step(self, a, b=1):
+        return a
+
+    def outer(*args):
+        return step(*args)
+
+    outer.hooked = True
+    return functools.wraps(functools.wraps(step)(lambda *args: step(*args)))(outer)
+
+
 #: name -> (make the world, the program, what changes between two calls, breaks or None)
 READ = {
     "namespace-equal": (lambda: world(a=world(k=1), b=world(k=1)), lambda x, w: (x, w.a == w.b),
@@ -162,6 +175,12 @@ READ = {
                         lambda w: setattr(w, "g", operator.itemgetter(1)), 0),
     "signature": (lambda: world(f=lambda a, b=1: a), lambda x, w: (x, str(inspect.signature(w.f))),
                   lambda w: setattr(w.f, "__defaults__", (5,)), 0),
+    "signature-wrapped": (lambda: world(f=wrapped_twice()), lambda x, w: (x, str(inspect.signature(w.f))),
+                          lambda w: setattr(w.f.__wrapped__.__wrapped__, "__defaults__", (5,)), 0),
+    "signature-replaced": (lambda: world(f=wrapped_twice()), lambda x, w: (x, str(inspect.signature(w.f))),
+                           lambda w: setattr(w.f, "__wrapped__", lambda z: z), 0),
+    "signature-given": (lambda: world(f=wrapped_twice()), lambda x, w: (x, str(inspect.signature(w.f))),
+                        lambda w: setattr(w.f, "__signature__", inspect.signature(bump)), None),
     "pattern": (lambda: world(p=re.compile("a")), lambda x, w: (x, w.p.sub("b", "aab")),
                 lambda w: setattr(w, "p", re.compile("b")), 0),
     "struct": (lambda: world(s=struct.Struct("<i")), lambda x, w: (x, w.s.pack(1)),

@@ -105,7 +105,7 @@ def _facts(value: Any, path: str) -> Iterator[tuple[Any, ...]]:
             bytes(plain.contiguous().view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
         )
         yield path, value.dtype, tuple(value.shape), value.stride() if plain.layout is value.layout else None, \
-            value.requires_grad, value.is_leaf, plain.flatten()[:4].tolist(), bits  # fmt: skip
+            value.requires_grad, value.is_leaf, str(plain.flatten()[:4].tolist()), bits  # fmt: skip
         if value.is_leaf:
             yield from _facts(value.grad, f"{path}.grad")
     elif isinstance(value, torch.nn.Module):

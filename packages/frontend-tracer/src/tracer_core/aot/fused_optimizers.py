@@ -21,7 +21,7 @@ from tracer_core.torch_private.names import names
 Tensors = Sequence[torch.Tensor]
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def wide(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor in the dtype that the kernels compute in."""
     low = tensor.dtype in (torch.float16, torch.bfloat16)
     return tensor.to(torch.float32) if low else tensor
@@ -32,7 +32,7 @@ def _gradients(
 ) -> Iterator[torch.Tensor]:
     """Yields the unscaled gradients, which are written back, with the sign of the update."""
     for grad in grads:
-        value = _wide(grad)
+        value = wide(grad)
         if grad_scale is not None:
             value = value / grad_scale.reshape(()).to(value.dtype)
             _write(grad, value, found_inf)
@@ -41,7 +41,7 @@ def _gradients(
 
 def _write(tensor: torch.Tensor, value: torch.Tensor, found_inf: Any) -> None:
     if found_inf is not None:
-        value = torch.where(found_inf.reshape(()) == 1, _wide(tensor), value)
+        value = torch.where(found_inf.reshape(()) == 1, wide(tensor), value)
     tensor.copy_(value)
 
 
@@ -77,17 +77,17 @@ def _fused_adam(
     """torch._fused_adam_, and with `decoupled` weight decay torch._fused_adamw_"""
     gradients = _gradients(grads, maximize, grad_scale, found_inf)
     for i, grad in enumerate(gradients):
-        value, rate = _wide(self[i]), _rate(lr, grad)
+        value, rate = wide(self[i]), _rate(lr, grad)
         if weight_decay != 0.0 and decoupled:
             value = value - (rate * weight_decay) * value
         elif weight_decay != 0.0:
             grad = grad + value * weight_decay
-        first = torch.lerp(_wide(exp_avgs[i]), grad, 1.0 - beta1)
-        second = beta2 * _wide(exp_avg_sqs[i]) + (1.0 - beta2) * grad * grad
+        first = torch.lerp(wide(exp_avgs[i]), grad, 1.0 - beta1)
+        second = beta2 * wide(exp_avg_sqs[i]) + (1.0 - beta2) * grad * grad
         _write(exp_avgs[i], first, found_inf)
         _write(exp_avg_sqs[i], second, found_inf)
         if amsgrad:
-            second = torch.maximum(_wide(max_exp_avg_sqs[i]), second)
+            second = torch.maximum(wide(max_exp_avg_sqs[i]), second)
             _write(max_exp_avg_sqs[i], second, found_inf)
         step = state_steps[i].to(value.dtype)
         root = torch.sqrt(_bias_correction(beta2, step)) if beta2 > 0.0 else 1.0
@@ -112,11 +112,11 @@ def _fused_sgd(
 ) -> None:
     """torch._fused_sgd_"""
     for i, grad in enumerate(_gradients(grads, maximize, grad_scale, found_inf)):
-        value = _wide(self[i])
+        value = wide(self[i])
         if weight_decay != 0.0:
             grad = grad + value * weight_decay
         if momentum != 0.0:
-            buffer = _wide(momentum_buffer_list[i])
+            buffer = wide(momentum_buffer_list[i])
             buffer = grad if is_first_step else momentum * buffer + (1.0 - dampening) * grad
             _write(momentum_buffer_list[i], buffer, found_inf)
             grad = grad + momentum * buffer if nesterov else buffer
@@ -139,10 +139,10 @@ def _fused_adagrad(
 ) -> None:
     """torch._fused_adagrad_"""
     for i, grad in enumerate(_gradients(grads, maximize, grad_scale, found_inf)):
-        value = _wide(self[i])
+        value = wide(self[i])
         if weight_decay != 0.0:
             grad = grad + value * weight_decay
-        total = _wide(state_sums[i]) + grad * grad
+        total = wide(state_sums[i]) + grad * grad
         _write(state_sums[i], total, found_inf)
         step = state_steps[i].to(value.dtype)
         size = _rate(lr, grad) / (1.0 + (step - 1.0) * lr_decay)

@@ -2,7 +2,7 @@
 
 The C++ code of `one_hot` reads tensor values on the host: functional values show neither that they
 are fakes nor that they are traced, so that it takes the way of real tensors. What it would raise, the
-graph raises when it runs. The fused optimizers have no functional kernels.
+graph raises when it runs. The fused optimizers and GradScaler's operators have no functional kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot import fused_optimizers
+from tracer_core.aot import adafactor, fused_optimizers, grad_scaling
 from tracer_core.torch_private.names import names
 
 _ONE_HOT = names("_C._nn.one_hot ops.aten.one_hot.default")
@@ -31,4 +31,6 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 FORMS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_ONE_HOT, _one_hot),
     **fused_optimizers.FORMS,
+    **grad_scaling.FORMS,
+    adafactor._fused_adafactor_: adafactor.traceable,
 }

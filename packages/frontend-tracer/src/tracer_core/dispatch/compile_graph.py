@@ -51,6 +51,7 @@ from tracer_core.contract.specs import Phase, Training
 from tracer_core.debug.fallbacks import WHOLE, Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
+from tracer_core.dispatch import number_tensors
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, CompilerMissingError
@@ -537,14 +538,13 @@ def _torch_style(
     """A backend of torch.compile's convention: it gets the graph and the real tensors of the call,
     and does its own autograd, if any."""
     untouched, nodes = captured.copied(), list(captured.gm.graph.nodes)
+    dtypes = number_tensors.take_tensors(captured.gm)
+    examples = number_tensors.as_tensors(captured.real_inputs, dtypes)
     with stage("compile", graph=captured.name):
-        function = style.build(captured.gm, captured.real_inputs, config)
-
-    def run(inputs: list[Any]) -> Sequence[Any]:
-        return function(*inputs)
-
+        function = style.build(captured.gm, examples, config)
+    run = number_tensors.given_tensors(function, dtypes)
     request = _request(captured, config)
-    spec = lower_for(captured.gm, captured.real_inputs, request, captured.inputs).spec
+    spec = lower_for(captured.gm, examples, request, captured.inputs).spec
     substitute = None
     if falls_back(config.backend) and not any("writes" in one.meta for one in nodes):
         substitute = _eagerly(untouched, config)

@@ -81,6 +81,15 @@ def _follows_data(config: CompileConfig) -> bool:
     return config.backend.data_sizes == "symbols" or (takes and config.fullgraph)
 
 
+def _takes_numbers(config: CompileConfig) -> bool:
+    """Returns whether numbers that change from call to call may be inputs. A callable of the user's
+    gets 0-d tensors; a published backend of torch.compile's convention may not take them."""
+    style = config.backend.compile
+    if isinstance(style, TorchStyle):
+        return style.is_callable_of_user
+    return config.backend.ir == "torch" or config.backend.numbers == "inputs"
+
+
 def capture(
     writer: WriterType[Made],
     start: StartFrames,
@@ -114,9 +123,7 @@ def capture(
             False if "sizes" in refused else config.dynamic,
             seen,
             config.backend.shapes == "symbolic" or at_torch_level,
-            (at_torch_level or config.backend.numbers == "inputs")
-            and not isinstance(config.backend.compile, TorchStyle)
-            and refused.isdisjoint(("numbers", "sizes")),
+            _takes_numbers(config) and refused.isdisjoint(("numbers", "sizes")),
             _follows_data(config) and refused <= {ASSERTIONS},
             follows_data,
             draws,

@@ -67,6 +67,7 @@ from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
+from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
@@ -354,12 +355,13 @@ class TraceWriter:
     def _could_be_constants(self, captured: CapturedGraph) -> str:
         """Returns what the next trace may take as constants if the backend fails on symbols:
         ``"numbers"``, ``"sizes"`` or ``""``."""
-        if self.config.backend.ir == "torch":
-            return ""
-        refused = self.tracer.shapes.seen.refused
+        refused, backend = self.tracer.shapes.seen.refused, self.config.backend
+        may_refuse = backend.ir != "torch" or isinstance(backend.compile, TorchStyle)
         numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
-        if numbers and "numbers" not in refused:
+        if numbers and may_refuse and "numbers" not in refused:
             return "numbers"
+        if backend.ir == "torch":
+            return ""
         promised = self.tracer.fakes.constraints and not numbers  # by mark_dynamic
         symbolic = numbers or has_symbols(captured.gm)
         return "sizes" if symbolic and not promised and "sizes" not in refused else ""

@@ -18,6 +18,8 @@ from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.source import Source, Sources
 
+#: Key in the `meta` of the placeholder of a number of the program.
+IS_NUMBER = "is_number"
 _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Mul": operator.mul,
@@ -134,7 +136,9 @@ class SizeNodes:
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         number = self.numbers.get(symbol)
         if number is not None:
-            return self._written.placeholder(number.source, number.value, number.symbolic)
+            node = self._written.placeholder(number.source, number.value, number.symbolic)
+            node.meta[IS_NUMBER] = True
+            return node
         inputs = list(self._written.fakes.inputs())
         # A stride of a view into a larger tensor need not follow from the view's sizes.
         for question in ("size", "stride"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.adafactor import _fused_adafactor_
 from tracer_core.aot.scan import scanned_by_tree
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
@@ -80,6 +81,57 @@ def use_grad_for_differentiable(step: Any, args: Any, kwargs: Any) -> Any:
         return step(*args, **kwargs)
     finally:
         torch.set_grad_enabled(before)
+
+
+def adafactor(
+    in_lists: bool,
+    params: Any,
+    grads: Any,
+    row_vars: Any,
+    col_vars: Any,
+    variances: Any,
+    state_steps: Any,
+    grad_scale: Any,
+    found_inf: Any,
+    *,
+    d: float,
+    lr: float,
+    beta2_decay: float,
+    weight_decay: float,
+    eps1: Any,
+    eps2: float,
+    maximize: bool,
+    **unused: Any,
+) -> None:
+    """The loop over parameters of torch.optim.Adafactor. in_lists: its form for lists of tensors."""
+    if grad_scale is not None or found_inf is not None:
+        raise AssertionError("Grad scaling should occur outside of optimizer.step()")
+    for param, grad, row_var, col_var, variance, step in zip(
+        params, grads, row_vars, col_vars, variances, state_steps, strict=True
+    ):
+        if eps1 is None:
+            eps1 = torch.finfo(param.dtype).eps
+        step += 1
+        count = known_number(step)
+        _fused_adafactor_(
+            param,
+            -grad if maximize else grad,
+            row_var,
+            col_var,
+            variance,
+            weight=count**beta2_decay,
+            rho=min(lr, 1 / (count**0.5)),
+            decay=1 - lr * weight_decay if weight_decay != 0 else 1.0,
+            eps1=eps1,
+            eps2=eps2,
+            d=d,
+            in_lists=in_lists,
+        )
+
+
+def known_number(tensor: Any) -> Any:
+    """The number in a tensor; in a trace the one that is known before the graph runs."""
+    return tensor.item()
 
 
 def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:

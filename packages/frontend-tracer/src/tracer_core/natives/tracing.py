@@ -125,6 +125,9 @@ class TracedReads(Protocol):
     def expand(self, obj: Any, depth: int = MAX_READ_DEPTH) -> None:
         """Guards everything that native code may read in a container from before the trace."""
 
+    def entries(self, obj: dict[Any, Any], varies: bool = False) -> list[tuple[Any, Any]]:
+        """Returns the items of a dictionary, guarded. varies: numbers may become symbols."""
+
     def viewed(self, view: Any) -> Any:
         """Returns the mapping that a view of a dictionary or a mappingproxy shows, guarded."""
 

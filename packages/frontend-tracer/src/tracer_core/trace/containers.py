@@ -15,6 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +33,8 @@ from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
 from tracer_core.trace.live_generators import LiveGenerators
+from tracer_core.trace.number_loops import VALUE_VIEWS, VALUES, NumberLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
-from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
 
@@ -73,9 +74,7 @@ class Items(Component):
     def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
         super().__init__(tracer)
         self.entries, self.operators, self.carried = tracer.entries, tracer.operators, carried
-        #: id of the iterator of a ``for`` loop -> the iterator, the list or tuple under it, and the
-        #: items of that container.
-        self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
+        self.loops = NumberLoops(tracer)
         #: Iterators from before the trace whose items the trace began to take: it takes them all,
         #: where a loop that was begun before has a code region for its body.
         self.begun: dict[int, Any] = {}
@@ -203,6 +202,8 @@ class Items(Component):
         if self.entries.lacks(container, "__getitem__"):
             return container[key]  # raises Python's own error
         self.operators.native_operands(key)
+        if type(container) in (list, tuple) and type(key) is slice:
+            return self.loops.part(container, key)
         self.tracer.reads.expand(container)
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray,
         array.array)) or type(container).__module__ in (
@@ -326,6 +327,9 @@ class Items(Component):
                 self.begun[id(value)] = value
             return value
         value = self.tracer.attributes.unproxied(value)
+        numbers = self.loops.over(value)
+        if numbers is not None:
+            return numbers
         if isinstance(value, torch.Tensor):
             if self.recorder.program_modes:
                 raise Break("torch_mode", "iteration over a tensor inside a mode of the program")
@@ -350,7 +354,10 @@ class Items(Component):
             return self._by_subscripts(value)
         if self.entries.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
-        self.tracer.reads.expand(value)
+        if type(value) in VALUE_VIEWS and self.provenance.is_fresh(value):
+            self.tracer.reads.entries(special_methods.mapping_of(value))
+        else:
+            self.tracer.reads.expand(value)
         if isinstance(value, (set, frozenset)):
             self.tracer.reads.guard_order(value)
         if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value) in VIEWS:
@@ -389,36 +396,7 @@ class Items(Component):
     def loop(self, value: Any) -> Any:
         if type(value) is TEMPLATE:
             return iter(self.tracer.attributes.template_parts(value))
-        if (
-            self.provenance.is_fresh(value)
-            or not self._is_sequence(value)
-            or self.effects.peek(value) is not None
-        ):
-            return self.iterate(value)
-        if not any(type(item) in (int, float) for item in value):
-            return self.iterate(value)
-        items = self.tracer.reads.items(value, varies=True)
-        if not any(type(item) in SYMBOLS for item in items):
-            return self.iterate(value)
-        iterator = iter(value)
-        self.loops[id(iterator)] = iterator, value, items
-        return iterator
-
-    def _is_sequence(self, value: Any) -> bool:
-        """Returns whether a loop over a value takes the items of a list or tuple by position."""
-        return (
-            isinstance(value, (list, tuple))
-            and self.entries.python_method(value, "__iter__") is None
-        )
-
-    def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
-        """Advances a loop over a list or tuple with symbols among its items."""
-        position = len(container) - operator.length_hint(iterator)
-        if self.effects.changed(container) is not None:  # the change has guarded the old contents
-            items = container
-        for item in iterator:
-            return True, item if items is container else items[position]
-        return False, None
+        return self.iterate(value)
 
     def next_item(self, iterator: Any) -> tuple[bool, Any]:
         """Does `advance` for a call of next(): a loop over an iterator from before the trace has a
@@ -430,9 +408,8 @@ class Items(Component):
     def advance(self, iterator: Any, owner: Any = None) -> tuple[bool, Any]:
         """Returns (True, item), or (False, result) at the end. owner: of an iterator from before the
         trace that is advanced inside the trace, what generated code advances in its place."""
-        loop = self.loops.get(id(iterator))
-        if loop is not None:
-            return self._next_of_loop(*loop)
+        if self.loops.knows(iterator):
+            return self.loops.advance(iterator)
         method = self.entries.python_method(iterator, "__next__")
         if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
@@ -464,8 +441,11 @@ class Items(Component):
             return False, stop.value
 
     def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
-        if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
+        if type(value) in (list, tuple) or (varies and self.loops.is_sequence(value)):
             return self.tracer.reads.items(value, varies)
+        if type(value) in VALUE_VIEWS and self.provenance.is_fresh(value):
+            pairs = self.tracer.reads.entries(special_methods.mapping_of(value), varies)
+            return [one for _, one in pairs] if type(value) is VALUES else list(pairs)
         if type(value) in VIEWS or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)
@@ -586,6 +566,9 @@ class Items(Component):
         """Returns an iterator that native code may advance: user code in it is interpreted."""
         if isinstance(iterator, HOST_ITERATORS):
             return iterator
+        if self.loops.knows(iterator):
+            step = partial(_next, self, iterator)
+            return LazyIterator(self.tracer, type(iterator).__name__, step, iter, iterator)
         if self.entries.python_method(iterator, "__next__") or id(iterator) in self.begun:
             return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.provenance.is_fresh(iterator):

@@ -86,20 +86,14 @@ class GuardedReads(Component):
             kind = next(kind for kind in ALIASES if isinstance(obj, kind))
             children = [self.tracer.attributes.getattr(obj, part) for part in ALIASES[kind](obj)]
         elif isinstance(obj, dict):
-            self._check_size(obj)
-            keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys
-            simple = SIMPLE_KEYS.issuperset(map(type, keys))
-            read = self._entry if simple else self.dict_get
-            children = [read(obj, key, None) for key in keys]
+            children = [value for _, value in self.entries(obj)]
         elif isinstance(obj, (set, frozenset)):
             source = self.provenance.source_of(obj)
             if source is not None:
                 self.guard_members(source, obj)
                 return
             children = keys_of(obj)
-        elif type(obj) is types.MappingProxyType or (
-            type(obj) in special_methods.VIEWS and not self.provenance.is_fresh(obj)
-        ):  # the call that made a fresh view of a dictionary has guarded what it shows
+        elif type(obj) in special_methods.VIEWS:
             mapping = self.viewed(obj)
             if not isinstance(mapping, dict):
                 raise Break("unknown_native", f"a {type(obj).__name__} of no dictionary is read")
@@ -110,6 +104,15 @@ class GuardedReads(Component):
         for child in children:
             if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque, *ALIASES)):
                 self.expand(child, depth - 1)
+
+    def entries(self, obj: dict[Any, Any], varies: bool = False) -> list[tuple[Any, Any]]:
+        """Returns the items of a dictionary, all of them guarded. varies: numbers may become
+        symbols."""
+        self.check_size(obj)
+        keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys
+        simple = SIMPLE_KEYS.issuperset(map(type, keys))
+        read = self._entry if simple else self.dict_get
+        return [(key, read(obj, key, None, varies)) for key in keys]
 
     def viewed(self, view: Any) -> Any:
         """Returns the mapping that a view of a dictionary or a mappingproxy shows; of one that
@@ -174,7 +177,7 @@ class GuardedReads(Component):
             )
         self.provenance.guard(GuardKind.DATA, source, data_of(obj))
 
-    def _check_size(self, obj: Any) -> None:
+    def check_size(self, obj: Any) -> None:
         """Breaks for a container with more entries than are guarded one by one."""
         size = _size(obj)
         if size > MAX_GUARDED_ITEMS and self.provenance.source_of(obj) is not None:
@@ -210,7 +213,7 @@ class GuardedReads(Component):
 
     def items(self, obj: Any, varies: bool = False) -> list[Any]:
         """Returns the items of a list, tuple or deque: its length and each item are guarded."""
-        self._check_size(obj)
+        self.check_size(obj)
         return [self.list_item(obj, i, varies) for i in range(self.length(obj))]
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:

@@ -67,7 +67,9 @@ class Operations(Component):
     def native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
-            if isinstance(value, (*CONTAINERS, types.GenericAlias, types.UnionType)):
+            if isinstance(
+                value, (*CONTAINERS, *special_methods.VIEWS, types.GenericAlias, types.UnionType)
+            ):
                 self.tracer.reads.expand(value)
             if not (isinstance(value, CONTAINERS) or is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)

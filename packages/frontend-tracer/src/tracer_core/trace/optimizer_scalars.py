@@ -17,8 +17,11 @@ def is_optimizers(tracer: Tracing) -> bool:
 
 def number_in(tracer: Tracing, tensor: Any) -> Any:
     """Returns the number in a tensor that an optimizer reads, or None."""
-    if not is_optimizers(tracer):
-        return None
+    return counter_in(tracer, tensor) if is_optimizers(tracer) else None
+
+
+def counter_in(tracer: Tracing, tensor: Any) -> Any:
+    """Returns the number in a step counter, or None."""
     value = tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
     return None if value is None else _number(tracer, value)
 

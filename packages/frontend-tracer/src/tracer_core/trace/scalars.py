@@ -85,15 +85,16 @@ class Numbers(Component):
         entry; a list of its own for a number that was not read before.
 
         The step counters of an optimizer count as alike from the start: there is one for each
-        parameter.
+        parameter. Those of other names (ASGD's ``mu``, which is 1 until its first average) do not.
         """
         if source.kind not in _ALIKE:
             return []
         before = self.tracer.shapes.history(source)
         if not before and source.kind != "number":
             return []
-        numbers = (*before, value)
-        return self.alike.setdefault((source.kind == "number", *map(repr, numbers)), [])
+        base = source.base if source.kind == "number" else None
+        name = None if base is None else repr(base.key)
+        return self.alike.setdefault((name, *map(repr, (*before, value))), [])
 
     def concrete(self, value: Any) -> Any:
         """Returns the number behind a symbol, guarded by its value; a tuple (sizes of a tensor, a

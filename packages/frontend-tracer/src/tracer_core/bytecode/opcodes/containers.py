@@ -31,7 +31,7 @@ handlers({
 
 def _list_to_tuple(m: Machine, items: list[Any]) -> tuple[Any, ...]:
     # The list may be from before a graph break, where its items are read with guards.
-    made: tuple[Any, ...] = m.names.made(tuple(m.containers.spread(items)))
+    made: tuple[Any, ...] = m.names.made(tuple(m.containers.spread(items, varies=True)))
     return made
 
 

@@ -270,7 +270,7 @@ def hash_of(tracer: Tracer, obj: Any) -> int:
 def collection(tracer: Tracer, kind: Any, iterable: Any = (), /) -> Any:
     if kind in (tuple, frozenset) and type(iterable) is kind:
         return iterable
-    items = tracer.containers.spread(iterable)
+    items = tracer.containers.spread(iterable, varies=True)
     if kind in (set, frozenset):
         items = [tracer.scalars.concrete(item) for item in items]
         special_methods.realize_keys(tracer, items)

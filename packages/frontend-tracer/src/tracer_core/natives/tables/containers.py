@@ -30,9 +30,9 @@ from tracer_core.trace.tracer import Tracer
 
 _METHODS: dict[Effect, dict[type, str]] = {
     MOVES: {
-        list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
+        list: "__len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
         tuple: "__len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __getnewargs__",
-        dict: "copy keys values items __len__ __iter__ __or__ __ror__ __reversed__",
+        dict: "__len__ __iter__ __or__ __ror__ __reversed__",
         set: "copy __len__ __iter__",
         frozenset: "copy __len__ __iter__",
         collections.deque: (
@@ -105,6 +105,11 @@ def deque_init(
         tracer.break_graph("unsupported_mutation", "a deque is initialised again")
     items = [] if iterable is ABSENT else tracer.containers.spread(iterable)
     collections.deque.__init__(target, items, *args, **kwargs)
+
+
+@special(list.copy)
+def list_copy(tracer: Tracer, target: Any) -> list[Any]:
+    return list(tracer.reads.items(target, varies=True))
 
 
 @special(list.append, collections.deque.append)
@@ -198,6 +203,19 @@ def missing(tracer: Tracer, target: Any, key: Any) -> Any:
     return tracer.containers.store_missing(target, key, factory)
 
 
+@special_each(dict.keys, dict.values, dict.items)
+def view_of(tracer: Tracer, method: Any, target: Any) -> Any:
+    """Returns a view, whose values are guarded where they are read."""
+    tracer.reads.check_size(target)
+    tracer.reads.keys(target)
+    return method(target)
+
+
+@special(dict.copy)
+def copy_of(tracer: Tracer, target: Any) -> dict[Any, Any]:
+    return dict(tracer.reads.entries(target, varies=True))
+
+
 @special(dict.get)
 def get(tracer: Tracer, target: Any, key: Any, default: Any = None, /) -> Any:
     return tracer.reads.dict_get(target, key, default, varies=True)
@@ -259,9 +277,11 @@ def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
     if not hashable and type(target) is dict and not tracer.reads.keys(target):
         asked = ""  # an empty dictionary does not hash the key
     tracer.reads.check_key(asked, target)
-    if tracer.reads.dict_get(target, asked, ABSENT) is not ABSENT:
+    value = tracer.reads.dict_get(target, asked, ABSENT, varies=True)
+    if value is not ABSENT:
         tracer.side_effects.before_remove(target, asked)
-        return _kind(target).pop(target, asked)
+        _kind(target).pop(target, asked)
+        return value
     if default is ABSENT:
         raise KeyError(key)
     return default

@@ -18,6 +18,7 @@ from tracer_core.trace import special_methods
 from tracer_core.trace.containers import NATIVE_ITERATORS
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import LazyIterator
+from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 
 
@@ -62,7 +63,9 @@ def next_of(tracer: Tracer, iterator: Any, default: Any = ABSENT, /) -> Any:
 def sorted_list(tracer: Tracer, *args: Any, **kwargs: Any) -> list[Any]:
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         return sorted(*args, **kwargs)  # raises Python's own error
-    items = list(tracer.containers.spread(args[0]))
+    items = list(tracer.containers.spread(args[0], varies=True))
+    if kwargs.get("key") is None:
+        items = [tracer.scalars.concrete(one) if type(one) in SYMBOLS else one for one in items]
     sort_items(tracer, items, **kwargs)
     return items
 
@@ -167,6 +170,9 @@ def reversed_of(tracer: Tracer, value: Any) -> Any:
     method = tracer.entries.python_method(value, "__reversed__")
     if method is not None:
         return tracer.calls.call_value(method, [value], {})
+    numbers = tracer.containers.loops.backwards(value)
+    if numbers is not None:
+        return numbers
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_calls.native_reads(value)
         return tracer.native_calls.born(reversed(value))

@@ -5,17 +5,19 @@ An optimizer is told that it is not being compiled, so that its arithmetic is th
 
 from __future__ import annotations
 
+import functools
 import typing
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.adafactor import _fused_adafactor_
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, effect_of, special, special_each
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator
-from tracer_core.trace.optimizer_scalars import number_in
+from tracer_core.trace.optimizer_scalars import counter_in, number_in
 from tracer_core.trace.tracer import Tracer
 
 
@@ -122,6 +124,32 @@ def _fit(lists: list[Any]) -> bool:
     )
 
 
+@special(polyfills.known_number)
+def known_number(tracer: Tracer, tensor: Any) -> Any:
+    number = counter_in(tracer, tensor)
+    if number is None:
+        tracer.break_graph("data_dependent_value", "a step counter that is no number")
+    return number
+
+
+@special(_fused_adafactor_)
+def fused_adafactor(tracer: Tracer, *args: Any, **kwargs: Any) -> None:
+    tracer.native_calls.call_torch_node(_fused_adafactor_, [*args], kwargs)
+
+
+def _adafactor(
+    in_lists: bool, tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Interprets Adafactor's loop with one operator a parameter. With a tensor as learning rate, or
+    parameters of several dtypes (whose `eps1` depends on their order), it runs as it is."""
+    params, counters = args[0], args[5]
+    kinds = {(one.dtype, one.device) for one in params}
+    known = all(counter_in(tracer, one) is not None for one in counters)
+    if isinstance(kwargs.get("lr"), torch.Tensor) or len(kinds) != 1 or not known:
+        return tracer.calls.frame_of(function, args, kwargs)
+    return tracer.calls.prepare(polyfills.adafactor, [in_lists, *args], kwargs)
+
+
 @special(*names("_C._group_tensors_by_device_and_dtype"))
 def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = None) -> Any:
     lists: list[Any] = []
@@ -145,6 +173,10 @@ def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = None)
 
 CALLED_CODES |= dict.fromkeys(names("optim.Optimizer.zero_grad.__code__"), _hidden_method)
 CALLED_CODES |= dict.fromkeys(code_inside("optim.Optimizer.profile_hook_step"), _profiled_step)
+for _name, _in_lists in (("_single_tensor_adafactor", False), ("_multi_tensor_adafactor", True)):
+    CALLED_CODES |= dict.fromkeys(
+        names(f"optim._adafactor.{_name}.__code__"), functools.partial(_adafactor, _in_lists)
+    )
 CALLED_CODES |= dict.fromkeys(
     code_inside("optim.optimizer._use_grad_for_differentiable"), _use_grad
 )

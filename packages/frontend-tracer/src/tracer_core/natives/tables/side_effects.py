@@ -158,11 +158,25 @@ def getenv(tracer: Tracer, key: Any, default: Any = None) -> Any:
 
 @special(inspect.signature)
 def signature(tracer: Tracer, obj: Any) -> Any:
-    """Returns the signature of a function with guarded code and defaults; not traced into for other
-    objects."""
-    function = obj.__func__ if type(obj) is types.MethodType else obj
-    if type(function) is not types.FunctionType or not guard_function(tracer, function):
-        tracer.break_graph(
-            "native_python", "the signature of something that is no plain function is read"
-        )
-    return tracer.native_calls.born(inspect.signature(obj))
+    """Returns the signature of a function with guarded code and defaults, also of one that others
+    wrap (functools.wraps); not traced into for other objects."""
+    function, passed = obj, set[int]()
+    while id(function) not in passed:
+        passed.add(id(function))
+        function = function.__func__ if type(function) is types.MethodType else function
+        if type(function) is not types.FunctionType or tracer.names.made_here(function):
+            break
+        if any(tracer.attributes.has_attribute(function, name) for name in _SIGNATURES):
+            break
+        if not tracer.attributes.has_attribute(function, "__wrapped__"):
+            if guard_function(tracer, function):
+                return tracer.native_calls.born(inspect.signature(obj))
+            break
+        function = tracer.attributes.getattr(function, "__wrapped__")
+    tracer.break_graph(
+        "native_python", "the signature of something that is no plain function is read"
+    )
+
+
+#: Attributes of a function in which inspect.signature() looks for another signature.
+_SIGNATURES = ("__signature__", "_partialmethod", "__partialmethod__")
