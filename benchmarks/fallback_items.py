@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,8 +62,10 @@ def items(section: str, programs: range, device: str) -> list[str]:
     return [f"opinfo:{name}:{dtype}" for name, dtype in rows("cpu") if dtype in _DTYPES]
 
 
-def prepare(sections: tuple[str, ...]) -> None:
-    """Imports what the items of sections need, once for all processes that are forked from this."""
+def prepare(sections: Sequence[str], device: str) -> None:
+    """Imports what the items of sections need, once for all processes that are forked from this. On a
+    GPU without the samples of operators: to import them begins CUDA, which does not survive a
+    fork."""
     torch.set_num_threads(1)
     if "zoo" in sections or "steps" in sections:
         from benchmarks import models
@@ -71,7 +73,7 @@ def prepare(sections: tuple[str, ...]) -> None:
         for library in ("torchvision", "timm", "transformers"):
             with contextlib.suppress(ImportError):
                 models.import_library(library)
-    if "opinfo" in sections:
+    if "opinfo" in sections and device == "cpu":
         from tests.opinfo.row import operators
 
         operators()
@@ -130,7 +132,9 @@ def _chosen(backend: str, notes: Any) -> Any:
     return replace(BACKEND, compile=compile_)
 
 
-def _compared(plain: Callable[[int], Any], compiled: Callable[[int], Any], notes: Any, tolerance: float) -> str:
+def _compared(
+    plain: Callable[[int], Any], compiled: Callable[[int], Any], notes: Any, tolerance: float
+) -> str:
     """Calls both in turns; returns the status, with the error or the difference counted."""
     from tracer_core.testing import Mismatch, Tolerance, compare
 
@@ -367,7 +371,9 @@ def _energy_net(kind: str) -> Any:
     from torch import nn
 
     if kind == "batch_norm":
-        return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)).eval()
+        return nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)
+        ).eval()
     if kind == "conv":
         return nn.Sequential(nn.Unflatten(-1, (1, 8)), nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4),
                              nn.Tanh(), nn.Flatten(-2), nn.Linear(24, 1))  # fmt: skip
@@ -375,7 +381,9 @@ def _energy_net(kind: str) -> Any:
         return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.SiLU(), nn.Linear(16, 1))
     if kind == "attention":
         return _Attention()
-    return nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1)
+    )
 
 
 def _energy(function: Callable[..., Any], kind: str, backend: Any, device: str, notes: Any) -> str:

@@ -44,6 +44,8 @@ _SECTIONS = ("zoo", "steps", "energy", "capture", "opinfo", "program")
 _DISTRIBUTIONS = ("torch", "transformers", "timm", "torchvision", "triton")
 
 Counts = dict[str, dict[str, dict[str, Any]]]
+#: Backend, device, and the sections that a process has to prepare itself, unless it is forked.
+_Settings = tuple[str, str, Sequence[str] | None]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,6 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--backend", default="aten_eager")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument(
+        "--spawn", action="store_true", help="processes import everything themselves"
+    )
     parser.add_argument("--only", nargs="+", help="items, in place of all")
     parser.add_argument("--json", type=Path, help="result; what it has of this run is added to")
     parser.add_argument("--show", nargs="+", type=Path, help="print these results side by side")
@@ -98,20 +103,14 @@ def _count(chosen: Any, begun: float) -> dict[str, Any]:
     from benchmarks import fallback_items  # heavy: torch, after the settings are made
 
     sections = tuple(one for one in _SECTIONS if one in chosen.sections)
-    fallback_items.prepare(sections)
-    seeds = range(chosen.first, chosen.first + chosen.programs)
-    part, _, parts = chosen.shard.partition("/")
-    wanted = chosen.only or [
-        one
-        for section in sections
-        for one in _mixed(fallback_items.items(section, seeds, chosen.device))[
-            int(part) :: int(parts)
-        ]
-    ]
+    wanted = chosen.only or _wanted(chosen, sections)
+    if not chosen.spawn:
+        fallback_items.prepare(sections, chosen.device)
     totals = {one.partition(":")[0]: _empty() for one in wanted}
     for one in wanted:
         totals[one.partition(":")[0]]["wanted"] += 1
-    pool = _Pool(wanted, chosen.workers, chosen.backend, chosen.device, totals)
+    prepared = sections if chosen.spawn else None
+    pool = _Pool(wanted, chosen.workers, (chosen.backend, chosen.device, prepared), totals)
     try:
         pool.run(begun + chosen.seconds)
     finally:
@@ -119,6 +118,31 @@ def _count(chosen: Any, begun: float) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
     facts = _facts(chosen.backend, chosen.device)
     return {"run": facts, "seconds": round(time.monotonic() - begun), "sections": totals}
+
+
+def _wanted(chosen: Any, sections: Sequence[str]) -> list[str]:
+    """The items of this shard, listed by a process of its own, since that may begin CUDA."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_list, args=(theirs, chosen, sections)
+    )
+    process.start()
+    theirs.close()
+    found: list[str] = ours.recv()
+    process.join()
+    return found
+
+
+def _list(pipe: Any, chosen: Any, sections: Sequence[str]) -> None:
+    from benchmarks import fallback_items
+
+    part, parts = map(int, chosen.shard.split("/"))
+    seeds = range(chosen.first, chosen.first + chosen.programs)
+    pipe.send([
+        item
+        for section in sections
+        for item in _mixed(fallback_items.items(section, seeds, chosen.device))[part::parts]
+    ])  # fmt: skip
 
 
 def _mixed(items: list[str]) -> list[str]:
@@ -168,10 +192,10 @@ class _Pool:
     """Processes that run items (mutable)."""
 
     def __init__(
-        self, items: list[str], workers: int, backend: str, device: str, totals: dict[str, Any]
+        self, items: list[str], workers: int, settings: _Settings, totals: dict[str, Any]
     ) -> None:
         self.todo, self.most = list(reversed(items)), workers
-        self.backend, self.device, self.totals = backend, device, totals
+        self.settings, self.totals = settings, totals
         self.workers: list[_Worker] = []
 
     def run(self, end: float) -> None:
@@ -204,14 +228,15 @@ class _Pool:
                 idle = self._hire()
             idle.item = self.todo.pop()
             idle.served += 1
-            # A process may have to begin CUDA first.
-            idle.late = time.monotonic() + LIMITS[idle.item.partition(":")[0]] + 30
+            # A process may have to begin CUDA, or to import, first.
+            idle.late = time.monotonic() + LIMITS[idle.item.partition(":")[0]] + 60
             idle.pipe.send(idle.item)
 
     def _hire(self) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=_serve, args=(theirs, self.backend, self.device))
+        *_, prepared = self.settings
+        context: Any = multiprocessing.get_context("fork" if prepared is None else "spawn")
+        process = context.Process(target=_serve, args=(theirs, *self.settings))
         process.start()
         theirs.close()
         worker = _Worker(process, ours)
@@ -267,9 +292,12 @@ def _add_row(counts: Counts, category: str, reason: str, row: dict[str, Any]) ->
     found["items"] += row["items"]
 
 
-def _serve(pipe: Any, backend: str, device: str) -> None:
+def _serve(pipe: Any, backend: str, device: str, sections: Sequence[str] | None) -> None:
     """A process's life: items come, what came of them goes."""
     from benchmarks import fallback_items
+
+    if sections is not None:
+        fallback_items.prepare(sections, device)
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # torch's own warnings
