@@ -256,11 +256,16 @@ class Cut:
             return
         values = [node.meta["val"] for node in sources]
         memory = [torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)]
-        if self.captured.needs_grad and not written.isdisjoint(memory):
+        writers = [
+            node for node in nodes if not set(node.meta.get("writes", ())).isdisjoint(memory)
+        ]
+        if self.captured.needs_grad and writers:
             raise LoweringUnsupported(
-                "a write in a part of a graph that is cut, where gradients are needed"
+                "a write in a part of a graph that is cut, where gradients are needed",
+                nodes=writers,
             )
         if any(memory.count(storage) > 1 for storage in written):
             raise LoweringUnsupported(
-                "a write to memory that two inputs share, in a part of a graph that is cut"
+                "a write to memory that two inputs share, in a part of a graph that is cut",
+                nodes=writers,
             )
