@@ -159,3 +159,32 @@ def test_gradients_of_views_of_repeated_memory(program, backend):
         compare(*gradients)
     assert all("the graph is cut around it" in one for one in fallbacks_of(compiled))
     assert fallbacks_of(compiled)
+
+
+def place_of_a_part(x, part):
+    found = x.as_strided((2,), (1,), 3)
+    found.add_(1)
+    part.mul_(2)
+    return x.sum(), part.sin()
+
+
+def place_before_noise(x, part):
+    found = x.as_strided((2,), (1,), 3)
+    noise = torch.zeros(4, 4)[:, ::2]
+    noise.normal_()
+    return found.sin() + noise.sum(), part * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [place_of_a_part, place_before_noise])
+def test_places_in_memory_are_counted_from_its_beginning(program, backend):
+    compiled = tracer_core.compile(program, backend=backend)
+    with torch.no_grad():
+        for start in (2, 2, 1, 0, 2):
+            found = []
+            for run in (program, compiled):
+                torch.manual_seed(0)
+                memory = torch.arange(8.0)
+                x = memory[start : start + 4]
+                found.append((run(x, x[1:]), memory))
+            compare(*found, path=f"from {start}")
