@@ -36,6 +36,7 @@ from tracer_core.natives.effects import (
 )
 from tracer_core.natives.outside_reads import outside_reads
 from tracer_core.natives.queries import applied, query
+from tracer_core.natives.tables.messages import LOGGING, logs_as_before
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.lasting import is_constant_code, is_lasting
@@ -296,12 +297,14 @@ _LOOK_UPS = frozenset(
 
 def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
-    for real. Exempt are functions that read nothing of what has changed: those of `_LOOK_UPS`, and
-    those whose code says so (einops parses each pattern once)."""
+    for real. Exempt are functions that read nothing of what has changed: those of `_LOOK_UPS`, those
+    whose code says so (einops parses each pattern once), and those that log a message once."""
     module = getattr(cached.__wrapped__, "__globals__", {}).get("__name__")
     if not tracer.effects.changes or module in _LOOK_UPS:
         return
     if _reads_no_change(tracer, cached.__wrapped__, [*args, *kwargs.values()]):
+        return
+    if _logs_alone(cached.__wrapped__) and logs_as_before(tracer, *args, *kwargs.values()):
         return
     if not cached.cache_parameters()["typed"] and _is_cached(cached, args, kwargs):
         return
@@ -310,6 +313,34 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
             "native_python",
             f"the cached function {_title(cached)} runs after a change of state",
         )
+
+
+@functools.cache
+def _logs_alone(function: Any) -> bool:
+    """Returns whether a function does nothing but hand its arguments to a method of the first of
+    them that logs, as transformers' `warning_once` does."""
+    if type(function) is not types.FunctionType:
+        return False
+    names = [one for one in dis.get_instructions(function.__code__) if one.argval in LOGGING]
+    code = function.__code__
+    return (
+        len(names) == 1
+        and len(code.co_names) == 1
+        and not (code.co_freevars or code.co_cellvars or set(code.co_consts[1:]) - {None})
+        and _PASSES_ON.issuperset(one.opname for one in dis.get_instructions(code))
+    )
+
+
+#: Instructions of a function that calls one method with its arguments.
+_PASSES_ON = frozenset(
+    {
+        *("RESUME", "CACHE", "PUSH_NULL", "NOP", "EXTENDED_ARG", "POP_TOP", "PRECALL", "KW_NAMES"),
+        *("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST", "LOAD_CONST", "LOAD_METHOD"),
+        *("LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_ATTR", "BUILD_MAP", "BUILD_TUPLE"),
+        *("DICT_MERGE", "LIST_EXTEND", "BUILD_LIST", "LIST_TO_TUPLE", "CALL_INTRINSIC_1"),
+        *("CALL", "CALL_FUNCTION_EX", "CALL_KW", "RETURN_VALUE", "RETURN_CONST"),
+    }
+)
 
 
 def _is_cached(cached: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:

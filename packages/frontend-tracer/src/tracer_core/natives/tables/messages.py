@@ -246,6 +246,7 @@ def call_late(tracer: Tracer, function: Any) -> None:
 
 # -- logs --
 
+LOGGING = frozenset({"debug", "info", "warning", "error", "critical"})
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
 
 
@@ -294,6 +295,23 @@ def _goes_out(logger: Any) -> bool:
 
 
 _LOGGING = ("logging", "logging.handlers")
+
+
+def logs_as_before(tracer: Tracer, logger: Any, *parts: Any) -> bool:
+    """Returns whether a message of constants that is logged now is what eager logs: nothing that the
+    trace has changed is logging's, and no message waits to be shown before it."""
+    if type(logger) not in (logging.Logger, logging.RootLogger) or not _goes_out(logger):
+        return False
+    if tracer.side_effects.late or not all(map(is_constant, parts)):
+        return False
+    read: list[Any] = [vars(logging), vars(sys), logging.root.manager]
+    while logger is not None:
+        formatters = (one.formatter for one in logger.handlers)
+        for one in (logger, *logger.handlers, *formatters):
+            read += [one, getattr(one, "__dict__", None), getattr(one, "handlers", None)]
+        logger = logger.parent if logger.propagate else None
+    changed = {id(change.obj) for change in tracer.effects.changes.values()}
+    return changed.isdisjoint(map(id, read))
 
 
 @special(logging.Logger.isEnabledFor)
