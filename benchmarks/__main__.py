@@ -51,6 +51,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "optimizer_steps:main",
         "the step of each class of torch.optim alone, beside torch.compile",
     ),
+    "fallbacks": (
+        "fallbacks:main",
+        "counts of every reason for which graphs, operators and functions fall back",
+    ),
     "gradients": ("gradients:main", "one step of every architecture, judged by float64"),
     "auto": ("auto:main", 'backend="auto" beside each backend alone'),
     "engines": ("engines:main", "onnxrt and tvm beside their engines used by hand"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from tracer_core.errors import TracerError
@@ -15,15 +17,15 @@ def first_line(error: Exception) -> str:
 class LoweringUnsupported(TracerError):
     """The captured graph is valid but has no functional ATen form with eager's semantics.
 
-    reason: what prevents it, for users. location: ``file:line in function`` or ``""``. node: the
-    operator that prevents it, if it is one alone. The dispatcher then cuts the graph around that
-    operator, or runs the captured graph eagerly, and logs that once.
+    reason: what prevents it, for users. location: ``file:line in function`` or ``""``. nodes: the
+    operators without which the graph has one, if they are few. The dispatcher then cuts the graph
+    around them, or runs the captured graph eagerly, and logs that once.
     """
 
-    node: torch.fx.Node | None = None
-
-    def __init__(self, reason: str, location: str = "") -> None:
-        self.reason, self.location = reason, location
+    def __init__(
+        self, reason: str, location: str = "", nodes: Iterable[torch.fx.Node] = ()
+    ) -> None:
+        self.reason, self.location, self.nodes = reason, location, tuple(nodes)
         super().__init__(reason + (f" (at {location})" if location else ""))
 
 

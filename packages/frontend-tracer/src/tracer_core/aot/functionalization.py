@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
+from tracer_core.aot.saved_draws import node_draws
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
 from tracer_core.aot.traceable_forms import FORMS
 from tracer_core.engine_support.contiguous import has_gaps
@@ -153,7 +155,9 @@ class Interpretation:
             try:
                 self._interpret_node(node)
             except LoweringUnsupported as error:
-                error.node = node  # the outermost node, where a call interprets a graph of its own
+                error.nodes = (
+                    node,
+                )  # the outermost node, where a call interprets a graph of its own
                 raise
 
     def _interpret_node(self, node: torch.fx.Node) -> None:
@@ -201,6 +205,7 @@ class Interpretation:
         """Runs `_node`; an error that only functional values or fakes cause (a view that their
         strides forbid, a value that is read) becomes LoweringUnsupported.
         """
+        last = next(iter(reversed(self.recorder.graph.nodes)), None)
         try:
             return self._node(node)
         except torch_private.fake_failures() as error:
@@ -208,9 +213,18 @@ class Interpretation:
         except LoweringUnsupported:
             raise
         except self.errors as error:
-            name = overlapping_writes.name_of(node.target) or node.target
-            reason = f"{name} fails on functional values: {first_line(error)}"
-            raise LoweringUnsupported(reason, self.recorder.frame) from error
+            failure = error
+        if self.symbolic and not any(map(node_draws, self._recorded_since(last))):
+            # As capture did: C++ kernels of some operators take no symbolic sizes.
+            with contextlib.suppress(*self.errors), torch_private.python_dispatcher():
+                return self._node(node)
+        name = overlapping_writes.name_of(node.target) or node.target
+        reason = f"{name} fails on functional values: {first_line(failure)}"
+        raise LoweringUnsupported(reason, self.recorder.frame) from failure
+
+    def _recorded_since(self, last: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
+        """Yields the operators that were recorded after one."""
+        return itertools.takewhile(lambda one: one is not last, reversed(self.recorder.graph.nodes))
 
     def _node(self, node: torch.fx.Node) -> Any:
         match node.op:

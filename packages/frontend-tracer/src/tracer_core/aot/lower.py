@@ -30,7 +30,7 @@ from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.lazy_graph_module import Deferred
-from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step, viewed_inputs
+from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
 from tracer_core.contract.backend import Backend, resolve
@@ -219,7 +219,13 @@ class Lowering(Interpretation):
                 lambda value: viewed_inputs(self.gm.graph, self.values, value),
                 self.differentiates,
             )
-            steps = planner.plan(_returned_values(self.gm, self.values))
+            try:
+                steps = planner.plan(_returned_values(self.gm, self.values))
+            except NotAView as error:
+                error.nodes = tuple(
+                    view_aliasing.views(self.gm.graph, self.values, error.value, error.casts)
+                )
+                raise
             return Ending(planner, tuple(steps), self._write_back(writes))
 
     def plan(self, ending: Ending) -> OutputPlan:
@@ -279,10 +285,12 @@ class Lowering(Interpretation):
             if torch_private.has_data_mutation(wrapper):
                 writes.append((index, wrapper))
         for index, _ in writes:
-            if storages[torch_private.storage_id(self.recorder.inputs[index])] > 1:
+            storage = torch_private.storage_id(self.recorder.inputs[index])
+            if storages[storage] > 1:
                 name = self.recorder.placeholders[index].name
                 raise LoweringUnsupported(
-                    f"the graph writes to its input {name}, which shares memory with another"
+                    f"the graph writes to its input {name}, which shares memory with another",
+                    nodes=view_aliasing.writers(self.gm.graph, {storage}),
                 )
         return writes
 

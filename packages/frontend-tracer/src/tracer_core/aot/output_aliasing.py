@@ -169,6 +169,15 @@ class OutputPlan:
 # Making the plan
 
 
+class NotAView(LoweringUnsupported):
+    """An output is a view that ``as_strided`` of an input or of another output does not give. value:
+    its eager value. casts: because of views as another dtype."""
+
+    def __init__(self, reason: str, value: torch.Tensor, *, casts: bool) -> None:
+        super().__init__(reason)
+        self.value, self.casts = value, casts
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where the elements of a tensor lie in its storage, by hints: a half-open range, dense or
@@ -275,7 +284,7 @@ class OutputPlanner:
         ):
             # The gradient of as_strided divides by how often each place in memory is read.
             reason = "an output is a view of an input whose elements share memory"
-            raise LoweringUnsupported(reason, self.recorder.frame)
+            raise NotAView(reason, value, casts=False)
         return self._view(value, self.inputs[nearest], True, nearest)
 
     def _require_history(self, value: torch.Tensor) -> None:
@@ -329,16 +338,14 @@ class OutputPlanner:
                 and all(self._has_gradients_of(candidate, member) for member in members)
             ):
                 return candidate
-        raise LoweringUnsupported(
-            "outputs share memory that no single tensor of the captured graph covers",
-            self.recorder.frame,
-        )
+        reason = "outputs share memory that no single tensor of the captured graph covers"
+        raise NotAView(reason, members[0], casts=True)
 
     def _view(self, value: torch.Tensor, base: torch.Tensor, of_input: bool, index: int) -> ViewOf:
         kinds = [(one.dtype, one.is_conj(), one.is_neg()) for one in (value, base)]
         if kinds[0] != kinds[1]:
             reason = f"an output is a view of a {base.dtype} tensor as {value.dtype}"
-            raise LoweringUnsupported(reason)
+            raise NotAView(reason, value, casts=True)
         return ViewOf(
             of_input,
             index,

@@ -63,7 +63,7 @@ def with_saved_layouts(run: RunFunction, spec: CompileSpec) -> RunFunction:
         for index, expected in saved:
             stride = tuple(_number(step, sizes) for step in expected.stride or ())
             value = outputs[index]
-            if not _same_strides(value.shape, value.stride(), stride):
+            if not same_steps(value.shape, value.stride(), stride):
                 made = torch.empty_strided(
                     value.shape, stride, dtype=value.dtype, device=value.device
                 )
@@ -223,17 +223,18 @@ def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> s
         return f"shape {tuple(value.shape)}, expected {shape}"
     if value.device.type != (expected.device.type if expected.device else None):
         return f"device {value.device}, expected {expected.device}"
-    if value.layout is torch.strided and not _same_strides(shape, value.stride(), stride):
+    if value.layout is torch.strided and not same_steps(shape, value.stride(), stride):
         return f"strides {tuple(value.stride())}, expected {stride}"
     return None
 
 
 def same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors of one shape have the same strides where these mean something."""
-    return _same_strides(left.shape, left.stride(), right.stride())
+    return same_steps(left.shape, left.stride(), right.stride())
 
 
-def _same_strides(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
+def same_steps(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether two strides of a shape are the same where these mean something."""
     steps = zip(shape, actual, expected, strict=True)
     return 0 in shape or all(size == 1 or a == e for size, a, e in steps)
 

@@ -24,6 +24,7 @@ from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.request import role_of
 from tracer_core.aot.result_check import same_strides
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
+from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec
@@ -103,6 +104,11 @@ class Cut:
         self.early: set[torch.fx.Node] = set()
         self.count = 0
         self.described: dict[torch.fx.Node, InputSpec] = {}
+        #: A view that counts from the beginning of a storage is another place of an input in the next
+        #: call: no subgraph may return it.
+        self.placed = {
+            node for node, _, offset in absolute_offsets(self.graph) if offset is not None
+        }
 
     def runner(self) -> RunFunction:
         """Builds the subgraphs and connects them."""
@@ -131,10 +137,15 @@ class Cut:
         source = node.args[0] if node.target is operator.getitem else None
         several = isinstance(value, (tuple, list))
         items = [one for one in node.users if several and one.target is operator.getitem]
-        of_data = any(MARK in one.meta for one in (node, *items)) or (
-            isinstance(source, torch.fx.Node)
-            and source in self.made
-            and not isinstance(source.meta.get("val"), torch.Tensor)
+        placed = node in self.placed
+        of_data = (
+            placed
+            or any(MARK in one.meta for one in (node, *items))
+            or (
+                isinstance(source, torch.fx.Node)
+                and source in self.made
+                and not isinstance(source.meta.get("val"), torch.Tensor)
+            )
         )
         is_number = is_size(node)
         if value is None and not of_data and "writes" not in node.meta:
@@ -148,7 +159,7 @@ class Cut:
         if node.meta.get(MARK) == APART:
             self._require_no_history_written(node)
         tensors = of_data and value is not None and not is_number
-        ordered = node.meta.get(MARK) in (ORDERED, APART)
+        ordered = placed or node.meta.get(MARK) in (ORDERED, APART)
         if tensors or ordered or any(source not in self.made for source in node.all_input_nodes):
             self._flush()
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
@@ -256,11 +267,16 @@ class Cut:
             return
         values = [node.meta["val"] for node in sources]
         memory = [torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)]
-        if self.captured.needs_grad and not written.isdisjoint(memory):
+        writers = [
+            node for node in nodes if not set(node.meta.get("writes", ())).isdisjoint(memory)
+        ]
+        if self.captured.needs_grad and writers:
             raise LoweringUnsupported(
-                "a write in a part of a graph that is cut, where gradients are needed"
+                "a write in a part of a graph that is cut, where gradients are needed",
+                nodes=writers,
             )
         if any(memory.count(storage) > 1 for storage in written):
             raise LoweringUnsupported(
-                "a write to memory that two inputs share, in a part of a graph that is cut"
+                "a write to memory that two inputs share, in a part of a graph that is cut",
+                nodes=writers,
             )

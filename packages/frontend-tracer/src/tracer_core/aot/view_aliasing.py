@@ -19,6 +19,7 @@ from tracer_core.aot import overlap
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.output_aliasing import Layout
 from tracer_core.torch_private.names import names, operators
+from tracer_core.torch_private.needed import pytree
 
 aten = operators("aten")
 
@@ -36,6 +37,38 @@ _OFFSETS: dict[Any, int] = {
 def _calls(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """Yields the calls of a captured graph. An input's target is its name, which may be a method's."""
     return (node for node in graph.nodes if node.op.startswith("call_"))
+
+
+def writers(graph: torch.fx.Graph, storages: Collection[int]) -> list[torch.fx.Node]:
+    """Returns the calls that write to one of these storages."""
+    return [
+        one for one in _calls(graph) if not set(one.meta.get("writes", ())).isdisjoint(storages)
+    ]
+
+
+def views(
+    graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], value: torch.Tensor, casts: bool
+) -> list[torch.fx.Node]:
+    """Returns the calls that make views of the memory of a value; of them those alone that give
+    another dtype than their operand has, if there are any and `casts`."""
+    storage, found, casting = torch_private.storage_id(value), [], []
+    for node in _calls(graph):
+        given = [values[one] for one in node.all_input_nodes if _lies_in(values[one], storage)]
+        made = [one for one in pytree.tree_leaves(values[node]) if _lies_in(one, storage)]
+        if given and made and not node.meta.get("writes"):
+            found.append(node)
+            if {_kind(one) for one in made} != {_kind(one) for one in given}:
+                casting.append(node)
+    return casting if casts and casting else found
+
+
+def _lies_in(value: Any, storage: int) -> bool:
+    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_plain and torch_private.storage_id(value) == storage
+
+
+def _kind(value: torch.Tensor) -> tuple[torch.dtype, bool, bool]:
+    return value.dtype, value.is_conj(), value.is_neg()
 
 
 def absolute_offsets(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, Any, Any]]:
@@ -56,8 +89,10 @@ def require_none(
     such an input with several elements at one place in memory."""
     if not written:
         return
-    if any(overlap.overlaps_itself(value) for value in written):
-        raise LoweringUnsupported("the graph writes to an input whose elements share memory")
+    shared = {torch_private.storage_id(one) for one in written if overlap.overlaps_itself(one)}
+    if shared:
+        reason = "the graph writes to an input whose elements share memory"
+        raise LoweringUnsupported(reason, nodes=writers(graph, shared))
     storages = {torch_private.storage_id(value) for value in written}
     for node, base, offset in absolute_offsets(graph):
         if torch_private.storage_id(values[base]) not in storages:
@@ -67,6 +102,7 @@ def require_none(
                 "as_strided, with a storage_offset or beyond its operand's elements, of an input"
                 " that the graph writes to",
                 node.meta.get("user_frame") or "",
+                writers(graph, {torch_private.storage_id(values[base])}),
             )
 
 
@@ -88,6 +124,7 @@ def require_whole_windows(
             raise LoweringUnsupported(
                 "windows (unfold) that leave elements out, of memory that is written to",
                 node.meta.get("user_frame") or "",
+                writers(graph, {torch_private.storage_id(values[node])}),
             )
 
 
@@ -125,7 +162,7 @@ def require_no_write_through_expansion(
             value = values.get(given)
             if isinstance(value, torch.Tensor) and _expanded(given, values) and is_written(value):
                 raise LoweringUnsupported(
-                    "a write through expand", node.meta.get("user_frame") or ""
+                    "a write through expand", node.meta.get("user_frame") or "", (node,)
                 )
 
 

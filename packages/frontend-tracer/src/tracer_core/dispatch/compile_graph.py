@@ -150,50 +150,73 @@ def _compiled(
 def _cut_around(
     captured: CapturedGraph, config: CompileConfig, error: LoweringUnsupported, cuts: int
 ) -> CompiledGraph | None:
-    """The graph where one operator has no functional form: that operator runs eagerly, what stands
-    before and after it is compiled. None where it cannot be cut, or nothing else would be compiled.
+    """The graph where a few operators have no functional form: they run eagerly, what stands before
+    and after them is compiled. None where it cannot be cut, or nothing else would be compiled.
     """
-    marked = _set_apart(captured.gm.graph, error.node)
-    if not marked:
+    graph = captured.gm.graph
+    if any(MARK in one.meta for one in graph.nodes):
         return None
+    apart: list[torch.fx.Node] = []
     parts: list[CompiledGraph] = []
 
     def build(part: CapturedGraph) -> RunFunction:
-        parts.append(_part(part, config, cuts - 1))
+        parts.append(_part(part, config, cuts - sum(map(_counts, apart))))
         return parts[-1].run
 
+    reason: LoweringUnsupported | None = error
     try:
+        while reason is not None:
+            more = _to_set_apart(graph, reason.nodes)
+            apart += more
+            if not more or sum(map(_counts, apart)) > cuts:
+                return None
+            for one in more:
+                one.meta[MARK] = APART
+            reason = _prevents(captured)
         run = Cut(captured, build).runner()
-    except LoweringUnsupported:  # the whole graph runs eagerly, for the first reason
-        return None
     finally:
-        for node in marked:
-            del node.meta[MARK]
+        for one in apart:
+            one.meta.pop(MARK, None)
     if all(one.fallback is not None and one.fallback.kind in WHOLE for one in parts):
         return None
-    assert error.node is not None
-    name = name_of(error.node.target)
+    names = list(dict.fromkeys(name_of(one.target) for one in error.nodes))
     inside = [row for one in parts if one.fallback for row in one.fallback.refused]
-    refused = ((name, error.reason), *inside)
-    reason = f"{name} runs eagerly, the graph is cut around it: {error}"
-    fallback = Fallback("unsupported", captured.name, config.backend.name, reason, refused)
+    refused = (*((name, error.reason) for name in names), *inside)
+    text = f"{', '.join(names)} runs eagerly, the graph is cut around it: {error}"
+    fallback = Fallback("unsupported", captured.name, config.backend.name, text, refused)
     report(fallback)
     return CompiledGraph(run, fallback=fallback)
 
 
-def _set_apart(graph: torch.fx.Graph, node: torch.fx.Node | None) -> list[torch.fx.Node]:
-    """Marks an operator for `Cut`, and the gradients that are computed after it: they run through
-    what is compiled before it. Returns the marked nodes, none if the graph has nothing else."""
-    if node is None or node.op not in CALLS or any(MARK in one.meta for one in graph.nodes):
-        return []
+def _prevents(captured: CapturedGraph) -> LoweringUnsupported | None:
+    """Returns why a graph cannot be cut at the marked operators alone."""
+    try:
+        Cut(captured, lambda part: graph_function(part.gm)).runner()
+    except LoweringUnsupported as error:
+        return error
+    return None
+
+
+def _counts(node: torch.fx.Node) -> bool:
+    """Returns whether an operator that is set apart is one of those that `MAX_CUTS` counts."""
+    return node.target not in GRADIENT_CALLS
+
+
+def _to_set_apart(graph: torch.fx.Graph, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Returns these operators, and the gradients that are computed after the first: they run through
+    what is compiled before it. None if the graph has nothing else, or if they are marked already."""
     calls = [one for one in graph.nodes if one.op in CALLS]
-    if node not in calls or len(calls) < 2 or any(map(_may_reshape, calls)):
+    wanted = set(nodes)
+    if not wanted or not wanted.issubset(calls) or any(map(_may_reshape, calls)):
         return []
-    later = calls[calls.index(node) + 1 :]
-    marked = [node, *(one for one in later if one.target in GRADIENT_CALLS)]
-    for one in marked:
-        one.meta[MARK] = APART
-    return marked
+    first = min(map(calls.index, wanted))
+    found = [
+        one
+        for number, one in enumerate(calls)
+        if one in wanted or (number > first and one.target in GRADIENT_CALLS)
+    ]
+    new = [one for one in found if MARK not in one.meta]
+    return new if sum(MARK not in one.meta for one in calls) > len(new) else []
 
 
 def _may_reshape(node: torch.fx.Node) -> bool:

@@ -71,6 +71,7 @@ from tracer_core.execution.resume import (
 )
 from tracer_core.execution.single_use import SingleUses
 from tracer_core.execution.stored_entry import LoadedEntry
+from tracer_core.fx_capture import wrong_fakes
 from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
     AssertionFailed,
@@ -159,6 +160,7 @@ def reset() -> None:
     global _graph_numbers
     for one in list(_instances):
         one.forget()
+    wrong_fakes.forget()
     _graph_numbers = itertools.count()
 
 
@@ -484,6 +486,11 @@ class CompiledFunction:
             hint = BREAKS["data_dependent_shape"].hint
             where = _name(self.function)
             raise GraphBreakError("data_dependent_shape", reason, where, hint) from error
+        if isinstance(error, wrong_fakes.FakeDiffers):
+            self._note_other_data(error, exit, args, kwargs)
+            if self.config.fullgraph:
+                where, hint = _name(self.function), BREAKS["operator_failed"].hint
+                raise GraphBreakError("operator_failed", str(error), where, hint) from error
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
@@ -494,6 +501,8 @@ class CompiledFunction:
             )
             where, hint = _name(self.function), BREAKS["data_dependent_branch"].hint
             raise GraphBreakError("data_dependent_branch", reason, where, hint)
+        if isinstance(error, wrong_fakes.FakeDiffers):
+            return result
         if isinstance(error, DataDiffers):
             self._note_other_data(error, exit, args, kwargs)
             return result
@@ -515,6 +524,9 @@ class CompiledFunction:
         if segment is None:
             return
         with _LOCK:
+            if isinstance(error, wrong_fakes.FakeDiffers):  # which breaks the next graph
+                segment.forget()
+                return
             segment.other_data[error.refuses] += 1
             if segment.other_data[error.refuses] == MAX_DATA_VIOLATIONS:
                 crossed("MAX_DATA_VIOLATIONS", owner=self)

@@ -59,6 +59,7 @@ from tracer_core.fx_capture.provenance import (
 from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
+from tracer_core.fx_capture.wrong_fakes import checks_first_call
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
@@ -311,6 +312,7 @@ class TraceWriter:
             gm, specs, values, needs_grad, self.name, gradients=frozenset(self._new_gradients())
         )
         what = self._could_be_constants(captured)
+        checks = checks_first_call(captured)
         try:
             if may_wait(captured, self.config):
                 self.pending = self._waiting(captured)
@@ -322,6 +324,9 @@ class TraceWriter:
                 raise
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
             raise Refused(what) from error
+        if checks is not None:
+            changes = {"mutated_on_error": None, "artifacts": None}
+            runner = runner.with_run(checks(runner.run), **changes)
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
 

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
-from tracer_core.fx_capture import element_reads, higher_order_calls, out_variants
+from tracer_core.fx_capture import element_reads, higher_order_calls, out_variants, wrong_fakes
 from tracer_core.fx_capture.eager_errors import eager_error
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
@@ -225,8 +225,10 @@ class Recorder(WrittenGraph):
         func, args, kwargs = self._with_numbers(func, args, kwargs)
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
-        unfit = misfit(func, fake_args, fake_kwargs, self.fakes.mode) or unchecked(
-            func, fake_args, fake_kwargs, self.fakes.mode
+        unfit = (
+            misfit(func, fake_args, fake_kwargs, self.fakes.mode)
+            or unchecked(func, fake_args, fake_kwargs, self.fakes.mode)
+            or wrong_fakes.difference_of(func, fake_args, fake_kwargs)
         )
         if unfit is not None:
             self._raise_as_eager(func, fake_args, fake_kwargs)

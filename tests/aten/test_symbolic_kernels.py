@@ -1,0 +1,50 @@
+"""Operators whose C++ kernels take no symbolic sizes are lowered by torch's Python kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tracer_core
+from tracer_core.testing import compare
+
+PROGRAMS = {
+    "a causal mask": lambda x: torch.full((x.shape[0], x.shape[0]), -1e9).triu_(1) + x @ x.mT,
+    "triu_": lambda x: (x * 2).triu_(1) + 1,
+    "tril_": lambda x: (x * 2).tril_() + 1,
+    "clamp_": lambda x: (x * 2).clamp_(0, 1) + 1,
+    "clamp_ by tensors": lambda x: (x * 2).clamp_(x.amin(), x.amax() / 2) + 1,
+    "clamp_min_": lambda x: (x * 2).clamp_min_(0.5) + 1,
+    "index_fill_": lambda x: (x * 2).index_fill_(0, torch.tensor([0]), 1) + 1,
+    "logit_": lambda x: x.sigmoid().logit_(0.1) + 1,
+    "copysign_": lambda x: (x * 2).copysign_(-1) + 1,
+    "hinge_embedding_loss": lambda x: F.hinge_embedding_loss(x, x.sign()) + 1,
+    "margin_ranking_loss": lambda x: F.margin_ranking_loss(x, x * 2, x.sign()) + 1,
+}
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_serves_all_sizes(name, backend):
+    program = PROGRAMS[name]
+    compiled = tracer_core.compile(program, backend=backend, dynamic=True)
+    for size in (5, 8, 6):
+        x = torch.randn(size, 7, generator=torch.Generator().manual_seed(size))
+        compare(program(x), compiled(x))
+    records = tracer_core.last_compile(compiled)
+    assert not [one.text for one in records if one.name == "fallback"]
+
+
+@pytest.mark.parametrize("name", ["clamp_", "hinge_embedding_loss", "margin_ranking_loss", "tril_"])
+def test_gradients(name):
+    program = PROGRAMS[name]
+    compiled = tracer_core.compile(program, backend="aten_eager", dynamic=True)
+    for size in (5, 8):
+        x = torch.randn(size, 7, generator=torch.Generator().manual_seed(size))
+        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        program(mine).sum().backward()
+        compiled(theirs).sum().backward()
+        compare(mine.grad, theirs.grad)
+    records = tracer_core.last_compile(compiled)
+    assert not [one.text for one in records if one.name == "fallback"]
