@@ -376,8 +376,8 @@ MAX_SINGLE_USES = LIMITS.add(
     "MAX_SINGLE_USES",
     32,
     unit="captures in a row, each the first of an object or code region, whose entries one call used",
-    beyond="Further objects and code regions get no entry, except one in 64: calls that nothing fits run in"
-    " eager mode until an entry is used again.",
+    beyond="Further objects and code regions get no entry, except one in 64, then in 128, to 4,096: calls that"
+    " nothing fits run in eager mode until an entry is used again.",
     seen=_WARNING,
     changed="TRACER_LIMITS; `fullgraph=True` has no such limit",
 )

@@ -437,6 +437,9 @@ class CompiledFunction:
                 segment = self._starts.get(key)
                 if segment is None:
                     segment = self._starts[key] = GuardedCache(key)
+                if _traced == traced and self._is_for_one_call(segment, state):
+                    attempt, n_loaded = None, 0  # the store is not looked through either
+                    break
                 self._show(key, segment)
                 n_loaded = self.kept.enter(key, state) if _traced == traced else 0
                 if n_loaded == NATIVE:
@@ -723,6 +726,9 @@ class CompiledFunction:
                 again = functools.partial(self._capture_inside, segment, layouts, held)
                 args, kwargs = call
                 whole = (len(args), *kwargs), (*args, *kwargs.values())
+                if _traced == traced and self._is_for_one_call(segment, state):
+                    captured = None
+                    break
                 if _traced == traced and not self.kept.enter(*whole):
                     captured = again()
                     break
@@ -833,8 +839,6 @@ class CompiledFunction:
         if segment.is_closed(state):
             return None
         is_new = segment.is_new(state)
-        if is_new and self._was_for_one_call():
-            return None
         if not self._may_recompile(segment, state) or segment.skips_capture():
             return None
         _traced += 1
@@ -854,10 +858,12 @@ class CompiledFunction:
             self._compare_again()
             _traced += 1
 
-    def _was_for_one_call(self) -> bool:
+    def _is_for_one_call(self, segment: GuardedCache, state: Any) -> bool:
         """Returns whether a new object, or region, gets no entry, because no call used those of the
         last ones again; logs the first time."""
-        if self.config.fullgraph or not self._single_uses.skips_capture():
+        if self.config.fullgraph or segment.is_closed(state) or not segment.is_new(state):
+            return False
+        if not self._single_uses.skips_capture():
             return False
         if not self._told_of_single_uses:
             self._told_of_single_uses = True

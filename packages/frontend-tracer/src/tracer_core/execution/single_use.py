@@ -21,7 +21,7 @@ class SingleUses:
         #: (what holds the entry, its region, the region's `shared` at that time).
         self._newest: deque[tuple[Root | GuardedCache, GuardedCache, int]] = deque()
         self._call: object = None
-        self._passed = 0
+        self._passed, self._wait = 0, SAMPLED
 
     def note(self, call: object, holder: Root | GuardedCache, region: GuardedCache) -> None:
         """Notes a capture. call: equal for the captures of one call."""
@@ -35,11 +35,15 @@ class SingleUses:
     def skips_capture(self) -> bool:
         """Returns whether a call that nothing fits does without a capture, because no call used what
         the last captures gave; counts it. One in `SAMPLED` is captured, so that a program which
-        settles later is seen."""
+        settles later is seen; after each that was for nothing, half as often."""
         if len(self._newest) < MAX_SINGLE_USES or any(map(_was_used, self._newest)):
+            self._passed, self._wait = 0, SAMPLED
             return False
-        self._passed = (self._passed + 1) % SAMPLED
-        return self._passed != 0
+        self._passed += 1
+        if self._passed < self._wait:
+            return True
+        self._passed, self._wait = 0, min(2 * self._wait, SAMPLED * SAMPLED)
+        return False
 
 
 def _was_used(one: tuple[Root | GuardedCache, GuardedCache, int]) -> bool:
