@@ -13,7 +13,10 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.fused_optimizers import wide
+from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import dispatch_modes
+
+_MULTIPLY = name("_foreach_mul_")
 
 
 def _fused_adafactor_(
@@ -79,7 +82,7 @@ def _update(
     update = estimate.clamp_(min=eps1 * eps1).rsqrt_() * grad
     factor = -alpha / _at_least(1.0, _root_mean_square(update, d, reads))
     if in_lists and reads:
-        torch._foreach_mul_([update], [factor])  # rounds otherwise than a product with 16 bits
+        _MULTIPLY([update], [factor])  # rounds otherwise than a product with 16 bits
         param.add_(update)
     elif in_lists:
         param.add_(update * factor)

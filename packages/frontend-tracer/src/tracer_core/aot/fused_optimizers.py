@@ -27,16 +27,26 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float32) if low else tensor
 
 
-def _gradients(
-    grads: Tensors, maximize: bool, grad_scale: Any, found_inf: Any
-) -> Iterator[torch.Tensor]:
-    """Yields the unscaled gradients, which are written back, with the sign of the update."""
-    for grad in grads:
-        value = wide(grad)
+def _updates(
+    parameters: Tensors,
+    grads: Tensors,
+    maximize: bool,
+    grad_scale: Any,
+    found_inf: Any,
+    weight_decay: float,
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Yields (index, value, gradient) of each parameter. The gradients are unscaled, which is written
+    back, with the sign of the update; weight_decay: of a penalty in the loss."""
+    for i, grad in enumerate(grads):
+        value, given = wide(parameters[i]), wide(grad)
         if grad_scale is not None:
-            value = value / grad_scale.reshape(()).to(value.dtype)
-            _write(grad, value, found_inf)
-        yield -value if maximize else value
+            given = given / grad_scale.reshape(()).to(given.dtype)
+            _write(grad, given, found_inf)
+        if maximize:
+            given = -given
+        if weight_decay != 0.0:
+            given = given + value * weight_decay
+        yield i, value, given
 
 
 def _write(tensor: torch.Tensor, value: torch.Tensor, found_inf: Any) -> None:
@@ -75,13 +85,11 @@ def _fused_adam(
     found_inf: Any = None,
 ) -> None:
     """torch._fused_adam_, and with `decoupled` weight decay torch._fused_adamw_"""
-    gradients = _gradients(grads, maximize, grad_scale, found_inf)
-    for i, grad in enumerate(gradients):
-        value, rate = wide(self[i]), _rate(lr, grad)
+    penalty = 0.0 if decoupled else weight_decay
+    for i, value, grad in _updates(self, grads, maximize, grad_scale, found_inf, penalty):
+        rate = _rate(lr, grad)
         if weight_decay != 0.0 and decoupled:
             value = value - (rate * weight_decay) * value
-        elif weight_decay != 0.0:
-            grad = grad + value * weight_decay
         first = torch.lerp(wide(exp_avgs[i]), grad, 1.0 - beta1)
         second = beta2 * wide(exp_avg_sqs[i]) + (1.0 - beta2) * grad * grad
         _write(exp_avgs[i], first, found_inf)
@@ -111,10 +119,7 @@ def _fused_sgd(
     found_inf: Any = None,
 ) -> None:
     """torch._fused_sgd_"""
-    for i, grad in enumerate(_gradients(grads, maximize, grad_scale, found_inf)):
-        value = wide(self[i])
-        if weight_decay != 0.0:
-            grad = grad + value * weight_decay
+    for i, value, grad in _updates(self, grads, maximize, grad_scale, found_inf, weight_decay):
         if momentum != 0.0:
             buffer = wide(momentum_buffer_list[i])
             buffer = grad if is_first_step else momentum * buffer + (1.0 - dampening) * grad
@@ -138,10 +143,7 @@ def _fused_adagrad(
     found_inf: Any = None,
 ) -> None:
     """torch._fused_adagrad_"""
-    for i, grad in enumerate(_gradients(grads, maximize, grad_scale, found_inf)):
-        value = wide(self[i])
-        if weight_decay != 0.0:
-            grad = grad + value * weight_decay
+    for i, value, grad in _updates(self, grads, maximize, grad_scale, found_inf, weight_decay):
         total = wide(state_sums[i]) + grad * grad
         _write(state_sums[i], total, found_inf)
         step = state_steps[i].to(value.dtype)

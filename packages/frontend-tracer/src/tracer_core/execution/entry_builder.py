@@ -106,6 +106,8 @@ class TraceWriter:
         self.pending: Pending | None = None
         #: What the result and the changes are made of.
         self.used_by_program: frozenset[Source] = frozenset()
+        #: What `_new_gradients` has found of the graph.
+        self.old_gradients: dict[int, Source] = {}
         self.rebuilder = Rebuilder(
             tracer,
             fetch=self.entry.use,
@@ -308,9 +310,9 @@ class TraceWriter:
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
         specs = tuple(map(_input_spec, recorder.inputs))
         values = tuple(one.value for one in recorder.inputs)
-        captured = CapturedGraph(
-            gm, specs, values, needs_grad, self.name, gradients=frozenset(self._new_gradients())
-        )
+        self.old_gradients = self._new_gradients()
+        gradients = frozenset(self.old_gradients)
+        captured = CapturedGraph(gm, specs, values, needs_grad, self.name, gradients=gradients)
         what = self._could_be_constants(captured)
         checks = checks_first_call(captured)
         try:
@@ -350,7 +352,7 @@ class TraceWriter:
         """Emits the lines that drop the gradients which the program replaces without reading them:
         their memory serves the graph, as it does eager's backward. (If the graph raises, the program
         runs in eager mode, and finds them dropped as its own zero_grad() would leave them.)"""
-        old = list(self._new_gradients().values())
+        old = list(self.old_gradients.values())
         if not old:
             return []
         fetched = [name for one in old if (name := self.entry.variable(one))]

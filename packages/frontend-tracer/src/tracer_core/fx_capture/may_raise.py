@@ -120,11 +120,15 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
     if not risks:
         return []
     read = {one for one in outputs if isinstance(one, torch.fx.Node)}
-    memory = set(map(_memory, _tensors((*read, *graph.find_nodes(op="placeholder")))))
+    known = dict.fromkeys((*read, *graph.find_nodes(op="placeholder")))
+    memory = set(map(_memory, _tensors(known)))
     for node in reversed(graph.nodes):
         if node in read or not memory.isdisjoint(node.meta.get("writes", ())):
             read.update((node, *node.all_input_nodes))
-            memory.update(map(_memory, _tensors(node.all_input_nodes)))
+            # once for each: hundreds of nodes may take the items of one list
+            new = dict.fromkeys(one for one in node.all_input_nodes if one not in known)
+            known |= new
+            memory.update(map(_memory, _tensors(new)))
     unread = (one for one in risks if one not in read and one.target not in GRADIENT_CALLS)
     found = (one.args[0] if one.target is operator.setitem else one for one in unread)
     return [one for one in found if isinstance(one, torch.fx.Node)]
@@ -132,6 +136,8 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
 
 def _mixes_dtypes(node: torch.fx.Node) -> bool:
     """Returns whether a kernel may refuse its operands' dtypes, which fakes promote."""
+    if node.target is operator.getitem and type(_value(node.args[0])) in (tuple, list):
+        return False
     dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
         return False
@@ -187,10 +193,11 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
             for inner in graph.nodes
             if inner.op in ("call_function", "call_method")
         )
-    if (target in _SUBSCRIPTS or _name(target) in _ASSERTED) and _on_gpu(node):
-        return False
     if target in _SUBSCRIPTS:
-        return any(isinstance(index, torch.Tensor) for index in _parts(_value(node.args[1])))
+        by_data = any(isinstance(index, torch.Tensor) for index in _parts(_value(node.args[1])))
+        return by_data and not _on_gpu(node)
+    if _name(target) in _ASSERTED and _on_gpu(node):
+        return False
     name = _name(target)
     if name in _INDEXING:
         return _new_index(node, name, checked)
