@@ -188,3 +188,25 @@ def test_places_in_memory_are_counted_from_its_beginning(program, backend):
                 x = memory[start : start + 4]
                 found.append((run(x, x[1:]), memory))
             compare(*found, path=f"from {start}")
+
+
+def attend_globally(x):
+    """As Longformer does with its global attention."""
+    mask = x > 0.5
+    most = mask.long().sum(dim=1).max()
+    where = mask.nonzero(as_tuple=True)
+    is_global = mask.flatten().any().item()
+    out = x.cumsum(1)
+    if is_global:
+        out[where] = most.item()
+    return out
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_may_begin_at_a_size_that_nothing_else_has(backend):
+    """The second column of the places begins behind as many rows as there are places."""
+    compiled = tracer_core.compile(attend_globally, backend=backend)
+    for seed in range(4):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+        compare(attend_globally(x), compiled(x))
+    assert not fallbacks_of(compiled)
