@@ -89,6 +89,17 @@ def _is_like(value: Any, fake: Any) -> bool:
     return not known or (value.shape == fake.shape and same_strides(value, fake))
 
 
+def _only_where_inputs_begin(values: Sequence[Any], everything: Sequence[Any]) -> set[Any]:
+    """Returns the symbols of the storage offsets of inputs that no size and no stride has: views are
+    placed relative to inputs."""
+    begins = (value.storage_offset() for value in values if isinstance(value, torch.Tensor))
+    numbers = [value for value in everything if not isinstance(value, torch.Tensor)]
+    tensors = [value for value in everything if isinstance(value, torch.Tensor)]
+    steps = [step for value in tensors for step in (*value.shape, *value.stride())]
+    known = {symbol for number in (*numbers, *steps) for symbol in free_symbols(number)}
+    return {symbol for begin in begins for symbol in free_symbols(begin)} - known
+
+
 class Cut:
     """One split. Mutable. build(captured): compiles a subgraph."""
 
@@ -228,6 +239,7 @@ class Cut:
         """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
         everything = [*values, *(node.meta["val"] for node in nodes)]
         used = {symbol for value in everything for symbol in free_symbols(value)}
+        used -= _only_where_inputs_begin(values, everything)
         found = []
         for symbol in sorted(used - size_origins(values).keys(), key=str):
             reader, value = self._reader(symbol)
