@@ -226,6 +226,7 @@ class OutputPlanner:
     nodes: list[torch.fx.Node] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
+    taken: set[int] = field(default_factory=set)  # storages of the ATen graph's inputs and outputs
 
     def plan(self, outputs: Sequence[Any]) -> list[Step]:
         """Returns one step per captured output; `nodes` then holds what the ATen graph returns."""
@@ -234,6 +235,11 @@ class OutputPlanner:
             if isinstance(value, torch.Tensor):
                 storages.setdefault(torch_private.storage_id(value), []).append(index)
         groups = self._groups(outputs, storages)
+        self.taken = {
+            torch_private.storage_id(one)
+            for one in self.recorder.inputs
+            if isinstance(one, torch.Tensor)
+        }
         first: dict[int, int] = {}
         bases: dict[int, tuple[int, torch.Tensor]] = {}
         steps: list[Step] = []
@@ -370,13 +376,9 @@ class OutputPlanner:
         """
         result = torch_private.functional_value(self.functional(value))
         result = restride(result, value)
-        taken = {
-            torch_private.storage_id(v)
-            for v in (*self.recorder.inputs, *self.values)
-            if isinstance(v, torch.Tensor)
-        }
-        if torch_private.storage_id(result) in taken:
+        if torch_private.storage_id(result) in self.taken:
             result = restride(aten.clone.default(result), value)
+        self.taken.add(torch_private.storage_id(result))
         self.nodes.append(self.recorder.node_of(result))
         self.values.append(result)
         self.sources.append(value)

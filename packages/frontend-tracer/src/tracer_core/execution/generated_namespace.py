@@ -75,7 +75,10 @@ def are_equal(numbers: Collection[int | float]) -> bool:
 
 def counters_are_equal(counters: Sequence[torch.Tensor]) -> bool:
     """Returns whether tensors of one element hold the same number."""
-    return are_equal(list(map(torch.Tensor.item, counters)))
+    devices = {one.device for one in counters}
+    if len(devices) > 1 or counters[0].device.type == "cpu":
+        return are_equal(list(map(torch.Tensor.item, counters)))
+    return are_equal(torch.stack(list(counters)).tolist())  # waits for the device once
 
 
 def drop_gradients(tensors: Sequence[torch.Tensor]) -> None:

@@ -48,6 +48,10 @@ ROUNDING: dict[torch.dtype, Callable[[Any], Any] | None] = {
     torch.float64: None,
 }
 
+#: Devices whose tensors are read before the graph runs. Where that waits for the device, eager
+#: mode waits at each `Tensor.item`.
+_READ = frozenset({"cpu", "cuda"})
+
 
 class Scalars:
     """The symbolic values of one trace. Mutable."""
@@ -62,7 +66,7 @@ class Scalars:
         if known is not None:
             return known[2] if known[1] == fake._version else None
         real = self._fakes.real_of(fake)
-        if real is None or real.device.type != "cpu" or real.is_inference():
+        if real is None or real.device.type not in _READ or real.is_inference():
             return None
         if not _is_scalar(fake) or self._fakes.was_written(fake):
             return None

@@ -178,6 +178,12 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     raise Break("unknown_native", "the hash of an object is a number that differs between runs")
 
 
+#: Types of keys that run no user code (`has_own_hash`); an optimizer's state has hundreds of them.
+_WITHOUT_OWN_HASH = frozenset(
+    {str, int, float, bool, bytes, type(None), torch.Tensor, torch.nn.Parameter}
+)
+
+
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
@@ -230,8 +236,10 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     tracer.scalars.payload(key)
     if _is_replaced(tracer, key):
         raise Break("unsupported_value", "a generator from before this segment is looked up")
-    known = [other for other in keys_of(container) if other is not key]
-    own = has_own_hash(tracer, key)
+    own, keys = has_own_hash(tracer, key), keys_of(container)
+    if not own and _WITHOUT_OWN_HASH.issuperset(map(type, keys)):
+        return
+    known = [other for other in keys if other is not key]
     if not own and not any(has_own_hash(tracer, other) for other in known):
         return
     if type(key).__hash__ is None:
