@@ -220,9 +220,8 @@ class GuardedReads(Component):
         """Returns the keys of a dict, guarded."""
         found = list(dict.keys(obj))
         if isinstance(obj, collections.OrderedDict):  # it keeps an order of its own
-            if not self.provenance.is_fresh(obj) and any(
-                special_methods.has_own_hash(self.tracer, key) for key in found
-            ):
+            is_fresh = self.provenance.is_fresh(obj)
+            if not is_fresh and special_methods.any_has_own_hash(self.tracer, found):
                 raise Break("unknown_native", "an OrderedDict hashes its keys while it is read")
             entries = set(map(id, found))
             found = list(collections.OrderedDict.__iter__(obj))

@@ -15,7 +15,7 @@ import gc
 import itertools
 import operator
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -178,12 +178,6 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     raise Break("unknown_native", "the hash of an object is a number that differs between runs")
 
 
-#: Types of keys that run no user code (`has_own_hash`); an optimizer's state has hundreds of them.
-_WITHOUT_OWN_HASH = frozenset(
-    {str, int, float, bool, bytes, type(None), torch.Tensor, torch.nn.Parameter}
-)
-
-
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
@@ -198,6 +192,14 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
         tracer.entries.python_method(value, "__hash__")
         or tracer.entries.python_method(value, "__eq__")
     )
+
+
+def any_has_own_hash(tracer: Tracing, keys: Collection[Any]) -> bool:
+    """Returns whether `has_own_hash` is true of a key. An optimizer's state, and the modules that
+    were seen, have hundreds of keys of few types."""
+    one_of_each = {type(key): key for key in keys}
+    asked = keys if one_of_each.keys() & {tuple, frozenset} else one_of_each.values()
+    return any(has_own_hash(tracer, key) for key in asked)
 
 
 def _is_replaced(tracer: Tracing, key: Any) -> bool:
@@ -236,11 +238,8 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     tracer.scalars.payload(key)
     if _is_replaced(tracer, key):
         raise Break("unsupported_value", "a generator from before this segment is looked up")
-    own, keys = has_own_hash(tracer, key), keys_of(container)
-    if not own and _WITHOUT_OWN_HASH.issuperset(map(type, keys)):
-        return
-    known = [other for other in keys if other is not key]
-    if not own and not any(has_own_hash(tracer, other) for other in known):
+    own, known = has_own_hash(tracer, key), [one for one in keys_of(container) if one is not key]
+    if not own and not any_has_own_hash(tracer, known):
         return
     if type(key).__hash__ is None:
         use_as_key(key, kind)
@@ -279,7 +278,7 @@ def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
     for key in keys:
         if isinstance(key, (tuple, frozenset)):
             tracer.reads.expand(key)  # C code compares their members
-    if any(has_own_hash(tracer, key) for key in keys):
+    if any_has_own_hash(tracer, keys):
         for i, key in enumerate(keys):
             realize_key(tracer, key, keys[:i], kind)
 
@@ -320,7 +319,7 @@ def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
     compared, when generated code puts them into one again. Otherwise restarts with a break before
     the instruction that hashed them, so that eager mode makes the container."""
     hashes = collections.Counter[int]()
-    for key in keys if any(has_own_hash(tracer, key) for key in keys) else ():
+    for key in keys if any_has_own_hash(tracer, keys) else ():
         before = tracer.side_effects.activity()
         try:
             number = _stored_hash(tracer, key)
