@@ -15,7 +15,6 @@ its own process, and nothing is stored.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -23,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
+from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
 from benchmarks.models import SEED, import_library
 from benchmarks.timing import table
 
@@ -246,7 +246,7 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
 
     model = MODELS[name]
     module = _built(model, device)
-    with _counting(compiler) as (counted, fallbacks):
+    with counting(compiler.startswith("ours")) as (counted, fallbacks):
         compiled = _ARRANGED[form](module, model, _compiler(compiler), device)
         batches = _batches(model, form, device)
         # parameters of tensor parallelism are DTensors and tensors, which no foreach takes together
@@ -290,7 +290,7 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
             "breaks": len(counted.breaks),
             "kinds": sorted({kind for kind, _, _ in counted.breaks}),
             "fallbacks": fallbacks,
-            "cuda_graphs": _cuda_graphs(),
+            "cuda_graphs": cuda_graphs(),
         }
     return row
 
@@ -306,30 +306,12 @@ def _compiler(name: str) -> Any:
     return lambda module: tracer_core.compile(module, backend=backend, options=json.loads(options))
 
 
-def _cuda_graphs() -> list[str]:
-    """What became of the graphs that CUDA graphs were considered for."""
-    runners = sys.modules.get("cudagraphs_backend.runner")
-    return (
-        []
-        if runners is None
-        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
-    )
-
-
 def _timed(step: Callable[[int], Any], device: str) -> float:
-    """Seconds of a step."""
-    import torch
+    """Seconds of a step, which all ranks begin together."""
     import torch.distributed as dist
 
     dist.barrier()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for number in range(ROUND):
-        step(number)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / ROUND
+    return seconds_of(step, device, ROUND)
 
 
 def _profiled(step: Callable[[int], Any], folder: Path, name: str) -> None:
@@ -354,19 +336,7 @@ def _told(compiled: Any, path: Path) -> None:
     """Writes what a rank compiled and decided: ranks may decide differently."""
     import tracer_core
 
-    path.write_text(f"{tracer_core.last_compile(compiled)}\n" + "\n".join(_cuda_graphs()))
-
-
-@contextlib.contextmanager
-def _counting(compiler: str) -> Iterator[tuple[Any, list[str]]]:
-    """Yields what counts graphs and breaks, None but for ours, and the list of fallbacks."""
-    if not compiler.startswith("ours"):
-        yield None, []
-        return
-    from tracer_core.testing import CaptureCounter
-
-    with harness.noted_fallbacks() as fallbacks, CaptureCounter() as counter:
-        yield counter, fallbacks
+    path.write_text(f"{tracer_core.last_compile(compiled)}\n" + "\n".join(cuda_graphs()))
 
 
 def _built(model: Model, device: str) -> Any:

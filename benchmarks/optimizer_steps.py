@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
+from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
 from benchmarks.models import SEED
 from benchmarks.timing import geometric_mean, table
-from benchmarks.whole_steps import counting, timed
 
 BLOCKS, WIDTH = 24, 256
-COMPARED, WARM_UP, ROUNDS = 10, 20, 5
+COMPARED, WARM_UP, ROUND, ROUNDS = 10, 20, 10, 5
 #: How far the norm of a weight may be from eager's, relative to it.
 ALLOWED = 1e-4
 WAYS = ("eager", "ours", "torch")
@@ -162,7 +162,7 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
         weights, lr=1e-3, **ARGUMENTS.get(name, {}), **FORMS[form]
     )
     closure = [lambda: torch.zeros((), device=device)] if name == "LBFGS" else []
-    with counting("eager" if way == "torch" else way) as (counted, fallbacks):
+    with counting(way == "ours") as (counted, fallbacks):
         update = compilers.compiler(way)(lambda: optimizer.step(*closure))
 
         def step(number: int) -> None:
@@ -187,7 +187,7 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
         with harness.alone():
             for number in range(WARM_UP):
                 step(number)
-            seconds = [timed(step, device) for _ in range(ROUNDS)]
+            seconds = [seconds_of(step, device, ROUND) for _ in range(ROUNDS)]
     row = {"milliseconds": statistics.median(seconds) * 1e3, "first": first, "norms": norms}
     if counted is not None:
         row |= {
@@ -196,6 +196,7 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
             "breaks": len(counted.breaks),
             "kinds": sorted({kind for kind, _, _ in counted.breaks}),
             "fallbacks": fallbacks,
+            "cuda_graphs": cuda_graphs(),
         }
     return row
 

@@ -13,18 +13,17 @@ each parameter. Without a GPU the other models are small.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
+from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
 from benchmarks.models import SEED, import_library
 from benchmarks.timing import table
 
@@ -33,6 +32,7 @@ COMPARED, WARM_UP, ROUND, ROUNDS = 8, 30, 10, 5
 #: How far a loss may be from eager's, by device and dtype.
 ALLOWED = {"cuda": 2e-2, "cpu": 1e-3}
 WAYS = ("eager", "model", "ours", "torch", "optimizer", "torch_optimizer")
+_OURS = frozenset({"model", "ours", "optimizer"})
 
 #: A module, its batches, and the loss of a batch: (module or its compiled form, *batch) -> scalar.
 Built = tuple[Any, list[tuple[Any, ...]], Callable[..., Any]]
@@ -267,18 +267,6 @@ def _cells(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> 
 # -- one row --
 
 
-@contextlib.contextmanager
-def counting(way: str) -> Iterator[tuple[Any, list[str]]]:
-    """Counts captures and fallbacks of ours."""
-    if way in ("eager", "torch", "torch_optimizer"):
-        yield None, []
-        return
-    from tracer_core.testing import CaptureCounter
-
-    with CaptureCounter() as counted, harness.noted_fallbacks() as fallbacks:
-        yield counted, fallbacks
-
-
 def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
     """Trains; the row."""
     import torch
@@ -295,7 +283,7 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
     kind, arguments, scheduled = OPTIMIZERS[optimizer]
     made = getattr(torch.optim, kind)(_parameters(module, kind), lr=1e-4, **arguments)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(made, 1000) if scheduled else None
-    with counting(way) as (counted, fallbacks):
+    with counting(way in _OURS) as (counted, fallbacks):
         step = _arranged(way, module, loss_of, made)
 
         def whole(number: int) -> Any:
@@ -314,7 +302,7 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
         with harness.alone():
             for number in range(WARM_UP):
                 whole(number)
-            seconds = [timed(whole, device) for _ in range(ROUNDS)]
+            seconds = [seconds_of(whole, device, ROUND) for _ in range(ROUNDS)]
     row = {
         "milliseconds": statistics.median(seconds) * 1e3,
         "fastest": min(seconds) * 1e3,
@@ -329,7 +317,7 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
             "breaks": len(counted.breaks),
             "kinds": sorted({kind for kind, _, _ in counted.breaks}),
             "fallbacks": fallbacks,
-            "cuda_graphs": _cuda_graphs(),
+            "cuda_graphs": cuda_graphs(),
         }
     return row
 
@@ -360,29 +348,3 @@ def _arranged(
         return loss.detach()
 
     return compile_(step) if way in ("ours", "torch") else step
-
-
-def timed(step: Callable[[int], Any], device: str) -> float:
-    """Seconds of a step."""
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for number in range(ROUND):
-        step(number)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / ROUND
-
-
-def _cuda_graphs() -> list[str]:
-    """What became of the graphs that CUDA graphs were considered for."""
-    runners = sys.modules.get("cudagraphs_backend.runner")
-    left = sys.modules.get("inductor_backend.runtime.cuda.graphs")
-    found = (
-        []
-        if runners is None
-        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
-    )
-    return found + ([] if left is None else [f"{name}: {reason}" for name, reason in left.report()])

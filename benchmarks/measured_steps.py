@@ -1,0 +1,49 @@
+"""What the benchmarks of training steps share: counts of captures, seconds of a step, CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import harness
+
+
+@contextlib.contextmanager
+def counting(is_ours: bool) -> Iterator[tuple[Any, list[str]]]:
+    """Yields what counts graphs and breaks (None but for ours), and the list of fallbacks."""
+    if not is_ours:
+        yield None, []
+        return
+    from tracer_core.testing import CaptureCounter
+
+    with CaptureCounter() as counted, harness.noted_fallbacks() as fallbacks:
+        yield counted, fallbacks
+
+
+def seconds_of(step: Callable[[int], Any], device: str, steps: int) -> float:
+    """Returns the mean seconds of a step. step: takes its number."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for number in range(steps):
+        step(number)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / steps
+
+
+def cuda_graphs() -> list[str]:
+    """Returns what became of the graphs that CUDA graphs were considered for."""
+    runners = sys.modules.get("cudagraphs_backend.runner")
+    left = sys.modules.get("inductor_backend.runtime.cuda.graphs")
+    found = (
+        []
+        if runners is None
+        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
+    )
+    return found + ([] if left is None else [f"{name}: {reason}" for name, reason in left.report()])
