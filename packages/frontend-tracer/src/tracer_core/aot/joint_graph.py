@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import view_aliasing
 from tracer_core.aot.aten_recorder import memory_order
 from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable, first_line
 from tracer_core.aot.lower import Ending, Lowering
@@ -65,7 +66,7 @@ class Joint:
     tangent's placeholder, or None where it requires no grad. gradients: for each differentiable
     input its node, or None. forward: the nodes before the boundary, including the placeholders of
     the forward. drawn_otherwise: why an eager run of the captured graph draws other random numbers,
-    or draws them more often, or "".
+    or draws them more often, or "". written_later: see `CapturedGraph`.
     """
 
     graph: torch.fx.Graph
@@ -78,6 +79,7 @@ class Joint:
     gradients: tuple[torch.fx.Node | None, ...]
     forward: tuple[torch.fx.Node, ...]
     drawn_otherwise: str = ""
+    written_later: frozenset[int] = frozenset()
 
 
 def calls_autograd(gm: torch.fx.GraphModule) -> bool:
@@ -230,8 +232,11 @@ class JointLowering(Lowering):
         for node, value in zip(self.recorder.placeholders, self.recorder.inputs, strict=True):
             wrapper = self.wrappers.get(id(value))
             if wrapper is not None and wrapper.requires_grad and not wrapper.is_leaf:
-                reason = f"the graph writes values that require grad into its input {node.name}"
-                raise LoweringUnsupported(reason)
+                written = {torch_private.storage_id(value)}
+                raise LoweringUnsupported(
+                    f"the graph writes values that require grad into its input {node.name}",
+                    nodes=view_aliasing.writers(self.gm.graph, written),
+                )
 
     def _tangents(self, ending: Ending) -> list[torch.Tensor | None]:
         """Returns a fake tangent for each output of the ATen graph that requires grad, like the
