@@ -282,16 +282,11 @@ class Cut:
         written = set(node.meta.get("writes", ()))
         eager = (one for one in self.made if one.op == "placeholder" or _is_apart(one))
         written -= {_memory(one.meta.get("val")) for one in eager}
-        for made in self.made if written else ():
+        for made in self.made if written else ():  # the first one has made the memory
             value = made.meta.get("val")
-            if (
-                isinstance(value, torch.Tensor)
-                and value.requires_grad
-                and _memory(value) in written
-            ):
-                raise LoweringUnsupported(
-                    "an operator that runs eagerly writes to what is computed"
-                )
+            if _memory(value) in written and _requires_grad(made):
+                reason = "an operator that runs eagerly writes to what is computed"
+                raise LoweringUnsupported(reason, nodes=(made,))
 
     def _require_own_writes(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
