@@ -470,7 +470,7 @@ def test_the_reason_of_a_recompile_names_what_differs():
             writes,
             (X.clone(), y),
             (other := X.clone(), other),
-            "alias_groups((memory(x), memory(y),)) == [0, 1]",
+            "alias_groups(memories((x, y,))) == [0, 1]",
         ),
         (
             torch.add,

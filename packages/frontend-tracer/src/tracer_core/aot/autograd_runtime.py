@@ -76,7 +76,7 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     """
     values = captured_values(captured.gm, captured.real_inputs, grad=True)
     lowering = JointLowering(captured.gm, values, request, captured.real_inputs)
-    joint = lowering.joint(captured.inputs)
+    joint = replace(lowering.joint(captured.inputs), written_later=captured.written_later)
     budget = getattr(request.options, "memory_budget", 1.0)
     choose = resolve(request.backend.partition)
     partitioner = Partitioner(joint, budget, choose, request.backend.fuses)

@@ -19,13 +19,15 @@ the leaf's strides where those are dense (as autograd's accumulation requires).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import view_aliasing
 from tracer_core.aot.aten_recorder import memory_order
 from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable, first_line
 from tracer_core.aot.lower import Ending, Lowering
@@ -34,6 +36,7 @@ from tracer_core.aot.request import Request
 from tracer_core.aot.saved_draws import node_draws
 from tracer_core.contract.specs import InputSpec
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import pytree
 
 
 def grad_without_hooks(outputs: Any, inputs: Sequence[Any], *given: Any, **options: Any) -> Any:
@@ -65,7 +68,7 @@ class Joint:
     tangent's placeholder, or None where it requires no grad. gradients: for each differentiable
     input its node, or None. forward: the nodes before the boundary, including the placeholders of
     the forward. drawn_otherwise: why an eager run of the captured graph draws other random numbers,
-    or draws them more often, or "".
+    or draws them more often, or "". written_later: see `CapturedGraph`.
     """
 
     graph: torch.fx.Graph
@@ -78,6 +81,7 @@ class Joint:
     gradients: tuple[torch.fx.Node | None, ...]
     forward: tuple[torch.fx.Node, ...]
     drawn_otherwise: str = ""
+    written_later: frozenset[int] = frozenset()
 
 
 def calls_autograd(gm: torch.fx.GraphModule) -> bool:
@@ -85,6 +89,10 @@ def calls_autograd(gm: torch.fx.GraphModule) -> bool:
     return any(
         node.op == "call_function" and node.target in GRADIENT_CALLS for node in gm.graph.nodes
     )
+
+
+def _appending(ran: list[torch.fx.Node], node: torch.fx.Node) -> Callable[[Any], None]:
+    return lambda gradients: ran.append(node)
 
 
 class JointLowering(Lowering):
@@ -101,11 +109,20 @@ class JointLowering(Lowering):
     ) -> None:
         super().__init__(gm, values, request)
         self.ending: Ending | None = None  # of `joint`
+        #: Node of autograd -> the captured call that made it. Without those of views: to ask for
+        #: theirs may run operators.
+        self.derivatives: dict[Any, torch.fx.Node] = {}
         # A fake has the requires_grad of its tensor after the call; the input specs have it before
         # the call.
         for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
             if isinstance(given, torch.Tensor):
                 self.leaves[id(values[node])] = given.requires_grad
+
+    def _interpret_node(self, node: torch.fx.Node) -> None:
+        super()._interpret_node(node)
+        for one in pytree.tree_leaves(self.env.get(node)):
+            if isinstance(one, torch.Tensor) and not one._is_view() and one.grad_fn is not None:
+                self.derivatives.setdefault(one.grad_fn, node)
 
     def joint(self, specs: tuple[InputSpec, ...]) -> Joint:
         """Interprets and differentiates. Raises LoweringUnsupported where an effect of autograd has
@@ -230,8 +247,11 @@ class JointLowering(Lowering):
         for node, value in zip(self.recorder.placeholders, self.recorder.inputs, strict=True):
             wrapper = self.wrappers.get(id(value))
             if wrapper is not None and wrapper.requires_grad and not wrapper.is_leaf:
-                reason = f"the graph writes values that require grad into its input {node.name}"
-                raise LoweringUnsupported(reason)
+                written = {torch_private.storage_id(value)}
+                raise LoweringUnsupported(
+                    f"the graph writes values that require grad into its input {node.name}",
+                    nodes=view_aliasing.writers(self.gm.graph, written),
+                )
 
     def _tangents(self, ending: Ending) -> list[torch.Tensor | None]:
         """Returns a fake tangent for each output of the ATen graph that requires grad, like the
@@ -269,28 +289,48 @@ class JointLowering(Lowering):
         if not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
-        with self.functional(), torch_private.autocast_off():
+        with self.functional(), torch_private.autocast_off(), self._failures_placed():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
-            try:
-                with torch_private.sizes_of_one_asked(
-                    self.fake_mode.shape_env
-                ):  # as in `interpret`
-                    found = torch_private.gradients_of(
-                        [root for root, _ in roots], wrapped, leaves, retain
-                    )
-            except LoweringUnsupported:
-                raise
-            except torch_private.fake_failures():
-                raise
-            except self.backward_errors as error:
-                # It reads values, writes in place to a wrapper, or divides by a number of elements.
-                reason = f"the backward fails on functional values: {first_line(error)}"
-                raise LoweringUnsupported(reason) from error
+            with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):  # as in `interpret`
+                found = torch_private.gradients_of(
+                    [root for root, _ in roots], wrapped, leaves, retain
+                )
         with torch.no_grad():
             return [
                 None if gradient is None else self._gradient(gradient, leaf)
                 for gradient, leaf in zip(found, leaves, strict=True)
             ]
+
+    @contextlib.contextmanager
+    def _failures_placed(self) -> Iterator[None]:
+        """Context of a backward: what it raises becomes LoweringUnsupported with the captured call
+        whose derivative ran last."""
+        ran: list[torch.fx.Node] = []
+        handles = [
+            derivative.register_prehook(_appending(ran, node))
+            for derivative, node in self.derivatives.items()
+        ]
+        try:
+            yield
+        except torch_private.fake_failures() as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise LoweringUnsupported(reason, nodes=self._like(ran[-1:])) from error
+        except LoweringUnsupported as error:
+            error.nodes = error.nodes or self._like(ran[-1:])
+            raise
+        except self.backward_errors as error:
+            # It reads values, writes in place to a wrapper, or divides by a number of elements.
+            reason = f"the backward fails on functional values: {first_line(error)}"
+            raise LoweringUnsupported(reason, nodes=self._like(ran[-1:])) from error
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _like(self, nodes: Sequence[torch.fx.Node]) -> tuple[torch.fx.Node, ...]:
+        """Returns the calls of the same functions; of PyTorch's own, whose derivatives depend on their
+        arguments, these calls alone."""
+        own = {one.target for one in nodes if getattr(one.target, "namespace", "aten") != "aten"}
+        return tuple(one for one in self.gm.graph.nodes if one in nodes or one.target in own)
 
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:

@@ -21,7 +21,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot import overlap
-from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.aten_recorder import AtenRecorder, memory_order
 from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
@@ -321,14 +321,38 @@ class OutputPlanner:
     ) -> Step:
         self._require_history(value)
         if storage not in bases:
-            base = members[0] if len(members) == 1 else self._base(members, storage)
-            bases[storage] = (self._return(base), base)
+            bases[storage] = self._returned_base(members, storage)
         index, base = bases[storage]
         return FromGraph(index) if base is value else self._view(value, base, False, index)
 
-    def _base(self, members: list[torch.Tensor], storage: int) -> torch.Tensor:
+    def _returned_base(self, members: list[torch.Tensor], storage: int) -> tuple[int, torch.Tensor]:
+        """Returns the index of a new output that contains all members of a storage, and its eager
+        value: one of them, an intermediate, or where no operator's result contains them (gradients
+        that a derivative gives as parts of one tensor), all of them one after the other, with zeros
+        in between.
+        """
+        base = members[0] if len(members) == 1 else self._base(members, storage)
+        if base is not None:
+            return self._return(base), base
+        parts = _maximal(members)
+        if not _are_fixed(members) or not _are_apart(parts):
+            reason = "outputs share memory that no single tensor of the captured graph covers"
+            raise NotAView(reason, members[0], casts=True)
+        flat, end = [], Layout.of(parts[0]).start
+        for one in parts:
+            layout = Layout.of(one)
+            value = torch_private.functional_value(self.functional(one))
+            if layout.start > end:
+                flat.append(value.new_zeros(layout.start - end))
+            flat.append(value.permute(memory_order(one)).reshape(-1))
+            end = layout.end
+        with torch_private.outside_recording():
+            base = parts[0].as_strided((end - Layout.of(parts[0]).start,), (1,))
+        return self._add(aten.cat.default(flat), base), base
+
+    def _base(self, members: list[torch.Tensor], storage: int) -> torch.Tensor | None:
         """Returns a tensor of that storage that contains all members: one of them, or an
-        intermediate.
+        intermediate. None if there is none.
         """
         layouts = [Layout.of(member) for member in members]
         others = [
@@ -344,8 +368,7 @@ class OutputPlanner:
                 and all(self._has_gradients_of(candidate, member) for member in members)
             ):
                 return candidate
-        reason = "outputs share memory that no single tensor of the captured graph covers"
-        raise NotAView(reason, members[0], casts=True)
+        return None
 
     def _view(self, value: torch.Tensor, base: torch.Tensor, of_input: bool, index: int) -> ViewOf:
         kinds = [(one.dtype, one.is_conj(), one.is_neg()) for one in (value, base)]
@@ -378,11 +401,41 @@ class OutputPlanner:
         result = restride(result, value)
         if torch_private.storage_id(result) in self.taken:
             result = restride(aten.clone.default(result), value)
+        return self._add(result, value)
+
+    def _add(self, result: torch.Tensor, value: torch.Tensor) -> int:
+        """Returns the index of a new output: `result`, for an eager value."""
         self.taken.add(torch_private.storage_id(result))
         self.nodes.append(self.recorder.node_of(result))
         self.values.append(result)
         self.sources.append(value)
         return len(self.nodes) - 1
+
+
+def _maximal(members: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns tensors of one storage, in order, without those that lie in another one."""
+    parts: list[torch.Tensor] = []
+    layouts = [(Layout.of(one), one) for one in members]
+    for layout, one in sorted(layouts, key=lambda pair: (pair[0].start, -pair[0].end)):
+        if not (parts and Layout.of(parts[-1]).covers(layout)):
+            parts.append(one)
+    return parts
+
+
+def _are_fixed(members: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors of one dtype lie at the same places in each call, and none requires grad."""
+    numbers = (n for one in members for n in (*one.shape, *one.stride(), one.storage_offset()))
+    kinds = {(one.dtype, one.is_conj(), one.is_neg(), one.requires_grad) for one in members}
+    plain = all(type(as_plain(number)) is int for number in numbers)
+    return plain and len(kinds) == 1 and not members[0].requires_grad
+
+
+def _are_apart(parts: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors of one storage lie one behind the other, each without gaps."""
+    layouts = [Layout.of(one) for one in parts]
+    return all(one.dense for one in layouts) and all(
+        one.end <= later.start for one, later in zip(layouts, layouts[1:], strict=False)
+    )
 
 
 def viewed_inputs(

@@ -15,7 +15,8 @@ their inputs and statistics (see `norm_recomputation`).
 
 What always holds: random operators, collectives and nodes of the backward itself are never computed
 twice; values that share memory are saved once, and their views are recomputed; some values are
-packed (`saved_tensors`); an input that the forward writes to is saved as it was before.
+packed (`saved_tensors`); an input that the forward, or what follows it, writes to is saved as it was
+before.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ class Partitioner:
         self.narrow = forms(joint.forward, fuses)
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
-        self.mutated = {self.placeholders[index] for index in joint.mutations}
+        written = (*joint.mutations, *joint.written_later)
+        self.mutated = {self.placeholders[index] for index in written}
         self.tangents = [node for node in joint.tangents if node is not None]
         self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
         self.owners = Owners(joint.graph.nodes)

@@ -89,6 +89,12 @@ def _is_like(value: Any, fake: Any) -> bool:
     return not known or (value.shape == fake.shape and same_strides(value, fake))
 
 
+def _memory(value: Any) -> int | None:
+    """Returns the storage in which a tensor lies; None for other values."""
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return torch_private.storage_id(value) if strided else None
+
+
 def _only_where_inputs_begin(values: Sequence[Any], everything: Sequence[Any]) -> set[Any]:
     """Returns the symbols of the storage offsets of inputs that no size and no stride has: views are
     placed relative to inputs."""
@@ -167,12 +173,12 @@ class Cut:
             self.part += taken
             self.early.update(taken)
             return
-        if node.meta.get(MARK) == APART:
-            self._require_no_history_written(node)
         tensors = of_data and value is not None and not is_number
         ordered = placed or node.meta.get(MARK) in (ORDERED, APART)
         if tensors or ordered or any(source not in self.made for source in node.all_input_nodes):
             self._flush()
+        if node.meta.get(MARK) == APART:
+            self._require_no_history_written(node)
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
 
     def _flush(self) -> None:
@@ -202,7 +208,7 @@ class Cut:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in results))
         apart = [index for index, node in enumerate(sources) if _is_apart(node)]
-        compiled = self._compiled(graph, given, results, apart)
+        compiled = self._compiled(graph, nodes, given, results, apart)
         call = self.outer.call_function(compiled, tuple(one[2] for one in given))
         for index, node in enumerate(results):
             self.made[node] = self.outer.call_function(operator.getitem, (call, index))
@@ -210,6 +216,7 @@ class Cut:
     def _compiled(
         self,
         graph: torch.fx.Graph,
+        nodes: Sequence[torch.fx.Node],
         given: Sequence[Any],
         results: Sequence[torch.fx.Node],
         apart: Sequence[int],
@@ -224,7 +231,9 @@ class Cut:
         )
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
         part = replace(self.captured, gm=gm, inputs=specs, needs_grad=needs_grad, name=name)
-        part = replace(part, real_inputs=tuple(values))
+        later = self._written_later(nodes)
+        written = frozenset(index for index, value in enumerate(values) if _memory(value) in later)
+        part = replace(part, real_inputs=tuple(values), written_later=written)
         run = self.build(part)
         if apart:
             run = _or_eagerly(run, part, apart)
@@ -234,6 +243,14 @@ class Cut:
 
         call.__name__ = call.__qualname__ = name
         return call
+
+    def _written_later(self, nodes: Sequence[torch.fx.Node]) -> set[int | None]:
+        """Returns the memory that is written to after a subgraph of these nodes."""
+        done = {*self.made, *nodes}
+        later = (node for node in self.graph.nodes if node not in done)
+        found: set[int | None] = {one for node in later for one in node.meta.get("writes", ())}
+        values = self.captured.real_inputs
+        return found | {_memory(values[index]) for index in self.captured.written_later}
 
     def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
         """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
@@ -259,16 +276,17 @@ class Cut:
 
     def _require_no_history_written(self, node: torch.fx.Node) -> None:
         """Requires that an operator which runs eagerly writes to no value with gradients that a
-        subgraph makes: autograd lets nobody write to views that a function returns."""
+        subgraph makes: autograd lets nobody write to views that a function returns. Views of inputs
+        and of what other operators return eagerly are made again outside of the function.
+        """
         written = set(node.meta.get("writes", ()))
-        for made in self.made if written else ():
+        eager = (one for one in self.made if one.op == "placeholder" or _is_apart(one))
+        written -= {_memory(one.meta.get("val")) for one in eager}
+        for made in self.made if written else ():  # the first one has made the memory
             value = made.meta.get("val")
-            if made.op == "placeholder" or not isinstance(value, torch.Tensor):
-                continue
-            if value.requires_grad and torch_private.storage_id(value) in written:
-                raise LoweringUnsupported(
-                    "an operator that runs eagerly writes to what is computed"
-                )
+            if _memory(value) in written and _requires_grad(made):
+                reason = "an operator that runs eagerly writes to what is computed"
+                raise LoweringUnsupported(reason, nodes=(made,))
 
     def _require_own_writes(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]

@@ -23,6 +23,8 @@ class CapturedGraph:
     ints) of the captured call. needs_grad: grad mode was on in at least a part of the graph, and an
     output requires grad. name: ``graph_0``. phase: INFERENCE until the graph is lowered for
     training. gradients: indices of the outputs that become the ``.grad`` of a tensor.
+    written_later: indices of the inputs that are written to after the graph, before its backward
+    runs: a backward reads copies of them.
     """
 
     gm: torch.fx.GraphModule
@@ -32,6 +34,7 @@ class CapturedGraph:
     name: str
     phase: Phase = Phase.INFERENCE
     gradients: frozenset[int] = frozenset()
+    written_later: frozenset[int] = frozenset()
 
     def copied(self) -> CapturedGraph:
         """Returns it with a copy of the graph, which whoever compiles it may change."""

@@ -166,9 +166,10 @@ def _cut_around(
     reason: LoweringUnsupported | None = error
     try:
         while reason is not None:
-            more = _to_set_apart(graph, reason.nodes)
+            # Behind the last of them that may be set apart, the graph runs eagerly.
+            more = _to_set_apart(graph, reason.nodes[: cuts - sum(map(_counts, apart))])
             apart += more
-            if not more or sum(map(_counts, apart)) > cuts:
+            if not more:
                 return None
             for one in more:
                 one.meta[MARK] = APART
