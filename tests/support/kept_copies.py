@@ -15,7 +15,7 @@ def kept_copies(monkeypatch):
 
     def counted(self, tensors):
         kept = keep(self, tensors)
-        made.append((len(tensors), sum(one[2] is not None for one in kept)))
+        made.append((len(tensors), len(kept[2])))
         return kept
 
     monkeypatch.setattr(InputSnapshot, "keep", counted)

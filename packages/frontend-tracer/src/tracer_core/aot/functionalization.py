@@ -113,7 +113,8 @@ class Interpretation:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Records operators on fakes inside the block, and restores every setting on exit."""
+        """Records operators on fakes inside the block, and restores every setting on exit. The
+        program's saved-tensor hooks do not see the fakes."""
         grad = torch.set_grad_enabled(self.differentiates)
         if self.differentiates and self.recorder.rng is None:
             self.recorder.rng = RecomputedRng()
@@ -122,7 +123,8 @@ class Interpretation:
         try:
             settings = torch_private.settings_restored()
             one_thread = torch_private.backward_on_this_thread()
-            with unseeded(self.gm), grad, settings, one_thread, self.fake_mode, self.recorder:
+            unseen, fake_mode = torch_private.saved_tensors_unseen(), self.fake_mode
+            with unseeded(self.gm), grad, settings, one_thread, unseen, fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)

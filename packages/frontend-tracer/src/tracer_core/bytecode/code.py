@@ -13,7 +13,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,24 @@ class ExceptionRange:
     target: int
     depth: int
     lasti: bool
+
+
+def ranges_around(code: Code, index: int) -> Iterator[ExceptionRange]:
+    """Yields the ranges that an exception of an instruction goes through, if each handler raises it
+    again, from the innermost."""
+    at: int | None = index
+    while at is not None:
+        found = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        at = None
+        if found is not None:
+            yield found
+            at = found.target
+
+
+def is_with(code: Code, handler: ExceptionRange) -> bool:
+    """Returns whether a handler belongs to a ``with`` statement, or only ends another handler."""
+    names = code.names[handler.target : handler.target + 2]
+    return names[0] != "PUSH_EXC_INFO" or "WITH_EXCEPT_START" in names
 
 
 @dataclass(frozen=True)

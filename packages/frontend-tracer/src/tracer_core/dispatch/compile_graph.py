@@ -68,20 +68,21 @@ def compile_graph(
     captured: CapturedGraph, config: CompileConfig, *, retries: bool = False
 ) -> CompiledGraph:
     """Compiles a captured graph; where the backend fails or breaks its contract, the graph runs in
-    eager mode.
+    eager mode. The program's saved-tensor hooks see nothing of it.
 
     retries: the caller has another way to compile the graph, so a BackendError is raised. It is also
     raised where `backend_failure.falls_back` says so.
     """
     backend = config.backend
-    if retries or not falls_back(backend):
-        return _compile(captured, config, retries)
-    changes = backend.prepare is not None or isinstance(backend.compile, TorchStyle)
-    untouched = captured.copied() if changes else captured
-    try:
-        return _compile(captured, config, retries)
-    except BackendError as error:
-        return _failed(untouched, config, error)
+    with torch_private.saved_tensors_unseen():
+        if retries or not falls_back(backend):
+            return _compile(captured, config, retries)
+        changes = backend.prepare is not None or isinstance(backend.compile, TorchStyle)
+        untouched = captured.copied() if changes else captured
+        try:
+            return _compile(captured, config, retries)
+        except BackendError as error:
+            return _failed(untouched, config, error)
 
 
 def _failed(captured: CapturedGraph, config: CompileConfig, error: BackendError) -> CompiledGraph:

@@ -64,6 +64,7 @@ from tracer_core.execution.profitability import (
 )
 from tracer_core.execution.resume import (
     GRAPH_RAISED,
+    HOOK_RAISED,
     Exit,
     NotRaised,
     Suspended,
@@ -619,6 +620,8 @@ class CompiledFunction:
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+            if suspended.transition is HOOK_RAISED:
+                return _raise_in(exit, state, suspended.values[0])
             n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
             asked = watch is not None and watch.ask(suspended)
             state = ()  # what the program has dropped must be able to die in the next instruction
@@ -1244,6 +1247,15 @@ def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable
     if not names:
         return lambda state: function(*state)
     return lambda state: function(*state[:n_args], **dict(zip(names, state[n_args:], strict=True)))
+
+
+def _raise_in(exit: Exit | None, state: Any, error: Exception) -> Any:
+    """Raises an exception in the program where a code region begins, and runs its handlers and what
+    follows them (None: at the start of the function, which has none). What the region did before
+    the operator whose hook raised is not done."""
+    if exit is None:
+        raise error
+    return interpreter().finish_raising(frames_of(exit.layouts, state), error)
 
 
 def _levels_to_the_user() -> int:

@@ -246,6 +246,9 @@ class TraceWriter:
             # the backend is at fault; the program has no handler for it
             "except TracerError: raise",
             "except Exception as error:",
+            # the program's own: a second run would call its hooks again
+            f"    if raised_by_saved_tensors_hook(error, {self.tracer.recorder.in_try}):",
+            "        return Suspended(HOOK_RAISED, (error,))",
             *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
             *(f"    {line}" for line in restored),
             "    return Suspended(GRAPH_RAISED, (error,))",

@@ -19,7 +19,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
-from tracer_core.execution.resume import GRAPH_RAISED, Suspended
+from tracer_core.execution.resume import GRAPH_RAISED, HOOK_RAISED, Suspended
 from tracer_core.fx_capture.data_errors import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,
@@ -159,6 +159,8 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
         "TracerError": TracerError,
+        "HOOK_RAISED": HOOK_RAISED,
+        "raised_by_saved_tensors_hook": torch_private.raised_by_saved_tensors_hook,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of, "exact_members": exact_members,
         "function_is": function_is,

@@ -133,6 +133,9 @@ def interpreter() -> RealMachine:
 #: In place of a transition: the graph raised (the only value) before any side effect.
 GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
 
+#: In place of a transition: a saved-tensor hook of the program raised (the only value) in the graph.
+HOOK_RAISED: Any = type("HookRaised", (), {"__repr__": lambda self: "HOOK_RAISED"})()
+
 
 class NotRaised(Exception):
     """An instruction that raised while it was traced did not raise when it ran. frames: the

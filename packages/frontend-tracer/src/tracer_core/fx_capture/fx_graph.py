@@ -50,6 +50,10 @@ class WrittenGraph:
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.state_nodes = 0
+        #: Whether an operator was recorded inside of ``try`` statements of the program that the
+        #: trace has entered.
+        self.in_try = False
+        self.handles: Callable[[], bool] = lambda: False
         #: Whether the default generator has another seed than before the trace, and the states of
         #: it that were read while it had not.
         self.seeded = False
@@ -175,6 +179,7 @@ class WrittenGraph:
         node_args = self.argument(args)
         node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         self.op_count += 1
+        self.in_try = self.in_try or self.handles()
         kind, target, node_args = target_of(func, node_args)
         node = add_node(self.graph, kind, target, tuple(node_args), node_kwargs)
         node.meta["user_frame"] = self._where()

@@ -431,16 +431,40 @@ _OF_GPUS: dict[Any, _Layout] = {
     aten.masked_fill.Scalar: _contiguous_of_two,
     aten.masked_fill.Tensor: _contiguous_of_two,
 }
-#: Operators that copy: in the format that they are told, or in the order of what they copy.
-_COPYING = frozenset({aten.clone.default, aten._to_copy.default})
+#: Operators that copy, or make memory like their operand's: in the format that they are told, or with
+#: the strides of the operand, also of its dimensions of one element, where it is dense.
+_COPYING = frozenset({
+    aten.clone.default, aten._to_copy.default, aten.empty_like.default, aten.zeros_like.default,
+    aten.ones_like.default, aten.full_like.default, aten.rand_like.default, aten.randn_like.default,
+    aten.randint_like.default, aten.randint_like.low_dtype, aten.flip.default,
+})  # fmt: skip
+
+
+def _copied(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """With the operand's strides where it is dense, else dense in the order of its memory."""
+    return args[0] if _is_dense(args[0]) else torch.empty_like(args[0])
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """As eager mode tells dense memory without overlaps: strides of empty dimensions and of those
+    with one element do not matter."""
+    if not value.numel():
+        return True
+    step = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def _rule(func: Any, device: str, kwargs: dict[str, Any]) -> _Layout | None:
     if device == "cuda" and func in _OF_GPUS:
         return _OF_GPUS[func]
-    if device == "cuda" and func in _COPYING:
+    if func in _COPYING:
         told = kwargs.get("memory_format") not in (None, torch.preserve_format)
-        return None if told else _as_first
+        return None if told else _copied
     rule = LAYOUTS.get(func, _elementwise)
     if rule is _elementwise and device == "cpu":
         return _as_kernel(functools.partial(func, **kwargs))
@@ -476,13 +500,13 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     if func in _DTYPES and result.dtype is not (dtype := _DTYPES[func](args)):
         result = torch_private.fake_like(result, dtype)
     ambiguous = _is_pointwise(func) and any(map(_is_ambiguous, args))
-    if func not in LAYOUTS and func not in _OF_GPUS and not ambiguous:
+    if func not in LAYOUTS and func not in _OF_GPUS and func not in _COPYING and not ambiguous:
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
     rule = None
     if isinstance(first, torch.Tensor):
         device = first.device.type
-        if ambiguous or func in LAYOUTS or device == "cuda":
+        if ambiguous or func in LAYOUTS or func in _COPYING or device == "cuda":
             rule = _rule(func, device, kwargs)
     if rule is None:
         return result
@@ -493,6 +517,8 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
             return result
     if wanted is None or wanted.shape != now.shape or wanted.stride() == now.stride():
         return result
+    if rule is _copied and wanted.stride() == tuple(_hint(args[0].stride())):
+        return torch_private.fake_like(first, strides=args[0].stride())
     static = all(type(number) is int for number in (*first.shape, *first.stride()))
     strides = wanted.stride() if static else _dense(first.shape, wanted)
     if strides is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
 import types
@@ -136,6 +137,44 @@ def saved_tensors_unseen() -> Iterator[None]:
 
 def _same(value: Any) -> Any:
     return value
+
+
+@functools.cache
+def _early_stop() -> tuple[Any, ...]:
+    """Returns the exception that ends the recomputation of a checkpoint that has all its tensors."""
+    return names("utils.checkpoint._StopRecomputationError")
+
+
+def raised_by_saved_tensors_hook(error: BaseException, in_try: bool) -> bool:
+    """Returns whether a saved-tensor hook of the program raised an exception that was caught in the
+    caller: a frame of the hook is in the traceback. (Autograd applies only the hooks that were set
+    last. Of a hook without Python code nothing is seen.)
+
+    in_try: the program may handle the exception, so only one counts that torch itself handles.
+    """
+    if in_try and not isinstance(error, _early_stop()):
+        return False
+    found: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    codes = [code for hook in found or () if (code := _code_of(hook)) is not None]
+    traceback = error.__traceback__ if codes else None
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(function: Any) -> types.CodeType | None:
+    """Returns the code that runs first when a function, a method, a partial or another object is
+    called, if it is Python code."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    if not isinstance(function, types.FunctionType):
+        function = type(function).__call__
+    code: types.CodeType | None = getattr(function, "__code__", None)
+    return code
 
 
 def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:

@@ -343,6 +343,12 @@ class RealMachine(Machine):
         """Runs the chain to its end. CPython takes a frame over where a loop jumps back."""
         return self.leave_frames(frames, 0)[1]
 
+    def finish_raising(self, frames: list[Frame], error: BaseException) -> Any:
+        """Raises an exception in the innermost frame, then runs the chain to its end."""
+        self.frames = frames
+        self.unwind(error, 0)
+        return self.finish(frames)
+
     def leave_frames(self, frames: list[Frame], left: int) -> tuple[bool, Any]:
         """Like `finish`, but stops where so many frames are left. Returns (True, value) when the
         chain returned."""

@@ -18,7 +18,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode import opcodes  # fills the handler table
-from tracer_core.bytecode.code import NOT_PLAIN, decode
+from tracer_core.bytecode.code import NOT_PLAIN, decode, is_with, ranges_around
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.interpreter import Machine
@@ -130,6 +130,7 @@ class Tracer(Machine, Tracing):
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
         self.recorder.catches = self._catches
+        self.recorder.handles = self._handles
         self.recorder.identify = partial(self.provenance.guard, GuardKind.IS)
         if shapes.follows_data:
             self.recorder.follow_data(partial(foreseen_answer, self))
@@ -181,6 +182,16 @@ class Tracer(Machine, Tracing):
     def _catches(self) -> bool:
         handled = any(self.find_handler(frame) is not None for frame in self.frames)
         return handled and not self.nesting and not self.recorder.open_regions
+
+    def _handles(self) -> bool:
+        """Returns whether a frame stands inside of a ``try`` statement that it has entered in the
+        trace."""
+        return any(
+            not is_with(frame.code, one) and (id(frame), one.target) not in self._entered
+            for frame in self.frames
+            if frame.code.exceptions
+            for one in ranges_around(frame.code, frame.last)
+        )
 
     def _index_in(self, tensor: torch.Tensor, foresees: bool) -> Any:
         known = index_in(self, tensor)
@@ -298,6 +309,11 @@ class Tracer(Machine, Tracing):
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
+        self._entered = {
+            (id(frame), one.target)
+            for frame in frames
+            for one in ranges_around(frame.code, frame.last)
+        }
         self.loops.begin(frames)
         before = settings.snapshot()
         depth = function_modes()
