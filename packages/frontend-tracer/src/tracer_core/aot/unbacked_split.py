@@ -21,6 +21,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_size
 from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.handed_on import before, copied, is_read_whole, memory_of, without_history
 from tracer_core.aot.request import role_of
 from tracer_core.aot.result_check import same_strides
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
@@ -89,12 +90,6 @@ def _is_like(value: Any, fake: Any) -> bool:
     return not known or (value.shape == fake.shape and same_strides(value, fake))
 
 
-def _memory(value: Any) -> int | None:
-    """Returns the storage in which a tensor lies; None for other values."""
-    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return torch_private.storage_id(value) if strided else None
-
-
 def _only_where_inputs_begin(values: Sequence[Any], everything: Sequence[Any]) -> set[Any]:
     """Returns the symbols of the storage offsets of inputs that no size and no stride has: views are
     placed relative to inputs."""
@@ -120,6 +115,9 @@ class Cut:
         #: Results taken from an operator that has several, in the operator's own subgraph.
         self.early: set[torch.fx.Node] = set()
         self.count = 0
+        #: Whether grad mode is on for the gathered nodes.
+        self.with_grad = not captured.grad_off
+        self.done: set[torch.fx.Node] = set()
         self.described: dict[torch.fx.Node, InputSpec] = {}
         #: A view that counts from the beginning of a storage is another place of an input in the next
         #: call: no subgraph may return it.
@@ -139,6 +137,7 @@ class Cut:
                 if tracked:  # else nothing has gradients, whatever the mode
                     self._flush()
                     self.outer.node_copy(node)
+                self.with_grad = bool(node.args[0])
             elif node in self.early:
                 continue
             elif node.op in ("call_function", "call_method"):
@@ -180,6 +179,24 @@ class Cut:
         if node.meta.get(MARK) == APART:
             self._require_no_history_written(node)
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
+        self.done.add(node)
+
+    def _handed_on(
+        self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
+    ) -> list[torch.fx.Node]:
+        """Returns the inputs of a subgraph that writes to their memory where gradients are needed: it
+        returns them as they are afterwards, and what follows reads these. None with grad mode off,
+        where a write leaves a tensor its history."""
+        if not (self.captured.needs_grad and self.with_grad):
+            return []
+        written = {memory for node in nodes for memory in node.meta.get("writes", ())}
+        inputs = {memory_of(node.meta.get("val")) for node in self.described}
+        found = [one for one in sources if memory_of(one.meta.get("val")) in written - inputs]
+        memory = [memory_of(one.meta["val"]) for one in found]
+        shared = len(memory) > len(set(memory))
+        if shared or not all(is_read_whole(one, nodes, self.done) for one in found):
+            return []
+        return found
 
     def _flush(self) -> None:
         """Makes a subgraph of the gathered nodes."""
@@ -192,10 +209,14 @@ class Cut:
         sources = list(dict.fromkeys(source for source in read if source not in inside))
         if any(not isinstance(node.meta["val"], torch.Tensor) for node in results):
             raise LoweringUnsupported("an operator with several results is cut from them")
-        self._require_own_writes(nodes, sources)
+        handed_on = self._handed_on(nodes, sources)
+        self._require_own_writes(nodes, [node for node in sources if node not in handed_on])
+        results += handed_on
         given = [
-            (node.name, node.meta, self.made[node], self.described.get(node)) for node in sources
-        ]
+            (node.name, before(node) if node in handed_on else node.meta, self.made[node],
+             self.described.get(node))
+            for node in sources
+        ]  # fmt: skip
         given += self._missing_sizes(nodes, [node.meta["val"] for node in sources])
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -204,14 +225,21 @@ class Cut:
             placeholder.meta = dict(meta)
             if position < len(sources):
                 copies[sources[position]] = placeholder
+        for node in handed_on:
+            copies[node] = copied(graph, copies[node], node)
         for node in nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+        without_history(nodes, copies)
         graph.output(tuple(copies[node] for node in results))
         apart = [index for index, node in enumerate(sources) if _is_apart(node)]
         compiled = self._compiled(graph, nodes, given, results, apart)
         call = self.outer.call_function(compiled, tuple(one[2] for one in given))
         for index, node in enumerate(results):
             self.made[node] = self.outer.call_function(operator.getitem, (call, index))
+        for node in handed_on:
+            same = (one for one in self.made if one.meta.get("val") is node.meta["val"])
+            self.made.update(dict.fromkeys(same, self.made[node]))
+        self.done.update(nodes)
 
     def _compiled(
         self,
@@ -232,8 +260,11 @@ class Cut:
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
         part = replace(self.captured, gm=gm, inputs=specs, needs_grad=needs_grad, name=name)
         later = self._written_later(nodes)
-        written = frozenset(index for index, value in enumerate(values) if _memory(value) in later)
+        written = frozenset(
+            index for index, value in enumerate(values) if memory_of(value) in later
+        )
         part = replace(part, real_inputs=tuple(values), written_later=written)
+        part = replace(part, grad_off=not self.with_grad)
         run = self.build(part)
         if apart:
             run = _or_eagerly(run, part, apart)
@@ -249,8 +280,8 @@ class Cut:
         done = {*self.made, *nodes}
         later = (node for node in self.graph.nodes if node not in done)
         found: set[int | None] = {one for node in later for one in node.meta.get("writes", ())}
-        values = self.captured.real_inputs
-        return found | {_memory(values[index]) for index in self.captured.written_later}
+        given = [node.meta.get("val") for node in self.described]
+        return found | {memory_of(given[index]) for index in self.captured.written_later}
 
     def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
         """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
@@ -281,10 +312,10 @@ class Cut:
         """
         written = set(node.meta.get("writes", ()))
         eager = (one for one in self.made if one.op == "placeholder" or _is_apart(one))
-        written -= {_memory(one.meta.get("val")) for one in eager}
+        written -= {memory_of(one.meta.get("val")) for one in eager}
         for made in self.made if written else ():  # the first one has made the memory
             value = made.meta.get("val")
-            if _memory(value) in written and _requires_grad(made):
+            if memory_of(value) in written and _requires_grad(made):
                 reason = "an operator that runs eagerly writes to what is computed"
                 raise LoweringUnsupported(reason, nodes=(made,))
 

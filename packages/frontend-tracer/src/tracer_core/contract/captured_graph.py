@@ -24,7 +24,8 @@ class CapturedGraph:
     output requires grad. name: ``graph_0``. phase: INFERENCE until the graph is lowered for
     training. gradients: indices of the outputs that become the ``.grad`` of a tensor.
     written_later: indices of the inputs that are written to after the graph, before its backward
-    runs: a backward reads copies of them.
+    runs: a backward reads copies of them. grad_off: it is a part of a graph, in which grad mode is
+    off.
     """
 
     gm: torch.fx.GraphModule
@@ -35,6 +36,7 @@ class CapturedGraph:
     phase: Phase = Phase.INFERENCE
     gradients: frozenset[int] = frozenset()
     written_later: frozenset[int] = frozenset()
+    grad_off: bool = False
 
     def copied(self) -> CapturedGraph:
         """Returns it with a copy of the graph, which whoever compiles it may change."""

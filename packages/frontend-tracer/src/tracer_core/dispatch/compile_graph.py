@@ -155,8 +155,6 @@ def _cut_around(
     and after them is compiled. None where it cannot be cut, or nothing else would be compiled.
     """
     graph = captured.gm.graph
-    if any(MARK in one.meta for one in graph.nodes):
-        return None
     apart: list[torch.fx.Node] = []
     parts: list[CompiledGraph] = []
 
