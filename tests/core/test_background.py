@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.recompile_limits import limits_told
 from tests.support.threads import together
 from tracer_core.background import giving_way
 from tracer_core.errors import BackendError, OptionError
@@ -414,7 +415,7 @@ def test_a_place_at_its_recompile_limit_gets_the_compiled_entries_too(gate, monk
     monkeypatch.delenv("TRACER_STRICT")
     fast = compiled(lambda x, how: torch.sin(x) if how else x, gate, dynamic=False)
     shapes = [torch.randn(n) for n in range(1, 11)]
-    with pytest.warns(tracer_core.errors.RecompileLimitWarning):
+    with limits_told():
         for x in shapes:
             assert torch.equal(fast(x, True), torch.sin(x))
     passed(gate, fast)

@@ -35,7 +35,6 @@ def test_sizes_change_on_both_ranks_at_different_times(pair, backend):
         assert seen["breaks"] == [] and seen["recompiles"] >= 1
 
 
-@pytest.mark.filterwarnings("ignore::tracer_core.errors.RecompileLimitWarning")
 def test_one_rank_reaches_its_recompile_limit(pair):
     still, moving = pair.run(
         "agreement:own_sizes",

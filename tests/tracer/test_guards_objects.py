@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import typing
-import warnings
 import weakref
 
 import pytest
 import torch
 
 import tracer_core
+from tests.support.recompile_limits import limits_told
 from tests.tracer.facts import Box
 from tracer_core import markers
-from tracer_core.errors import RecompileLimitWarning
 from tracer_core.execution import guarded_cache
 from tracer_core.testing import CaptureCounter, compare
 
@@ -41,8 +40,7 @@ def segments_of(fn):
 
 @pytest.fixture
 def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RecompileLimitWarning)
+    with limits_told(count=0):
         yield
 
 
@@ -124,13 +122,12 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
 
     first, second = Net(), Net()
     with CaptureCounter() as counter:
-        with pytest.warns(RecompileLimitWarning, match=r"mode.* but it is 8"):
+        with limits_told(match=r"mode.* but it is 8"):
             for mode in range(12):
                 first.mode = mode
                 compare(X * mode, first(X))
         assert len(counter.graphs) == 8
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with limits_told(count=0):
             for mode in range(100, 105):
                 second.mode = mode
                 compare(X * mode, second(X))
@@ -139,7 +136,7 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
 
 def test_variants_of_objects_that_are_gone_count():
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
-    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
+    with CaptureCounter() as counter, limits_told():
         for i in range(20):
             compare(X * i, fast(Box(k=i), X))
     assert len(counter.graphs) == 8
@@ -150,7 +147,7 @@ def test_the_overall_bound(monkeypatch):
     monkeypatch.setattr(guarded_cache, "MAX_CACHE_ENTRIES", 10)
     boxes = [Box(k=i) for i in range(15)]
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
-    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
+    with CaptureCounter() as counter, limits_told():
         for _ in range(2):
             for b in boxes:
                 compare(X * b.k, fast(b, X))

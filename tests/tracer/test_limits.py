@@ -15,8 +15,9 @@ import torch
 
 import tracer_core
 from benchmarks import changing
+from tests.support.recompile_limits import limits_told
 from tests.tracer.twin import replaced, same
-from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
+from tracer_core.errors import RecompileLimitError
 from tracer_core.execution import capture as capturing
 from tracer_core.execution import compiled_function, guarded_cache
 from tracer_core.markers import compiled as behind
@@ -48,10 +49,21 @@ def calls_says(x):
 
 def test_the_limit_warns_once_and_names_the_guard():
     compiled = tracer_core.compile(lambda x, word: x + len(word), backend="eager")
-    with pytest.warns(RecompileLimitWarning, match="word == 'word7'.*'word8'") as caught:
+    with limits_told(match="word == 'word7'.*'word8'") as caught:
         for word in WORDS:
             assert torch.equal(compiled(X, word), X + len(word))
-    assert len([one for one in caught if one.category is RecompileLimitWarning]) == 1
+    assert len(caught) == 1
+
+
+def test_the_limit_ends_no_program_that_makes_errors_of_warnings():
+    def words(x, word):
+        return x.sin() if word == "a" else x + len(word)
+
+    compiled = tracer_core.compile(words, backend="eager")
+    with warnings.catch_warnings(), limits_told(count=1):
+        warnings.simplefilter("error")
+        for word in WORDS:
+            torch.testing.assert_close(compiled(X, word), words(X, word))
 
 
 def test_a_function_at_its_limit_still_uses_what_was_captured():
@@ -149,17 +161,12 @@ def interpreted(monkeypatch):
     return found
 
 
-def limit_warnings(caught):
-    return [one for one in caught if issubclass(one.category, RecompileLimitWarning)]
-
-
 @pytest.mark.parametrize("name", changing.VALUES)
 def test_after_the_limit_nothing_is_interpreted_any_more(name, interpreted):
     make = changing.VALUES[name]
     (plain, step), (function, step_compiled) = make(), make()
     compiled = tracer_core.compile(function, backend="eager")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with limits_told() as caught:
         for n in range(1, 30):
             compare(step(plain, n), step_compiled(compiled, n))
         interpreted.clear()
@@ -167,7 +174,7 @@ def test_after_the_limit_nothing_is_interpreted_any_more(name, interpreted):
             compare(step(plain, n), step_compiled(compiled, n))
     assert interpreted == []
     compiled_functions = 3 if "compiled_one" in name else 1
-    assert len(limit_warnings(caught)) == compiled_functions
+    assert len(caught) == compiled_functions
 
 
 @pytest.mark.parametrize("name", changing.NUMBERS)
@@ -188,11 +195,11 @@ def test_the_warning_says_what_kept_changing_and_what_helps():
 
     config = Config()
     compiled = tracer_core.compile(lambda x, config: x + len(config.name), backend="eager")
-    with pytest.warns(RecompileLimitWarning) as caught:
+    with limits_told() as caught:
         for word in WORDS:
             config.name = word
             compiled(X, config)
-    (one,) = limit_warnings(caught)
+    (one,) = caught
     assert (one.message.source, one.message.count) == ("config.name", 8)
     assert one.message.values == tuple(repr(word) for word in WORDS[:9])
     assert "config.name kept changing ('word0', 'word1', 'word2', ..., 'word7', 'word8')" in str(
@@ -204,21 +211,17 @@ def test_the_warning_says_what_kept_changing_and_what_helps():
 
 def test_the_warning_of_a_lambda_made_in_each_call():
     compiled = tracer_core.compile(lambda x, f: x if f is len else f(x), backend="eager")
-    with pytest.warns(
-        RecompileLimitWarning, match="because f kept changing.*\n.*once, outside of the call"
-    ):
+    with limits_told(match="because f kept changing.*\n.*once, outside of the call"):
         for n in range(12):
             compiled(X, lambda x, n=n: x + n)
 
 
 def test_the_warning_of_sizes_that_stay_static():
     compiled = tracer_core.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    with pytest.warns(
-        RecompileLimitWarning, match=r"because x kept changing(.|\n)*mark_dynamic"
-    ) as caught:
+    with limits_told(match=r"because x kept changing(.|\n)*mark_dynamic") as caught:
         for n in range(2, 14):
             compiled(torch.ones(n, 2))
-    assert limit_warnings(caught)[0].message.values[:2] == (
+    assert caught[0].message.values[:2] == (
         "torch.float32 [2, 2]",
         "torch.float32 [3, 2]",
     )
@@ -231,12 +234,12 @@ def test_one_warning_for_many_objects():
 
     compiled = tracer_core.compile(Scaler.scale, backend="eager")
     kept = [Scaler() for _ in range(3)]
-    with pytest.warns(RecompileLimitWarning) as caught:
+    with limits_told() as caught:
         for n, scaler in enumerate(kept):
             for word in WORDS:
                 scaler.word = f"{n} {word}"
                 compare(Scaler.scale(scaler, X), compiled(scaler, X))
-    assert len(limit_warnings(caught)) == 1
+    assert len(caught) == 1
 
 
 def test_objects_made_for_each_call_reach_the_limit_together(interpreted):
@@ -248,15 +251,14 @@ def test_objects_made_for_each_call_reach_the_limit_together(interpreted):
 
     HELD = [None]
     compiled = tracer_core.compile(holds, backend="eager")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with limits_told(count=0):
         for n in range(40):
             HELD[0] = one = Held()
             one.word = f"word {n}"
             if n == 30:
                 interpreted.clear()
             compare(holds(X, one), compiled(X, one))
-    assert interpreted == [] and len(limit_warnings(caught)) <= 1
+    assert interpreted == []
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -268,10 +270,10 @@ def test_reset_brings_compilation_back_and_the_warning_too():
         compiled(X, "another")
     assert counter.graphs == []
     tracer_core.reset()
-    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning) as caught:
+    with CaptureCounter() as counter, limits_told() as caught:
         for word in WORDS:
             assert torch.equal(compiled(X, word), X + len(word))
-    assert len(counter.graphs) == 8 and len(limit_warnings(caught)) == 1
+    assert len(counter.graphs) == 8 and len(caught) == 1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -550,15 +552,12 @@ def test_a_loop_of_the_first_call_alone_leaves_later_calls_compiled(always):
 
     fast = tracer_core.compile(run, backend="eager")
     x, table = torch.randn(3), {}
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with limits_told(count=int(always)) as told:
         for n in range(4):
             torch.testing.assert_close(fast(x, table), run(x, dict(table)))
             assert table == {"torch": KINDS[15]}
             if n == 0:
                 assert not told  # no later call may come there
-    limits = [one for one in told if issubclass(one.category, RecompileLimitWarning)]
-    assert len(limits) == always
     with CaptureCounter() as counter:
         fast(x, table)
     assert counter.graphs == []

@@ -4,16 +4,14 @@ layers; recompiles.
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
 
 import tracer_core
+from tests.support.recompile_limits import limits_told
 from tests.support.threads import together
 from tests.tracer.twin import same, twin
-from tracer_core.errors import RecompileLimitWarning
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -200,11 +198,9 @@ def test_grad_mode_recompiles():
 
 def test_recompile_limit_warns_once_and_is_right():
     compiled = tracer_core.compile(lambda x, s: (x + 1, s + "!"), backend="eager")
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    with limits_told(count=1):
         for i in range(20):
             assert compiled(X, str(i))[1] == f"{i}!"
-    assert len([w for w in seen if issubclass(w.category, RecompileLimitWarning)]) == 1
 
 
 def test_threads():

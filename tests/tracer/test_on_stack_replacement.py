@@ -2,7 +2,6 @@
 
 import sys
 import traceback
-import warnings
 
 import pytest
 import torch
@@ -10,16 +9,8 @@ import torch
 import tracer_core
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.on_stack_replacement import can_be_replaced, replacement
-from tracer_core.errors import RecompileLimitWarning
 
 X = torch.ones(3)
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecompileLimitWarning)
-        yield
 
 
 @tracer_core.disable

@@ -178,7 +178,7 @@ class RecompileLimit(Exception):
 class RecompileLimitWarning(RecompileLimit, UserWarning):
     """A function was compiled too often: calls that match no cache entry now run as plain Python.
 
-    Given once per function.
+    Logged once per function, by ``tracer_core``; the record has it as ``recompile_limit``.
     """
 
     _then = " and now runs as plain Python where nothing that was compiled fits"

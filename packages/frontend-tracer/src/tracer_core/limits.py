@@ -355,7 +355,7 @@ MAX_RECOMPILES = LIMITS.add(
     8,
     unit="cache entries of one code region and object",
     beyond="The code region keeps its entries; calls that fit none run in eager mode.",
-    seen=f"RecompileLimitWarning, {SHOWN}; RecompileLimitError under `fullgraph=True`",
+    seen=f"a logged RecompileLimitWarning, {SHOWN}; RecompileLimitError under `fullgraph=True`",
 )
 
 MAX_CACHE_ENTRIES = LIMITS.add(
@@ -363,7 +363,7 @@ MAX_CACHE_ENTRIES = LIMITS.add(
     2048,
     unit="cache entries of one code region, over all objects",
     beyond="The code region keeps its entries; calls that fit none run in eager mode.",
-    seen=f"RecompileLimitWarning, {SHOWN}",
+    seen=f"a logged RecompileLimitWarning, {SHOWN}",
 )
 MAX_RECENT_ENTRIES = LIMITS.add(
     "MAX_RECENT_ENTRIES",
@@ -393,7 +393,7 @@ MAX_FAILED_LOOKUPS = LIMITS.add(
     8,
     unit="failed lookups in a row of a code region at its limit",
     beyond="Each further one lets no more than 254 calls skip the lookup.",
-    seen="RecompileLimitWarning, which came before",
+    seen="a logged RecompileLimitWarning, which came before",
 )
 MAX_CUTS = LIMITS.add(
     "MAX_CUTS",

@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import types
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -184,7 +183,7 @@ class CompiledFunction:
         self._natives: dict[types.CodeType, str] = {}
         self._answers = Answers()
         self._told = False
-        #: Whether a `RecompileLimitWarning` was given: one is enough, however many objects and
+        #: Whether a `RecompileLimitWarning` was logged: one is enough, however many objects and
         #: values reach the limit.
         self._warned = False
         self._starts: dict[Any, GuardedCache] = {}
@@ -1137,13 +1136,16 @@ class CompiledFunction:
         return False
 
     def _warn_of_limit(self, segment: GuardedCache, state: Any) -> None:
-        """Warns once a function of a region that is at the recompile limit."""
+        """Logs, once a function, that a region is at the recompile limit. The record has the line
+        that called the function, and the facts as `recompile_limit`. (A warning would end a program
+        that makes errors of them.)"""
         newest = segment.newest(state)
         if self._warned or newest is None:
             return
         self._warned = True
-        facts = self._at_the_limit(segment, newest, state)
-        warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
+        told = RecompileLimitWarning(**self._at_the_limit(segment, newest, state))
+        level = _levels_to_the_user()
+        logger().warning("%s", told, stacklevel=level, extra={"recompile_limit": told})
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:
         """Returns the guard that a state fails; None if the entry was loaded or no guard fails."""
@@ -1259,7 +1261,7 @@ def _raise_in(exit: Exit | None, state: Any, error: Exception) -> Any:
 
 
 def _levels_to_the_user() -> int:
-    """Returns the stacklevel of a caller's warning that names the line that called the function."""
+    """Returns the stacklevel of a caller's line in the log that names the line that called the function."""
     own, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(own):
