@@ -103,7 +103,9 @@ def test_code_of_the_program_runs_once_a_call(program, wait):
     fast = tracer_core.compile(program, backend=[same, "inductor"], options={"wait": wait})
     x = torch.ones(3)
     with torch.no_grad():
-        torch.testing.assert_close(fast(x), program(x))
+        # the first call of a graph with operators of other libraries compares them with their fakes
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), program(x))
         choice = decided(fast)
         heard.clear()
         torch.testing.assert_close(fast(x), program(x))
@@ -142,7 +144,8 @@ def test_what_the_user_calls_repeatable_is_tried():
     for names in (("auto_tests",), ("auto_tests::loud",)):
         options = {"wait": True, "repeatable": names, "remember": False}
         fast = tracer_core.compile(direct, backend=[same], options=options)
-        torch.testing.assert_close(fast(torch.ones(3)), torch.full((3,), 4.0))
+        for _ in range(2):
+            torch.testing.assert_close(fast(torch.ones(3)), torch.full((3,), 4.0))
         assert statuses(decided(fast))["same"] in ("chosen", "slower")
     with pytest.raises(tracer_core.errors.OptionError, match="repeatable"):
         tracer_core.compile(direct, backend="auto", options={"repeatable": "auto_tests"})

@@ -155,7 +155,8 @@ GROUND = frozenset(
     Generator Size SymBool SymFloat SymInt Tensor __path__ device dtype empty finfo iinfo layout memory_format preserve_format
     rand_like bfloat16 bool complex128 complex64 float16 float32 float64 int16 int32 int64 int8 uint8 ops.aten
     amp.is_autocast_available autograd.Function autograd.function.FunctionCtx autograd.profiler.record_function
-    compiler.is_compiling distributed.is_available fx fx.GraphModule fx.Node fx.node.map_aggregate nn nn.Buffer nn.Module
+    compiler.is_compiling distributed.is_available fx fx.GraphModule fx.Interpreter fx.Node fx.node.map_aggregate
+    nn nn.Buffer nn.Module
     Tensor.register_hook Tensor.register_post_accumulate_grad_hook utils.hooks.RemovableHandle
     nn.Module.__call__ nn.Module.__getattr__ nn.Parameter nn.parallel.DistributedDataParallel overrides.TorchFunctionMode
     """.split()

@@ -75,7 +75,7 @@ def test_calls_beside_the_compilers_leave_them_processors():
         fast = tracer_core.compile(lambda x: threads(x * 2) + 1)
         x = torch.randn(8)
         tracer_core.warmup(fast, x)
-        assert seen[0] == 2 and seen[-1] == 4
+        assert seen[0] == 2 and seen[-1] == 4, seen
         seen.clear()
         torch.testing.assert_close(nothing_is_compiled(lambda: fast(x)), x * 2 + 1)
         assert seen == [4] and set(elsewhere) == {4} and torch.get_num_threads() == 4

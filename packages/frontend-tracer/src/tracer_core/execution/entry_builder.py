@@ -23,6 +23,7 @@ from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.subclasses import inner_tensor
 from tracer_core.aot.view_aliasing import absolute_offsets
+from tracer_core.background.giving_way import served
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
 from tracer_core.contract.captured_graph import CapturedGraph
@@ -331,7 +332,8 @@ class TraceWriter:
             raise Refused(what) from error
         if checks is not None:
             changes = {"mutated_on_error": None, "artifacts": None}
-            runner = runner.with_run(checks(runner.run), **changes)
+            run = checks(runner.run)
+            runner = runner.with_run(run if self.pending is None else served(run), **changes)
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
 

@@ -26,6 +26,7 @@ from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.debug.logs import logger
 from tracer_core.fx_capture.data_errors import DataDiffers
+from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.torch_private.needed import OpOverload, pytree
 
@@ -69,6 +70,7 @@ def checks_first_call(captured: CapturedGraph) -> Callable[[RunFunction], RunFun
     if communicates(graph) or _bytes_written(captured) > limits.MAX_SNAPSHOT_BYTES:
         return None
     gm = captured.copied().gm
+    effects = _bytes_written(captured) > 0 or any(map(uses_rng, graph.nodes))
 
     def wrapped(run: RunFunction) -> RunFunction:
         checked: torch.fx.GraphModule | None = gm
@@ -78,7 +80,12 @@ def checks_first_call(captured: CapturedGraph) -> Callable[[RunFunction], RunFun
             if checked is None:
                 return run(inputs)
             first, checked = checked, None
-            outputs: Sequence[Any] = _Checking(first).run(*inputs)
+            try:
+                outputs: Sequence[Any] = _Checking(first).run(*inputs)
+            except Exception as error:
+                if effects or not torch_private.is_out_of_memory(error):
+                    raise
+                return run(inputs)  # whose backend may have memory to give back
             return outputs
 
         return call
