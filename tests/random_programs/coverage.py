@@ -63,9 +63,9 @@ def watching(opcodes: bool = True) -> Iterator[Seen]:
         stack.enter_context(mock.patch.object(CacheEntry, "guard", guard))
         seen.rows = stack.enter_context(effect_rows.counting())
         if opcodes:
-            code_module._CACHE.clear()
+            code_module.decode.cache_clear()
             stack.enter_context(mock.patch.dict(code_module.HANDLERS, watched))
-            stack.callback(code_module._CACHE.clear)
+            stack.callback(code_module.decode.cache_clear)
         yield seen
 
 
