@@ -442,6 +442,8 @@ _COPYING = frozenset({
 
 def _copied(args: tuple[Any, ...]) -> torch.Tensor | None:
     """With the operand's strides where it is dense, else dense in the order of its memory."""
+    if not isinstance(args[0], torch.Tensor):  # a number, of which `vmap` makes a tensor
+        return None
     return args[0] if _is_dense(args[0]) else torch.empty_like(args[0])
 
 
