@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
-from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
+from benchmarks.measured_steps import counting, counts, cuda_graphs, seconds_of
 from benchmarks.models import SEED, import_library
 from benchmarks.timing import table
 
@@ -284,15 +284,7 @@ def _steps(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
         "first": first,
         "peak": peak,
     }
-    if counted is not None:
-        row |= {
-            "graphs": len(counted.graphs),
-            "breaks": len(counted.breaks),
-            "kinds": sorted({kind for kind, _, _ in counted.breaks}),
-            "fallbacks": fallbacks,
-            "cuda_graphs": cuda_graphs(),
-        }
-    return row
+    return row | counts(counted, fallbacks)
 
 
 def _compiler(name: str) -> Any:

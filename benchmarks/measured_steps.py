@@ -23,6 +23,19 @@ def counting(is_ours: bool) -> Iterator[tuple[Any, list[str]]]:
         yield counted, fallbacks
 
 
+def counts(counted: Any, fallbacks: list[str]) -> dict[str, Any]:
+    """Returns what `counting` found, for a row; nothing but for ours."""
+    if counted is None:
+        return {}
+    return {
+        "graphs": len(counted.graphs),
+        "breaks": len(counted.breaks),
+        "kinds": sorted({kind for kind, _, _ in counted.breaks}),
+        "fallbacks": fallbacks,
+        "cuda_graphs": cuda_graphs(),
+    }
+
+
 def seconds_of(step: Callable[[int], Any], device: str, steps: int) -> float:
     """Returns the mean seconds of a step. step: takes its number."""
     import torch

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
-from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
+from benchmarks.measured_steps import counting, counts, seconds_of
 from benchmarks.models import SEED
 from benchmarks.timing import geometric_mean, table
 
@@ -190,15 +190,8 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
             seconds = [seconds_of(step, device, ROUND) for _ in range(ROUNDS)]
     row = {"milliseconds": statistics.median(seconds) * 1e3, "first": first, "norms": norms}
     if counted is not None:
-        row |= {
-            "graphs": len(counted.graphs),
-            "late": len(counted.graphs) - late,
-            "breaks": len(counted.breaks),
-            "kinds": sorted({kind for kind, _, _ in counted.breaks}),
-            "fallbacks": fallbacks,
-            "cuda_graphs": cuda_graphs(),
-        }
-    return row
+        row["late"] = len(counted.graphs) - late
+    return row | counts(counted, fallbacks)
 
 
 def _weights(device: str, *, matrices: bool) -> list[Any]:

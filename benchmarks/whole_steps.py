@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, harness
-from benchmarks.measured_steps import counting, cuda_graphs, seconds_of
+from benchmarks.measured_steps import counting, counts, seconds_of
 from benchmarks.models import SEED, import_library
 from benchmarks.timing import table
 
@@ -311,15 +311,8 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
         "peak": torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0,
     }
     if counted is not None:
-        row |= {
-            "graphs": len(counted.graphs),
-            "late": len(counted.graphs) - late,
-            "breaks": len(counted.breaks),
-            "kinds": sorted({kind for kind, _, _ in counted.breaks}),
-            "fallbacks": fallbacks,
-            "cuda_graphs": cuda_graphs(),
-        }
-    return row
+        row["late"] = len(counted.graphs) - late
+    return row | counts(counted, fallbacks)
 
 
 def _parameters(module: Any, kind: str) -> list[Any]:

@@ -26,6 +26,15 @@ FORMS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 CLOSE = {torch.float64: 1e-7, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
+def _left(optimizer: Any, parameters: list[Any]) -> list[Any]:
+    """Returns the parameters, their gradients and their states after some steps."""
+    states = [
+        value for p in parameters for value in optimizer.state[p].values()
+        if isinstance(value, torch.Tensor)
+    ]  # fmt: skip
+    return [*(p.detach() for p in parameters), *(p.grad for p in parameters), *states]
+
+
 def _trained(name: str, dtype: torch.dtype, compile: Any, skipped: int | None = None) -> Any:
     torch.manual_seed(0)
     kind, options = FORMS[name]
@@ -48,11 +57,7 @@ def _trained(name: str, dtype: torch.dtype, compile: Any, skipped: int | None = 
     for number in range(5):
         found_inf.fill_(float(number == skipped))
         run()
-    states = [
-        value for p in parameters for value in optimizer.state[p].values()
-        if isinstance(value, torch.Tensor)
-    ]  # fmt: skip
-    return [*(p.detach() for p in parameters), *(p.grad for p in parameters), *states]
+    return _left(optimizer, parameters)
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
@@ -111,11 +116,7 @@ def _adafactor(options: dict[str, Any], dtype: torch.dtype, compile: Any) -> Any
         if number == 4:
             optimizer.param_groups[0]["lr"] *= 0.5
         run()
-    states = [
-        value for p in parameters for value in optimizer.state[p].values()
-        if isinstance(value, torch.Tensor)
-    ]  # fmt: skip
-    return [*(p.detach() for p in parameters), *(p.grad for p in parameters), *states]
+    return _left(optimizer, parameters)
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)

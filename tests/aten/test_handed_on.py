@@ -3,34 +3,25 @@ returns what it writes to, and all of them are compiled."""
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from torch import nn
 
 import tracer_core
+from tests.support.experts import Experts, compare_training
 from tracer_core.testing import compare
 
 BACKENDS = ["aten_eager", "inductor"]
 
 
-class Experts(nn.Module):
+class AddedUp(Experts):
     """All experts in one graph, whose results are added up in a way."""
 
     def __init__(self, experts, size, add):
-        super().__init__()
+        super().__init__(experts, size)
         self.add = add
-        self.gate = nn.Linear(size, experts)
-        self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(size, 2 * size), nn.SiLU(), nn.Linear(2 * size, size))
-            for _ in range(experts)
-        )
 
     def forward(self, x):
-        tokens = x.view(-1, x.shape[-1])
-        weights, chosen = self.gate(tokens).softmax(-1).topk(2, -1)
-        mask = nn.functional.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
+        tokens, weights, mask = self.routed(x)
         final = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             place, token = torch.where(mask[number])
@@ -59,19 +50,7 @@ def view_of_rows(final, token, found):
 @pytest.mark.parametrize("add", [index_add, setitem, scatter, view_of_rows])
 def test_experts(add, backend, caplog):
     torch.manual_seed(0)
-    plain = Experts(12, 8, add).double()
-    target = copy.deepcopy(plain)
-    compiled = tracer_core.compile(target, backend=backend)
-    for seed in range(4):
-        x = torch.randn(2, 5 + seed, 8, dtype=torch.double)
-        results = []
-        for module, run in ((plain, plain), (target, compiled)):
-            module.zero_grad()
-            leaf = x.clone().requires_grad_()
-            y = run(leaf)
-            y.square().sum().backward()
-            results.append([y, leaf.grad, [one.grad for one in module.parameters()]])
-        compare(*results)
+    compare_training(AddedUp(12, 8, add).double(), backend)
     assert "eager" not in caplog.text.replace("aten_eager", "")
 
 

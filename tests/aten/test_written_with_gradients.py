@@ -3,34 +3,22 @@ compiled: mixtures of experts that add up the results of their experts in place,
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from torch import nn
 
 import tracer_core
+from tests.support.experts import Experts, compare_training
 from tracer_core.testing import compare
 
 BACKENDS = ["aten_eager", "inductor"]
 IDX = torch.tensor([0, 2, 2, 5])
 
 
-class Experts(nn.Module):
+class Hit(Experts):
     """Those of the chosen experts that any token has, one after the other."""
 
-    def __init__(self, experts, size):
-        super().__init__()
-        self.gate = nn.Linear(size, experts)
-        self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(size, 2 * size), nn.SiLU(), nn.Linear(2 * size, size))
-            for _ in range(experts)
-        )
-
     def forward(self, x):
-        tokens = x.view(-1, x.shape[-1])
-        weights, chosen = self.gate(tokens).softmax(-1).topk(2, -1)
-        mask = nn.functional.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
+        tokens, weights, mask = self.routed(x)
         final = torch.zeros_like(tokens)
         for expert in mask.sum((-1, -2)).gt(0).nonzero():
             place, token = torch.where(mask[expert].squeeze(0))
@@ -104,18 +92,6 @@ def test_written_inputs_get_their_history(program, is_made, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_experts_that_are_hit(backend, caplog):
     torch.manual_seed(0)
-    plain = Experts(6, 8).double()
-    target = copy.deepcopy(plain)
-    compiled = tracer_core.compile(target, backend=backend)
-    for seed in range(4):
-        x = torch.randn(2, 5 + seed, 8, dtype=torch.double)
-        results = []
-        for module, run in ((plain, plain), (target, compiled)):
-            module.zero_grad()
-            leaf = x.clone().requires_grad_()
-            y = run(leaf)
-            y.square().sum().backward()
-            results.append([y, leaf.grad, [one.grad for one in module.parameters()]])
-        compare(*results)
+    compare_training(Hit(6, 8).double(), backend)
     assert "the graph is cut around it" in caplog.text
     assert "the captured graph runs eagerly" not in caplog.text

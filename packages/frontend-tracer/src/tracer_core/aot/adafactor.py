@@ -19,7 +19,20 @@ from tracer_core.torch_private.needed import dispatch_modes
 _MULTIPLY = name("_foreach_mul_")
 
 
-def _fused_adafactor_(
+def _fused_adafactor_(*tensors: Any, **numbers: Any) -> None:
+    """Updates a parameter and its averages of squared gradients, in place (arguments as `_update`
+    has them)."""
+    # fakes, and what records operators, have no numbers
+    reads = type(tensors[0]) in torch_private.PLAIN_TENSORS and not dispatch_modes()
+    _update(*tensors, **numbers, reads=reads)
+
+
+def traceable(*tensors: Any, **numbers: Any) -> None:
+    """`_fused_adafactor_` without reads on the host."""
+    _update(*tensors, **numbers, reads=False)
+
+
+def _update(
     param: torch.Tensor,
     grad: torch.Tensor,
     row_var: torch.Tensor | None,
@@ -33,37 +46,11 @@ def _fused_adafactor_(
     eps2: float,
     d: float,
     in_lists: bool,
-) -> None:
-    """Updates a parameter and its averages of squared gradients, in place. weight: of the new squares
-    in the averages. rho: the relative step. decay: factor of the parameter before. d: the clipping
-    threshold. in_lists: rounds as the optimizer's form for lists of tensors does."""
-    # fakes, and what records operators, have no numbers
-    reads = type(param) in torch_private.PLAIN_TENSORS and not dispatch_modes()
-    _update(param, grad, row_var, col_var, variance, weight, rho, decay, eps1, eps2, d, in_lists, reads)  # fmt: skip
-
-
-def traceable(
-    param: Any, grad: Any, row_var: Any, col_var: Any, variance: Any, **numbers: Any
-) -> None:
-    """`_fused_adafactor_` without reads on the host."""
-    _update(param, grad, row_var, col_var, variance, **numbers, reads=False)
-
-
-def _update(
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    row_var: torch.Tensor | None,
-    col_var: torch.Tensor | None,
-    variance: torch.Tensor | None,
-    weight: float,
-    rho: float,
-    decay: float,
-    eps1: float,
-    eps2: float,
-    d: float,
-    in_lists: bool,
     reads: bool,
 ) -> None:
+    """Updates a parameter. weight: of the new squares in the averages. rho: the relative step. decay:
+    factor of the parameter before. d: the clipping threshold. in_lists: rounds as the optimizer's
+    form for lists of tensors does. reads: reads the norms on the host."""
     size = _root_mean_square(param, 1.0, reads)
     alpha = _at_least(eps2, size) * rho
     if decay != 1.0:
