@@ -27,8 +27,8 @@ _FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
 
 
 def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
-    """Returns the nodes that run on the host; none in a graph of the CPU. Cached by graph, which
-    must not change afterwards."""
+    """Returns the nodes that run on the host, all of whose tensors lie on the CPU; none in a graph of
+    the CPU. Cached by graph, which must not change afterwards."""
     if graph not in _FOUND:
         _FOUND[graph] = (
             frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
@@ -37,7 +37,17 @@ def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
 
 
 def _closed(graph: torch.fx.Graph) -> set[Node]:
-    found = {node for node in graph.nodes if node.op == "call_function" and _on_host(node)}
+    tensors = {node: _tensors(node) for node in graph.nodes}
+    cpu = {node for node, made in tensors.items() if all(one.device.type == "cpu" for one in made)}
+    found = {
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and node in cpu
+        and tensors[node]
+        and cpu.issuperset(node.all_input_nodes)
+        and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
+    }
     while True:
         written = {node.args[0] for node in _writes(graph) if node not in found}
         wrong = {node for node in found if not _alone(node, found, written)}
@@ -53,15 +63,6 @@ def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
         if source not in found and (source.op != "placeholder" or source in written):
             return False
     return all(user in found or user.op == "output" for user in node.users)
-
-
-def _on_host(node: Node) -> bool:
-    """Checks that the node returns tensors and that all its tensors lie on the CPU."""
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-        return False
-    made = _tensors(node)
-    every = [*made, *(tensor for source in node.all_input_nodes for tensor in _tensors(source))]
-    return bool(made) and all(tensor.device.type == "cpu" for tensor in every)
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
