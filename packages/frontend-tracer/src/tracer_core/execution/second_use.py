@@ -17,7 +17,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.execution.background_entry import may_run_eagerly
 from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.limits import MAX_COMPILED_FIRST_STEP
-from tracer_core.options import CompileConfig, env
+from tracer_core.options import CompileConfig
 from tracer_core.registry.torch_style import TorchStyle
 
 #: Kinds of changes of one attribute or variable.
@@ -49,9 +49,7 @@ class SecondUse:
 def waits(captured: CapturedGraph, config: CompileConfig, changes: Iterable[Change]) -> bool:
     """Returns whether a graph is compiled at its second call. Small graphs, and those of callable
     backends, whose authors look at each, are compiled at once."""
-    if config.when == "background" or env().strict or env().always_compiled:
-        return False
-    if isinstance(config.backend.compile, TorchStyle):
+    if config.when == "background" or isinstance(config.backend.compile, TorchStyle):
         return False
     n_calls = sum(node.op in ("call_function", "call_method") for node in captured.gm.graph.nodes)
     return (

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.fx import map_arg
 
 from inductor_backend.ir.target import main_device
 from inductor_backend.torch_private import OpOverload
@@ -134,10 +135,15 @@ def _host_runner(
         index for index, node in enumerate(placeholders) if any(user in host for user in node.users)
     ]
     made = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
-    for node in gm.graph.nodes:
-        if node in host and node.target is not aten.copy_.default:
-            made[node] = graph.node_copy(node, made.__getitem__)
+    in_place = {node: form for node in host if (form := _in_place(node, host)) is not None}
     writes = [node for node in _writes(gm.graph) if node in host]
+    for node in gm.graph.nodes:
+        if node in in_place:
+            given = map_arg((node.args, node.kwargs), made.__getitem__)
+            graph.call_function(in_place[node], *given)
+        elif node in host and node not in writes and node.args[0] not in in_place:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    writes = [node for node in writes if node.args[1] in made]
     mine = [
         place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host
     ]
@@ -161,6 +167,31 @@ def _host_runner(
         return work
 
     return prepare
+
+
+def _in_place(node: Node, host: frozenset[Node]) -> Any:
+    """Returns the form in place of a foreach operator all of whose results are only written to its
+    first operands, inputs that nothing else on the host reads; None where it has none."""
+    name = getattr(node.target, "__name__", "")
+    target, _, overload = name.partition(".")
+    if not target.startswith("_foreach_") or not isinstance(node.args[0], (list, tuple)):
+        return None
+    packet = getattr(aten, f"{target}_", None)
+    if packet is None or overload not in packet.overloads():
+        return None
+    results = sorted(node.users, key=lambda user: user.args[1])
+    if len(results) != len(node.args[0]):
+        return None
+    for operand, result in zip(node.args[0], results, strict=True):
+        users = set(result.users)
+        if operand.op != "placeholder" or len(users) != 1 or not users <= host:
+            return None
+        (write,) = users
+        if write.target is not aten.copy_.default or write.args != (operand, result):
+            return None
+        if not {user for user in operand.users if user in host} <= {node, write}:
+            return None
+    return getattr(packet, overload)
 
 
 def _both(
