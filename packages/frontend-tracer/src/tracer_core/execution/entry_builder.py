@@ -69,6 +69,7 @@ from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
+from tracer_core.reconstruct.side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
 from tracer_core.registry.torch_style import TorchStyle
@@ -174,8 +175,11 @@ class TraceWriter:
     def _written(self) -> Iterator[Source]:
         """Yields the dictionaries from before that the program writes to."""
         for change in self.tracer.effects.changes.values():
-            source = self.tracer.provenance.source_of(change.obj)
-            if source is not None and change.kind is dict:
+            provenance = self.tracer.provenance
+            source = provenance.source_of(change.obj)
+            if source is None or change.kind is not dict:
+                continue
+            if change.whole or change.removed or stored_keys(change, provenance):
                 yield source
 
     def _late_call(self, late: LateCall) -> str:
