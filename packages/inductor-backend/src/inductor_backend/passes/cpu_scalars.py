@@ -169,6 +169,13 @@ def _host_runner(
     return prepare
 
 
+def _place(item: Node) -> int:
+    """Returns the position of a ``getitem`` of an operator's results."""
+    place = item.args[1]
+    assert isinstance(place, int)
+    return place
+
+
 def _in_place(node: Node, host: frozenset[Node]) -> Any:
     """Returns the form in place of a foreach operator all of whose results are only written to its
     first operands, inputs that nothing else on the host reads; None where it has none."""
@@ -179,7 +186,7 @@ def _in_place(node: Node, host: frozenset[Node]) -> Any:
     packet = getattr(aten, f"{target}_", None)
     if packet is None or overload not in packet.overloads():
         return None
-    results = sorted(node.users, key=lambda user: user.args[1])
+    results = sorted(node.users, key=_place)
     if len(results) != len(node.args[0]):
         return None
     for operand, result in zip(node.args[0], results, strict=True):
