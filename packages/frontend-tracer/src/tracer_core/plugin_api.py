@@ -31,6 +31,7 @@ from tracer_core.contract.backend import (
 )
 from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import (
+    DECOMPOSED,
     OFFSETS_IN_WINDOWS,
     CompileSpec,
     InputSpec,

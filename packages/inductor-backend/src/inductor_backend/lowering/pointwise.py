@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import At
+from inductor_backend.ir.index_expr import At, product
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
@@ -175,10 +175,27 @@ def rsub(a: Value, b: Value, alpha: Any = 1) -> Value:
 _DIVISIONS = {None: "div", "trunc": "trunc_div", "floor": "floor_div"}
 
 
-@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.div.Tensor_mode,
-             aten.div.Scalar_mode)  # fmt: skip
-def div(a: Value, b: Value, rounding_mode: str | None = None) -> Value:
-    return make(_DIVISIONS[rounding_mode], a, b)
+@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(a: Value, b: Value) -> Value:
+    return make("div", a, b)
+
+
+@lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_with_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Ref:
+    """Rounds the quotient of 16-bit tensors before it is truncated, as kernels of ATen do where the
+    divisor is no single number."""
+    exact = ctx.meta().dtype
+    dtype = compute_dtype(exact)
+    single = not isinstance(b, Ref) or (not ctx.gpu and product(b.sizes) == 1)
+    rounds = rounding_mode == "trunc" and exact != dtype and not single
+
+    def body(at: At) -> Value:
+        operands = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
+        if rounds:
+            return make("trunc", make("round_to", make("div", *operands), attr=exact))
+        return make(_DIVISIONS[rounding_mode], *operands)
+
+    return ctx.pointwise(body)
 
 
 @elementwise(1, aten.reciprocal.default)

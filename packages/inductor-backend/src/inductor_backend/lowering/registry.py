@@ -32,7 +32,7 @@ from inductor_backend.ir.values import Number, Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import strided_copy
 from inductor_backend.lowering.cat_chains import Chain
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import DECOMPOSED, operators
 
 aten = operators("aten")
 
@@ -138,6 +138,8 @@ class Lowering:
         )
         made = Buffer(self.new_name("buf"), dtype, layout, kind)
         self.program.buffers[made.name] = made
+        if self.node is not None:
+            self.program.operators[made.name] = self.node.meta.get(DECOMPOSED, self.node.name)
         return made
 
     def add_loop(
