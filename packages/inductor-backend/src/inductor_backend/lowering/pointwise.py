@@ -44,7 +44,6 @@ BINARY = {
     "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor],
     "atan2": [aten.atan2.default],
     "pow": [aten.pow.Tensor_Tensor],
-    "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
     "shift_left": [
         *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
         *(aten.bitwise_left_shift.Scalar_Tensor, aten.__lshift__.Tensor, aten.__lshift__.Scalar),
@@ -182,20 +181,52 @@ def div(a: Value, b: Value) -> Value:
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_with_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Ref:
-    """Rounds the quotient of 16-bit tensors before it is truncated, as kernels of ATen do where the
-    divisor is no single number."""
     exact = ctx.meta().dtype
     dtype = compute_dtype(exact)
+    name = _DIVISIONS[rounding_mode]
     single = not isinstance(b, Ref) or (not ctx.gpu and product(b.sizes) == 1)
-    rounds = rounding_mode == "trunc" and exact != dtype and not single
+    in_steps = _IN_16_BITS.get(name) if exact != dtype and not single else None
 
     def body(at: At) -> Value:
         operands = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
-        if rounds:
-            return make("trunc", make("round_to", make("div", *operands), attr=exact))
-        return make(_DIVISIONS[rounding_mode], *operands)
+        return make(name, *operands) if in_steps is None else in_steps(*operands, exact)
 
     return ctx.pointwise(body)
+
+
+@lower(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(ctx: Lowering, a: Any, b: Any) -> Ref:
+    return div_with_mode(ctx, a, b, "floor")
+
+
+def _truncated(a: Value, b: Value, dtype: torch.dtype) -> Value:
+    return make("trunc", make("round_to", make("div", a, b), attr=dtype))
+
+
+def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
+    """Divides as c10::div_floor_floating of 16-bit floats, which rounds after each operation."""
+    zero, one = const(0, a.dtype), const(1, a.dtype)
+
+    def rounded(name: str, x: Value, y: Value) -> Value:
+        return make("round_to", make(name, x, y), attr=dtype)
+
+    rest, direct = make("fmod", a, b), rounded("div", a, b)
+    quotient = rounded("div", rounded("sub", a, rest), b)
+    other_sign = make("bit_xor", make("lt", b, zero), make("lt", rest, zero))
+    below = make("bit_and", make("ne", rest, zero), other_sign)
+    quotient = make("where", below, rounded("sub", quotient, one), quotient)
+    floor = make("floor", quotient)
+    above = make("gt", rounded("sub", quotient, floor), const(0.5, a.dtype))
+    floor = make("where", above, rounded("add", floor, one), floor)
+    floor = make("where", make("eq", quotient, zero), make("mul", zero, direct), floor)
+    return make("where", make("eq", b, zero), direct, floor)
+
+
+#: Divisions of 16-bit tensors that kernels of ATen compute in steps of 16 bits. By a single number they
+#: compute in float32.
+_IN_16_BITS: dict[str, Callable[[Value, Value, torch.dtype], Value]] = {
+    "trunc_div": _truncated, "floor_div": _floored,
+}  # fmt: skip
 
 
 @elementwise(1, aten.reciprocal.default)

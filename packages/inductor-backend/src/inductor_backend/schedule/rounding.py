@@ -45,8 +45,8 @@ BOUNDED = frozenset({
     "cos", "erf", "sqrt", "copysign", "round_to", "index", "constant",
 })  # fmt: skip
 
-#: Operators of ATen whose only result is the number that a program goes on with.
-READS_NUMBER = frozenset({"_local_scalar_dense", "item"})
+#: Operators of ATen that jump, though all their results are floats or no tensors.
+JUMPING_OPERATORS = frozenset({"_local_scalar_dense", "item", "round", "histc", "histogram"})
 
 
 def insert_rounding(program: Program, everywhere: bool, products: bool) -> list[str]:
@@ -95,7 +95,7 @@ class _Rounding:
 
     def _is_discontinuous(self, node: ExternNode) -> bool:
         buffers = self.program.buffers
-        if getattr(node.target, "_opname", "") in READS_NUMBER:
+        if getattr(node.target, "_opname", "") in JUMPING_OPERATORS:
             return True
         return any(not buffers[name].dtype.is_floating_point for name in node.writes)
 
