@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "DECOMPOSED",
     "DEFAULT_MODES",
     "ENTRY_FORMAT",
     "OFFSETS_IN_WINDOWS",

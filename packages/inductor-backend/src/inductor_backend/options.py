@@ -26,10 +26,10 @@ class InductorOptions:
     them again, each call has its own). numerics: "fused": inside a kernel 16-bit floats have more
     bits than eager's results, but where these show: what a discontinuous operation reads (rounding,
     comparison, conversion to integers, the place of an extreme) is what eager computes, and float16
-    overflows where eager's does; "eager": the result of every 16-bit operator is rounded. recordings: on CUDA devices the default mode records a graph
-    (cudagraphs-backend) where timed calls show that it pays; False: never (an error with the modes
-    that record every graph). All fields change the generated code, so all are part of the cache
-    key. Raises ValueError for a budget outside 0 to 1 or other numerics."""
+    overflows where eager's does; "eager": the result of every 16-bit operator is rounded.
+    recordings: on CUDA devices the default mode records a graph (cudagraphs-backend) where timed
+    calls show that it pays; False: never (an error with the modes that record every graph). All
+    fields change the generated code, so all are part of the cache key. Raises ValueError for a budget outside 0 to 1 or other numerics."""
 
     fuse: bool = True
     inline: bool = True

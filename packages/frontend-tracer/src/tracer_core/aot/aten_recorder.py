@@ -98,7 +98,7 @@ class AtenRecorder(DispatchMode):
         #: The random operator that a decomposition replaced by others last.
         self.decomposed_draw: Any = None
         #: How many operators decompositions replaced, and the one whose operators run now.
-        self._decomposed, self._inside_operator = 0, 0
+        self._decomposed, self._inside_operator = 0, ""
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -232,7 +232,7 @@ class AtenRecorder(DispatchMode):
             raise LoweringUnsupported(f"{func} communicates in place", self.frame)
         table = self._table.get(func)
         if table is not None:
-            with self, self._one_operator():
+            with self, self._one_operator(func):
                 result = table(*args, **kwargs)
                 if func in DTYPE_OF_FIRST:
                     result = result.to(args[0].dtype)
@@ -246,12 +246,12 @@ class AtenRecorder(DispatchMode):
         return self._record(func, args, kwargs)
 
     @contextlib.contextmanager
-    def _one_operator(self) -> Iterator[None]:
+    def _one_operator(self, func: Any) -> Iterator[None]:
         """Marks the nodes that are added inside the block as parts of one operator."""
         before = self._inside_operator
         if not before:
             self._decomposed += 1
-            self._inside_operator = self._decomposed
+            self._inside_operator = f"{func._schema.name.partition('::')[2]}/{self._decomposed}"
         try:
             yield
         finally:
