@@ -29,7 +29,8 @@ class InductorOptions:
     overflows where eager's does; "eager": the result of every 16-bit operator is rounded.
     recordings: on CUDA devices the default mode records a graph (cudagraphs-backend) where timed
     calls show that it pays; False: never (an error with the modes that record every graph). All
-    fields change the generated code, so all are part of the cache key. Raises ValueError for a budget outside 0 to 1 or other numerics."""
+    fields change the generated code, so all are part of the cache key. Raises ValueError for a
+    budget outside 0 to 1 or other numerics."""
 
     fuse: bool = True
     inline: bool = True

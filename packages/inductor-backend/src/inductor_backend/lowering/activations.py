@@ -82,7 +82,18 @@ def dropout_backward(dy: Value, mask: Value, scale: float) -> Value:
     return make("mul", make("mul", dy, mask), const(scale, dy.dtype))
 
 
-@elementwise(2, aten.hardshrink_backward.default, aten.softshrink_backward.default)
-def shrink_backward(dy: Value, x: Value, width: float) -> Value:
-    above, below = make("ge", x, const(-width, x.dtype)), make("le", x, const(width, x.dtype))
-    return make("where", make("bit_and", above, below), const(0, x.dtype), dy)
+@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(ctx: Lowering, dy: Any, x: Any, width: float) -> Ref:
+    """Of NaN, vectors of the CPU's kernel give 0, a GPU's the gradient."""
+    dtype = compute_dtype(ctx.meta().dtype)
+    low, high, zero = (const(one, dtype) for one in (-width, width, 0))
+
+    def body(at: At) -> Value:
+        slope, value = (ctx.element(one, at, dtype) for one in (dy, x))
+        if ctx.gpu:
+            inside = make("bit_and", make("ge", value, low), make("le", value, high))
+            return make("where", inside, zero, slope)
+        outside = make("bit_or", make("lt", value, low), make("gt", value, high))
+        return make("where", outside, slope, zero)
+
+    return ctx.pointwise(body)
