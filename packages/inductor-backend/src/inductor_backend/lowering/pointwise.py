@@ -167,8 +167,8 @@ def _sum(name: str, turned: bool = False) -> Callable[..., Ref]:
         kind = "bit_or" if name == "add" and exact == torch.bool else name
 
         def body(at: At) -> Value:
-            operands = (converted(ctx, one, at, ctx.gpu) for one in (first, second))
-            return _with_scaled(kind, *operands, alpha, exact)
+            left, right = (converted(ctx, one, at, ctx.gpu) for one in (first, second))
+            return _with_scaled(kind, left, right, alpha, exact)
 
         return ctx.pointwise(body)
 
