@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,7 @@ from tracer_core.torch_private.needed import dispatch_modes, function_modes
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
     from tracer_core.execution.background_entry import Pending
+    from tracer_core.execution.second_use import SecondUse
     from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
@@ -942,13 +943,43 @@ class CompiledFunction:
         segment.seen.add(record.shapes, record.numbers)
         self.kept.explain([one for one in self.loaded if one.attempt in segment.entries], record)
         segment.add(record.attempt, state)
-        if record.pending is not None:
+        if record.pending is None:
+            self.kept.add(record)
+        elif record.pending.second_use is None:
+            self._compile_later(segment, record, record.pending, expects)
+        elif self.loaded:  # earlier processes got so far, too: the next one will find it compiled
+            record.pending.second_use.waits_for(record.pending.with_inputs, calls_before=0)
             self._compile_later(segment, record, record.pending, expects)
         else:
-            self.kept.add(record)
+            self._compile_at_second_use(segment, record, record.pending, record.pending.second_use)
         return record.attempt
 
-    # -- in the background --
+    # -- at the second use, or in the background --
+
+    def _compile_at_second_use(
+        self, segment: GuardedCache, record: Captured, pending: Pending, second: SecondUse
+    ) -> None:
+        """Has the graph of an entry compiled by the call that uses it for the second time."""
+        document, function, region = self.kept.current, weakref.ref(self), weakref.ref(segment)
+
+        def compile(inputs: Sequence[Any]) -> None:
+            owner, place = function(), region()
+            if owner is None or place is None:
+                return
+            with _LOCK:
+                if not any(one is record for one in owner.records):
+                    return  # another thread's call has compiled it
+                pending.with_inputs(inputs)
+                try:
+                    made = owner._put_compiled(place, record, pending, pending.compile())
+                    owner.kept.add(made, document)
+                except Dropped:
+                    pass
+                except Exception as error:
+                    if owner._not_compiled(place, record, pending, error) and owner._must_compile():
+                        raise
+
+        second.waits_for(compile)
 
     def _compile_later(
         self, segment: GuardedCache, record: Captured, pending: Pending, expects: bool
