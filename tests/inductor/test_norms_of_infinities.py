@@ -119,10 +119,12 @@ def test_infinities_in_triton(name):
 
 
 def test_a_row_of_float64_beyond_its_squares_is_nan():
-    x = rows(33, torch.float64)[7:9]
+    x = rows(32, torch.float64)[7:9]  # of 33 elements eager's layer_norm has zeros
     assert PROGRAMS["layer_norm"](x).isnan().all()
     for name in ("layer_norm", "batch_norm", "group_norm"):
-        assert tracer_core.compile(PROGRAMS[name])(x).isnan().all()
+        for length in (32, 33):
+            x = rows(length, torch.float64)[7:9]
+            assert tracer_core.compile(PROGRAMS[name])(x).isnan().all()
 
 
 def gradient(function, x):

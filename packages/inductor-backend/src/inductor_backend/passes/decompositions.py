@@ -23,6 +23,7 @@ from inductor_backend.kernels.flex_attention import (
     why_no_forward,
     why_not_in_cpp,
 )
+from inductor_backend.lowering.activations import in_vectors
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes import foreach
@@ -65,9 +66,9 @@ def _soft_margin_gradient(dy: Any, x: Any, target: Any, reduction: int) -> Any:
 def _elu_gradient(
     dy: Any, alpha: float, scale: float, input_scale: float, is_result: bool, x: Any
 ) -> Any:
-    """aten.elu_backward, as vectors of the CPU's kernel compute it: of NaN it is NaN (of a GPU's it is
-    the gradient of a positive number, as in torch's form; so of the two below)."""
-    if _for_triton(x):
+    """aten.elu_backward, as vectors of the CPU's kernel compute it: of NaN it is NaN (single elements and
+    GPUs have the gradient of a positive number, as torch's form; so of the two below)."""
+    if _for_triton(x) or not in_vectors(dy, x):
         return _of_aten()[aten.elu_backward.default](dy, alpha, scale, input_scale, is_result, x)
     wide = torch.float32 if x.dtype in _LOW else x.dtype
     value, slope, depth = x.to(wide), dy.to(wide), alpha * scale
@@ -77,7 +78,7 @@ def _elu_gradient(
 
 def _hardswish_gradient(dy: Any, x: Any) -> Any:
     """aten.hardswish_backward: see `_elu_gradient`."""
-    if _for_triton(x):
+    if _for_triton(x) or not in_vectors(dy, x):
         return _of_aten()[aten.hardswish_backward.default](dy, x)
     wide = torch.float32 if x.dtype in _LOW else x.dtype
     value, slope = x.to(wide), dy.to(wide)
@@ -87,7 +88,7 @@ def _hardswish_gradient(dy: Any, x: Any) -> Any:
 
 def _hardtanh_gradient(dy: Any, x: Any, low: float, high: float) -> Any:
     """aten.hardtanh_backward: 0 of NaN; see `_elu_gradient`."""
-    if _for_triton(x):
+    if _for_triton(x) or not in_vectors(dy, x):
         return _of_aten()[aten.hardtanh_backward.default](dy, x, low, high)
     value = x.to(torch.float32) if x.dtype in _LOW else x
     return torch.where((value > low) & (value < high), dy, 0.0)
