@@ -33,7 +33,7 @@ from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
 from tracer_core.aot.lower import lower_for
-from tracer_core.aot.mutation_tracking import versions_counted
+from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
@@ -138,7 +138,9 @@ def _compiled(
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _part(part, config, cuts).run).runner())
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
-            return build(captured, config)
+            compiled = build(captured, config)
+        run = reshapes_counted(compiled.run, captured.gm.graph)
+        return compiled if run is compiled.run else compiled.with_run(run, artifacts=None)
     except LoweringUnsupported as error:
         cut = _cut_around(captured, config, error, cuts) if cuts else None
         reason = f"the captured graph runs eagerly: {error}"
