@@ -619,9 +619,9 @@ class CompiledFunction:
         n_plain, fewest = 0, sys.maxsize
         while True:
             if suspended.transition is GRAPH_RAISED:
-                return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+                return self._after_failure(suspended.taken(), exit, state, args, kwargs)
             if suspended.transition is HOOK_RAISED:
-                return _raise_in(exit, state, suspended.values[0])
+                return _raise_in(exit, state, suspended.taken())
             n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
             asked = watch is not None and watch.ask(suspended)
             state = ()  # what the program has dropped must be able to die in the next instruction
@@ -1287,7 +1287,10 @@ def _raise_in(exit: Exit | None, state: Any, error: Exception) -> Any:
     follows them (None: at the start of the function, which has none). What the region did before
     the operator whose hook raised is not done."""
     if exit is None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
     return interpreter().finish_raising(frames_of(exit.layouts, state), error)
 
 

@@ -181,6 +181,24 @@ def checked(value: Value, position: Sequence[Index]) -> Value:
     return value
 
 
+#: On integers these report a divisor of zero.
+DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
+
+
+def may_fail(value: Value) -> bool:
+    """Whether computing a value may report an error (``tc_fail`` in C++)."""
+    return value.name == "check_index" or (
+        value.name in DIVISIONS and not value.dtype.is_floating_point
+    )
+
+
+def required(value: Value, condition: Value) -> Value:
+    """Returns the value; the kernel raises where the condition does not hold."""
+    place = make("where", condition, const(0, torch.int64), const(-1, torch.int64))
+    check = make("check_index", place, attr=1)
+    return make("where", make("ge", check, const(0, torch.int64)), value, value)
+
+
 class Rewriter:
     """Rebuilds values with loop variables replaced (`by[p]`) and chosen loads replaced.
 

@@ -49,8 +49,16 @@ def mean(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: 
     kept = normalize_dims(dims, len(x.sizes))
     result = compute_dtype(ctx.meta().dtype)
     (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result, label="mean")
+    return mean_of(ctx, total, x.sizes, kept)
+
+
+def mean_of(
+    ctx: Lowering, total: Ref, sizes: Sequence[Expr], dims: Sequence[int] | None = None
+) -> Ref:
+    """Returns the node's mean, given the sum over `dims` (None: all) of a tensor of `sizes`."""
+    dims = range(len(sizes)) if dims is None else dims
     shaped = total.reshape(ctx.shape())
-    size = as_number(count(x.sizes, kept), result)
+    size = as_number(count(sizes, dims), total.dtype)
     return ctx.pointwise(lambda at: make("div", shaped.at(at), size))
 
 
