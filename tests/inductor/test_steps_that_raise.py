@@ -45,6 +45,18 @@ class Parts(nn.Module):
         return (self.table[words][:, 0] * self.scale).sum() + self.table[target].mean()
 
 
+class Chances(nn.Module):
+    """A loss whose kernel looks at probabilities, behind statistics that are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(9, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)
+
+    def forward(self, words, target):
+        chance = self.head(self.norm(self.table(words).mean(1))).sigmoid().squeeze(1)
+        return F.binary_cross_entropy(chance, target / 5)
+
+
 OPTIMIZERS = {
     "sgd": lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
     "adamw": lambda net: torch.optim.AdamW(net.parameters(), lr=0.01),
@@ -83,7 +95,7 @@ def session(make, optimizer, bad, every, compiled):
             target[1] = 50
         try:
             result = (step if call % every == every - 1 else gather)(words, target)
-        except IndexError as error:
+        except (IndexError, RuntimeError) as error:
             result = str(error)
         gradients = [None if one.grad is None else one.grad.clone() for one in net.parameters()]
         state = {name: value.clone() for name, value in net.state_dict().items()}
@@ -102,8 +114,13 @@ def session(make, optimizer, bad, every, compiled):
 
 @pytest.mark.parametrize(
     ("make", "optimizer", "bad", "every"),
-    [(Words, "sgd", {0, 4}, 1), (Words, "adamw", {3}, 2), (Parts, "adamw", {2, 3}, 1)],
-    ids=["first_call", "accumulation", "rows_not_read"],
+    [
+        (Words, "sgd", {0, 4}, 1),
+        (Words, "adamw", {3}, 2),
+        (Parts, "adamw", {2, 3}, 1),
+        (Chances, "sgd", {0, 4}, 1),
+    ],
+    ids=["first_call", "accumulation", "rows_not_read", "probabilities"],
 )
 def test_a_step_that_raises(make, optimizer, bad, every):
     expected, found = (session(make, optimizer, bad, every, compiled) for compiled in (False, True))

@@ -33,6 +33,7 @@ from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
+from tracer_core.aot.value_requirements import with_requirements
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.specs import InputSpec, Phase, Role
 from tracer_core.errors import BackendError
@@ -129,7 +130,7 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """
     table = flex_attention.DECOMPOSITIONS | ctc_loss.DECOMPOSITIONS
     if backend.ir == "core_aten":
-        table |= torch_private.core_aten_table()
+        table |= with_requirements(torch_private.core_aten_table())
     if backend.decompositions is not None:
         table |= _own_decompositions(backend)
     for op_name in backend.keep_ops:

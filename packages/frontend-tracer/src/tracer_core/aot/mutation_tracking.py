@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
+from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
 
@@ -51,3 +53,37 @@ def versions_counted(
             torch.autograd.graph.increment_version(written)
 
     return call_knowing
+
+
+def reshapes_counted(run: RunFunction, graph: torch.fx.Graph) -> RunFunction:
+    """Returns `run`, which counts up the versions of inputs whose views get other sizes or strides in
+    place (``x[:].t_()``): that leaves nothing in a functional form of the captured graph."""
+    places = _reshaped(graph)
+    if not places:
+        return run
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        torch.autograd.graph.increment_version(
+            [inputs[at] for at in places if not inputs[at].is_inference()]
+        )
+        return run(inputs)
+
+    return call
+
+
+def _reshaped(graph: torch.fx.Graph) -> list[int]:
+    """Returns the positions of these inputs, once for each such operator."""
+    reshaping = [
+        node.meta["writes"]
+        for node in graph.nodes
+        if "writes" in node.meta and name_of(node.target) in RESHAPE_IN_PLACE
+    ]
+    if not reshaping:
+        return []
+    values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    return [
+        at
+        for writes in reshaping
+        for at, value in enumerate(values)
+        if isinstance(value, torch.Tensor) and torch_private.storage_id(value) in writes
+    ]

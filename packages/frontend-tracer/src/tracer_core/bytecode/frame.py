@@ -49,7 +49,8 @@ class LazyValue:
 class Frame:
     """function: the Python function being run. code: its decoded code. locals: localsplus.
     on_return: what the caller does with the result, None (push it) or ("instance", object).
-    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). yielded: set by YIELD_VALUE.
+    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). generator: whose frame it is,
+    while that runs.
     namespace: the names of a class body, None for functions."""
 
     __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return",

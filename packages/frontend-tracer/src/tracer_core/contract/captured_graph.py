@@ -43,3 +43,15 @@ class CapturedGraph:
         graph = torch.fx.Graph()
         graph.output(graph.graph_copy(self.gm.graph, {}))
         return replace(self, gm=torch.fx.GraphModule(self.gm, graph))
+
+    def described(self) -> CapturedGraph:
+        """Returns it with fakes in place of the call's tensors, for code that outlives the call."""
+        placeholders = self.gm.graph.find_nodes(op="placeholder")
+        values = zip(placeholders, self.real_inputs, strict=True)
+        return replace(
+            self,
+            real_inputs=tuple(
+                node.meta.get("val") if isinstance(value, torch.Tensor) else value
+                for node, value in values
+            ),
+        )

@@ -33,7 +33,7 @@ from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
 from tracer_core.aot.lower import lower_for
-from tracer_core.aot.mutation_tracking import versions_counted
+from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
@@ -47,7 +47,7 @@ from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
-from tracer_core.contract.specs import Phase, Training
+from tracer_core.contract.specs import Training
 from tracer_core.debug.fallbacks import WHOLE, Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
@@ -130,7 +130,7 @@ def _compiled(
     if has_symbols(captured.gm) and backend.shapes == "static":
         return CompiledGraph(PerSize(captured, lambda fixed: compile_graph(fixed, config).run))
     if backend.ir == "torch":
-        return _compile_lowered(captured, config, _lowered(captured, config))
+        return _compile_lowered(captured.name, config, _lowered(captured, config))
     build = _stepped_or_trained if is_step else _trained if captured.needs_grad else _inferred
     try:
         if has_marks(captured.gm):
@@ -138,7 +138,9 @@ def _compiled(
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _part(part, config, cuts).run).runner())
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
-            return build(captured, config)
+            compiled = build(captured, config)
+        run = reshapes_counted(compiled.run, captured.gm.graph)
+        return compiled if run is compiled.run else compiled.with_run(run, artifacts=None)
     except LoweringUnsupported as error:
         cut = _cut_around(captured, config, error, cuts) if cuts else None
         reason = f"the captured graph runs eagerly: {error}"
@@ -273,7 +275,7 @@ def _control_flow(
 def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     """The graph where its outputs need no gradients."""
     _require_no_new_leaves(captured.gm.graph)
-    compiled = _compile_lowered(captured, config, _lowered(captured, config))
+    compiled = _compile_lowered(captured.name, config, _lowered(captured, config))
     modes, artifacts = _ambient_modes(captured), compiled.artifacts
     if artifacts is not None:
         artifacts = replace(artifacts, modes=modes)
@@ -312,7 +314,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         lowered = autograd_runtime.lower_step(captured, _request(captured, config))
         lowered = lowered.with_gradients(captured.gradients)
         _show(record, lowered)
-    compiled = _compile_lowered(captured, config, lowered)
+    compiled = _compile_lowered(captured.name, config, lowered)
     modes, used_up = _ambient_modes(captured), autograd_runtime.used_up(captured)
     grad_mode = autograd_runtime.needs_grad_mode(lowered.graph.graph.nodes)
     run = in_grad_mode(compiled.run) if grad_mode else compiled.run
@@ -337,7 +339,7 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
             _show(record, graphs.forward, graphs.backward)
     except OnlyViews:
         return _with_views(captured, config)
-    compiled = _compile_lowered(captured, config, graphs.forward)
+    compiled = _compile_lowered(captured.name, config, graphs.forward)
     modes = _ambient_modes(captured, inside_autograd=True)
     grad_mode = autograd_runtime.needs_grad_mode(graphs.joint.forward)
     run_forward = without_modes(modes, compiled.run)
@@ -349,9 +351,9 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     may_fail = falls_back(config.backend)
 
     def compile_backward(lowered: Lowered) -> RunFunction:
-        backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
-        found = _compile_lowered(backward, config, lowered, may_fail=may_fail)
-        made[lowered.spec.name] = found.artifacts
+        name = lowered.spec.name
+        found = _compile_lowered(name, config, lowered, may_fail=may_fail)
+        made[name] = found.artifacts
         for listener in listeners:
             listener()
         return found.run
@@ -392,7 +394,7 @@ def _with_views(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph
         lowered = autograd_runtime.lower_step(captured, _request(captured, config))
         _show(record, lowered)
     results = OutputPlan.of_graph(len(lowered.spec.outputs))
-    compiled = _compile_lowered(captured, config, replace(lowered, plan=results))
+    compiled = _compile_lowered(captured.name, config, replace(lowered, plan=results))
     run = without_modes(_ambient_modes(captured), compiled.run)
     return compiled.with_run(lowered.plan.bind(run), artifacts=None)
 
@@ -471,12 +473,13 @@ def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
 
 
 def _compile_lowered(
-    captured: CapturedGraph, config: CompileConfig, lowered: Lowered, *, may_fail: bool = False
+    name: str, config: CompileConfig, lowered: Lowered, *, may_fail: bool = False
 ) -> CompiledGraph:
     """Partitions, compiles, and puts the check of the first result and the output plan around
-    it. may_fail: where the backend fails, the lowered graph runs in eager mode.
+    it. name: of the captured graph. may_fail: where the backend fails, the lowered graph runs in
+    eager mode.
     """
-    backend, name = config.backend, captured.name
+    backend = config.backend
     missing = found = None
     with stage("compile", graph=name):
         try:
@@ -570,7 +573,7 @@ def _torch_style(
     spec = lower_for(captured.gm, examples, request, captured.inputs).spec
     substitute = None
     if falls_back(config.backend) and not any("writes" in one.meta for one in nodes):
-        substitute = _eagerly(untouched, config)
+        substitute = _eagerly(untouched.described(), config)
     return CompiledGraph(checked(run, spec, grad=captured.needs_grad, substitute=substitute))
 
 

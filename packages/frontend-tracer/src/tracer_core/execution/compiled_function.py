@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,7 @@ from tracer_core.torch_private.needed import dispatch_modes, function_modes
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
     from tracer_core.execution.background_entry import Pending
+    from tracer_core.execution.second_use import SecondUse
     from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
@@ -623,9 +624,9 @@ class CompiledFunction:
         n_plain, fewest = 0, sys.maxsize
         while True:
             if suspended.transition is GRAPH_RAISED:
-                return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+                return self._after_failure(suspended.taken(), exit, state, args, kwargs)
             if suspended.transition is HOOK_RAISED:
-                return _raise_in(exit, state, suspended.values[0])
+                return _raise_in(exit, state, suspended.taken())
             n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
             asked = watch is not None and watch.ask(suspended)
             state = ()  # what the program has dropped must be able to die in the next instruction
@@ -947,13 +948,43 @@ class CompiledFunction:
         segment.seen.add(record.shapes, record.numbers)
         self.kept.explain([one for one in self.loaded if one.attempt in segment.entries], record)
         segment.add(record.attempt, state)
-        if record.pending is not None:
+        if record.pending is None:
+            self.kept.add(record)
+        elif record.pending.second_use is None:
+            self._compile_later(segment, record, record.pending, expects)
+        elif self.loaded:  # earlier processes got so far, too: the next one will find it compiled
+            record.pending.second_use.waits_for(record.pending.with_inputs, calls_before=0)
             self._compile_later(segment, record, record.pending, expects)
         else:
-            self.kept.add(record)
+            self._compile_at_second_use(segment, record, record.pending, record.pending.second_use)
         return record.attempt
 
-    # -- in the background --
+    # -- at the second use, or in the background --
+
+    def _compile_at_second_use(
+        self, segment: GuardedCache, record: Captured, pending: Pending, second: SecondUse
+    ) -> None:
+        """Has the graph of an entry compiled by the call that uses it for the second time."""
+        document, function, region = self.kept.current, weakref.ref(self), weakref.ref(segment)
+
+        def compile(inputs: Sequence[Any]) -> None:
+            owner, place = function(), region()
+            if owner is None or place is None:
+                return
+            with _LOCK:
+                if not any(one is record for one in owner.records):
+                    return  # another thread's call has compiled it
+                pending.with_inputs(inputs)
+                try:
+                    made = owner._put_compiled(place, record, pending, pending.compile())
+                    owner.kept.add(made, document)
+                except Dropped:
+                    pass
+                except Exception as error:
+                    if owner._not_compiled(place, record, pending, error) and owner._must_compile():
+                        raise
+
+        second.waits_for(compile)
 
     def _compile_later(
         self, segment: GuardedCache, record: Captured, pending: Pending, expects: bool
@@ -1269,7 +1300,10 @@ def _raise_in(exit: Exit | None, state: Any, error: Exception) -> Any:
     follows them (None: at the start of the function, which has none). What the region did before
     the operator whose hook raised is not done."""
     if exit is None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
     return interpreter().finish_raising(frames_of(exit.layouts, state), error)
 
 

@@ -48,6 +48,11 @@ class Suspended:
     def __init__(self, transition: Transition, values: tuple[Any, ...]) -> None:
         self.transition, self.values = transition, values
 
+    def taken(self) -> Any:
+        """Returns the only value, which this holds no more: an exception's frames hold this."""
+        (value,), self.values = self.values, ()
+        return value
+
 
 class Transition:
     """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.

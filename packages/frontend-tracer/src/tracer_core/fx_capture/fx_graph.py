@@ -205,6 +205,7 @@ class WrittenGraph:
             if source is None:
                 raise Break("unsupported_value", "a generator that was made outside the trace")
             node = self.placeholder(source, value, value)
+            node.meta["val"] = torch.Generator(value.device)  # the graph outlives the program's
         return node
 
     def opaque(self, value: torch.ScriptObject) -> torch.fx.Node:

@@ -6,13 +6,13 @@ wrong answer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tracer_core.fx_capture.function_traits import operator_name
+from tracer_core.fx_capture.number_checks import refused_number
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
@@ -267,22 +267,6 @@ def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "it counts from the beginning of the storage, which no guard watches"
 
 
-def _strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The places of ``x.as_strided(size, stride, storage_offset)`` must lie in the storage of x."""
-    named = {
-        **dict(zip(("input", "size", "stride", "storage_offset"), args, strict=False)),
-        **kwargs,
-    }
-    offset = named.get("storage_offset")
-    begin = args[0].storage_offset() if offset is None else offset
-    sizes, strides = (tuple(named.get(key) or ()) for key in ("size", "stride"))
-    numbers = (begin, *sizes, *strides, n_bytes := args[0].untyped_storage().nbytes())
-    if not all(type(one) is int for one in numbers) or 0 in sizes or len(sizes) != len(strides):
-        return None
-    last = begin + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-    return None if (last + 1) * args[0].element_size() <= n_bytes else "it ends after its storage"
-
-
 def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     numbers = (*args[1:], *kwargs.values())
     whole = not args[0].dtype.is_floating_point and any(type(one) is float for one in numbers)
@@ -297,11 +281,6 @@ def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     if not alike:
         return "its kernel writes into memory like its input, without promotion"
     return _whole_loss(args, kwargs)
-
-
-def _average(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    divisor = args[6] if len(args) > 6 else kwargs.get("divisor_override")
-    return "a divisor of zero" if type(divisor) is int and divisor == 0 else None
 
 
 def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -328,14 +307,6 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     operands = (*args[:2], *named)
     logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
     return "kernels have no powers of truth values" if logical else None
-
-
-def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    base, exponent = args[0], args[1] if len(args) > 1 else kwargs.get("exponent")
-    is_whole = isinstance(base, torch.Tensor) and not base.dtype.is_floating_point
-    if is_whole and isinstance(exponent, int) and exponent < 0:
-        return None if base.is_complex() else "whole numbers have no negative powers: eager raises"
-    return _power(args, kwargs)
 
 
 def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -415,17 +386,23 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return seeds if args[0].device.type == "cuda" else None
 
 
-def _full(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    number, dtype = args[1] if len(args) > 1 else kwargs.get("fill_value"), kwargs.get("dtype")
-    if dtype is None or type(number) not in (int, float):
-        return None
-    like = torch.empty((), dtype=dtype, device="meta")
-    return _unfit_number((like, number), {}) or _unfit_filling((like, number), {})
+def _bucketized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    boundaries = args[1] if len(args) > 1 else kwargs.get("boundaries")
+    one = not isinstance(boundaries, torch.Tensor) or boundaries.dim() == 1
+    return None if one else "boundaries have one dimension"
+
+
+def _quantile(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """(The ranks of `quantile` are indices, which are checked.)"""
+    q = args[1] if len(args) > 1 else kwargs.get("q")
+    by_value = isinstance(q, torch.Tensor) and q.device.type == "cpu"
+    return "it raises for a q outside of 0 to 1" if by_value else None
 
 
 _CHECKS: dict[str, _Check] = {
+    "bucketize": _bucketized,
+    "nanquantile": _quantile,
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
-    **dict.fromkeys(("as_strided", "as_strided_", "as_strided_copy"), _strided),
     **dict.fromkeys(("addcdiv", "addcdiv_"), _ratio),
     **dict.fromkeys(("add", "add_"), _summand),
     **dict.fromkeys(
@@ -446,7 +423,6 @@ _CHECKS: dict[str, _Check] = {
         _pooled,
     ),
     "fill_diagonal_": _diagonal,
-    "full": _full,
     **dict.fromkeys(
         (
             "complex",
@@ -483,10 +459,8 @@ _CHECKS: dict[str, _Check] = {
     "cummin": _running_extreme,
     "max": _extreme,
     "min": _extreme,
-    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power_of),
+    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power),
     **dict.fromkeys(("__rpow__", "rpow"), _power),
-    "avg_pool2d": _average,
-    "avg_pool3d": _average,
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
     "_softmax_backward_data": _softmax_gradient,
     **dict.fromkeys(
@@ -529,7 +503,7 @@ _CHECKS: dict[str, _Check] = {
 }
 
 #: Checks whose first operand may be something else than a tensor.
-_OF_NUMBERS = frozenset({_full, _power, _power_of, _summed})
+_OF_NUMBERS = frozenset({_power, _summed})
 
 #: Operators without kernels for whole numbers (truth values among them), where fakes and kernels of
 #: ours have them and would truncate.
@@ -581,57 +555,6 @@ _PROMOTING = frozenset(
 _STATISTICS = frozenset(
     {"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"}
 )
-
-
-#: Operators whose kernels convert a Python number to the dtype of a tensor, and raise where it does
-#: not fit; others compute in a wider type first.
-_CONVERTING = frozenset(
-    {
-        "_unsafe_masked_index", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
-        "clamp_max", "clamp_min", "clip", "constant_pad_nd", "elu", "fill", "full_like",
-        "hardshrink", "hardtanh", "index_fill", "leaky_relu", "lerp", "masked_fill", "new_full",
-        "pad", "pow", "__pow__", "__ipow__", "ipow", "rrelu", "rsub", "scatter", "softplus",
-        "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
-    }
-)  # fmt: skip
-
-
-#: Those of them, and others, whose result has the dtype of their first operand, so that a whole
-#: number has to be one.
-_FILLING = frozenset(
-    {
-        "__setitem__", "constant_pad_nd", "fill", "fill_", "fill_diagonal_", "full_like",
-        "index_fill", "index_fill_", "masked_fill", "masked_fill_", "new_full", "pad", "scatter",
-        "scatter_", "setitem",
-    }
-)  # fmt: skip
-
-
-def _unfit_filling(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Rejects infinities and NaN where whole numbers are filled in."""
-    dtype = kwargs.get("dtype") or args[0].dtype
-    if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
-        return None
-    numbers = (one for one in (*args[1:], *kwargs.values()) if type(one) is float)
-    unfit = [one for one in numbers if not math.isfinite(one)]
-    return f"{unfit[0]} does not fit {dtype}" if unfit else None
-
-
-def _unfit_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Rejects a number that a tensor's dtype cannot hold."""
-    values = (*args, *kwargs.values())
-    dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor)]
-    for number in values:
-        if type(number) not in (int, float) or not math.isfinite(number):
-            continue
-        for dtype in dtypes:
-            if dtype is torch.bool:
-                continue
-            inexact = dtype.is_floating_point or dtype.is_complex
-            info: Any = torch.finfo(dtype) if inexact else torch.iinfo(dtype)
-            if not info.min <= number <= info.max:
-                return f"{number} does not fit {dtype}"
-    return None
 
 
 #: Operators that write an elementwise result into their first operand: fakes of these let the others
@@ -697,14 +620,9 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
     name = operator_name(func)
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
-    if name in _CONVERTING or name.removesuffix("_") in _CONVERTING:
-        unfit = _unfit_number(args, kwargs)
-        if unfit is not None:
-            return unfit
-    if name in _FILLING and args and isinstance(args[0], torch.Tensor):
-        unfit = _unfit_filling(args, kwargs)
-        if unfit is not None:
-            return unfit
+    refused = refused_number(name, args, kwargs)
+    if refused is not None:
+        return refused
     if name in _LACKING:
         missing = _missing_kernel(name, args, kwargs)
         if missing is not None:

@@ -57,7 +57,8 @@ _DIVIDING = frozenset(
 )  # fmt: skip
 #: Dtypes that kernels do not promote.
 _NOT_PROMOTED = frozenset(names("uint16 uint32 uint64"))
-_SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
+_WRITING_SUBSCRIPTS = frozenset({operator.setitem, "__setitem__"})
+_SUBSCRIPTS = _WRITING_SUBSCRIPTS | {operator.getitem, "__getitem__"}
 #: Name -> the position of the index argument, and how to find the indexed dimension.
 _INDEXING = dict.fromkeys(
     ("index_select", "index_copy", "index_fill", "index_add", "gather"), (2, 1)
@@ -130,7 +131,7 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
             known |= new
             memory.update(map(_memory, _tensors(new)))
     unread = (one for one in risks if one not in read and one.target not in GRADIENT_CALLS)
-    found = (one.args[0] if one.target is operator.setitem else one for one in unread)
+    found = (one.args[0] if one.target in _WRITING_SUBSCRIPTS else one for one in unread)
     return [one for one in found if isinstance(one, torch.fx.Node)]
 
 

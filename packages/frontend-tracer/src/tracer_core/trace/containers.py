@@ -341,13 +341,15 @@ class Items(Component):
         method = self.entries.python_method(value, "__iter__")
         if method is not None:
             return special_methods.ask(self.tracer, method, value, "__iter__")
+        if self.entries.is_disabled(value, "__iter__"):
+            return iter(value)  # raises Python's own error
         if isinstance(value, (list, tuple, dict, collections.deque)):
             return self._iterate_container(value)
         value = self.tracer.scalars.payload(value)
         if isinstance(value, (set, frozenset)):
             self.tracer.reads.note_order(value)
-        if is_constant(value) or self.entries.is_disabled(value, "__iter__"):
-            return iter(value)  # for the latter, raises Python's own error
+        if is_constant(value):
+            return iter(value)
         if self.entries.lacks(value, "__iter__") and self.entries.python_method(
             value, "__getitem__"
         ):

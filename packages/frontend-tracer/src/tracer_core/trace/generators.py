@@ -65,7 +65,6 @@ class TracedGenerator:
         self.started = self.finished = self.yielded = self.running = self.moved = False
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
         self.born = machine.outer_step
-        frame.generator = self
 
     def is_call(self) -> bool:
         """Returns whether the program has only called the generator function so far."""
@@ -237,6 +236,7 @@ class TracedGenerator:
     def _resume(self, error: BaseException | None) -> Any:
         self._check_not_running()
         self.running, self.yielded, self.moved = True, False, True
+        self.frame.generator = self
         try:
             value = self.machine.calls.resume_generator(self.frame, error)
         except StopIteration as stop:
@@ -249,6 +249,7 @@ class TracedGenerator:
             raise
         finally:
             self.running = False
+            self.frame.generator = None  # else a generator that is dropped waits for the collector
         if self.yielded:
             return value
         self.finished = True

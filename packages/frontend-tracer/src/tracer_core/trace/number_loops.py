@@ -97,6 +97,7 @@ class NumberLoops(Component):
         return (
             isinstance(value, (list, tuple))
             and self.tracer.entries.python_method(value, "__iter__") is None
+            and not self.tracer.entries.is_disabled(value, "__iter__")
         )
 
     def _over_view(self, view: Any) -> Any:

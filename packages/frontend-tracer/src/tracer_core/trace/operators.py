@@ -444,6 +444,8 @@ class Operations(Component):
             method = self.entries.python_method(value, name)
             if method is not None:
                 return bool(special_methods.ask(self.tracer, method, value, name))
+            if self.entries.is_disabled(value, name):
+                return bool(value)  # raises Python's own error
         if isinstance(value, CONTAINERS):
             return self._truth_of_container(value)
         value = self.tracer.scalars.payload(value)

@@ -161,6 +161,8 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
+    if tracer.entries.is_disabled(value, "__hash__"):
+        return hash(value)  # raises Python's own error
     value = tracer.scalars.payload(value)
     if is_constant(value):
         if not inside and not isinstance(value, (int, float, complex, type(None))):

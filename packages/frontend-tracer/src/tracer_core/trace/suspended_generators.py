@@ -81,7 +81,6 @@ class SuspendedGenerator:
             return running.send(sent) if error is None else running.throw(error)
         finally:
             self.stand_at(*frame_parts(running), running.started)
-            frame.generator = None
 
 
 _known_facts: dict[Facts, Facts] = {}

@@ -74,6 +74,12 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
         same = _neutral(name, args)
         if same is not None:
             return same
+    if name == "round_to" and args[0].name == name and args[0].attr == attr:
+        return args[0]
+    if name == "round_to" and args[0].name == "constant":
+        number, kept = args[0].attr
+        rounded = torch.tensor(number, dtype=kept).to(attr).item()
+        return make("constant", attr=(rounded, kept))
     key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
     found = _INTERNED.get(key)
     if found is not None:
@@ -173,6 +179,24 @@ def checked(value: Value, position: Sequence[Index]) -> Value:
         if check not in made:
             value = make("where", make("ge", check, const(0, torch.int64)), value, value)
     return value
+
+
+#: On integers these report a divisor of zero.
+DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
+
+
+def may_fail(value: Value) -> bool:
+    """Whether computing a value may report an error (``tc_fail`` in C++)."""
+    return value.name == "check_index" or (
+        value.name in DIVISIONS and not value.dtype.is_floating_point
+    )
+
+
+def required(value: Value, condition: Value) -> Value:
+    """Returns the value; the kernel raises where the condition does not hold."""
+    place = make("where", condition, const(0, torch.int64), const(-1, torch.int64))
+    check = make("check_index", place, attr=1)
+    return make("where", make("ge", check, const(0, torch.int64)), value, value)
 
 
 class Rewriter:

@@ -42,6 +42,7 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _efficient_attention_forward.default _efficient_attention_backward.default
     """,
     ),
+    ("rounding to decimals, which eager computes in float32 steps", True, "round.decimals"),
     (
         "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters",
         False,
@@ -284,7 +285,7 @@ RAISING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsor
 "histc", "histogram",
                       "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
                       "normal_functional", "multinomial", "poisson", "multi_margin_loss",
-                      "_assert_async"})  # fmt: skip
+                      "_assert_async", "binary_cross_entropy"})  # fmt: skip
 #: Operators that do not raise, or not for values that their forward accepted.
 _NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
 "embedding_dense_backward", "unfold_backward",

@@ -1,7 +1,8 @@
-"""Lowers the gradients of softmax and log_softmax, and nll_loss with its gradient.
+"""Lowers the gradients of softmax and log_softmax, nll_loss with its gradient, and
+binary_cross_entropy.
 
-A class that eager rejects raises IndexError after the kernel, and nothing is read outside a buffer;
-the class `ignored` is never looked up.
+A class or a probability that eager rejects raises IndexError after the kernel, and nothing is read
+outside a buffer; the class `ignored` is never looked up.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import torch
 
 from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.ops import compute_dtype
-from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.values import Value, cast, const, make, required
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.normalization import At
+from inductor_backend.lowering.reduction import mean_of
 from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
 
 
 @lower(aten._softmax_backward_data.default)
 def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> Ref:
-    """Computes y * (dy - sum(dy * y))."""
+    """Computes (dy - sum(dy * y)) * y; on GPUs dy * y - y * sum(dy * y), as kernels of ATen there do."""
     dtype = compute_dtype(y.dtype)
 
     def scaled(at: At) -> Value:
@@ -33,8 +35,10 @@ def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> 
     )
 
     def body(at: At) -> Value:
-        pull = make("mul", cast(y.at(at), dtype), total.at(broadcast(at, total.sizes)))
-        return make("sub", scaled(at), pull)
+        share, sum_of_row = cast(y.at(at), dtype), total.at(broadcast(at, total.sizes))
+        if ctx.gpu:
+            return make("sub", scaled(at), make("mul", share, sum_of_row))
+        return make("mul", make("sub", cast(dy.at(at), dtype), sum_of_row), share)
 
     return ctx.pointwise(body, label=label)
 
@@ -153,3 +157,36 @@ def nll_loss_backward(
         return make("where", chosen, make("neg", make("mul", slope, one)), const(0, of.dtype))
 
     return ctx.pointwise(body, label="nll_loss_backward")
+
+
+def _probability(value: Value) -> Value:
+    """Returns the value; one that is not from 0 to 1 raises."""
+    dtype = value.dtype
+    inside = make("bit_and", make("ge", value, const(0, dtype)), make("le", value, const(1, dtype)))
+    return required(value, inside)
+
+
+@lower(aten.binary_cross_entropy.default)
+def binary_cross_entropy(
+    ctx: Lowering, x: Ref, target: Ref, weight: Ref | None = None, reduction: int = _MEAN
+) -> Ref:
+    """Computes -(target * log(x) + (1 - target) * log(1 - x)), logarithms at least -100."""
+    dtype = compute_dtype(x.dtype)
+    least, label = const(-100, dtype), "binary_cross_entropy"
+
+    def loss(at: At) -> Value:
+        chance = _probability(cast(x.at(at), dtype))
+        wanted = _probability(cast(target.at(at), dtype))
+        yes = make("maximum", make("log", chance), least)
+        no = make("maximum", make("log1p", make("neg", chance)), least)
+        rest = make("sub", wanted, const(1, dtype))
+        found = make("sub", make("mul", rest, no), make("mul", wanted, yes))
+        if weight is None:
+            return found
+        return make("mul", found, cast(weight.at(broadcast(at, weight.sizes)), dtype))
+
+    if reduction == _NONE:
+        return ctx.pointwise(loss, label=label)
+    dims = list(range(len(x.sizes)))
+    (total,) = ctx.reduction("sum", loss, x.sizes, dims, dtype, label)
+    return mean_of(ctx, total, x.sizes) if reduction == _MEAN else ctx.as_output(total)

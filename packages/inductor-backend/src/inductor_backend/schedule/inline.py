@@ -2,7 +2,8 @@
 
 A load is replaced by the producer's value at the load's own index, so any view between the two is
 honoured. A producer that an operator or the caller reads keeps its buffer, though it may be inlined
-elsewhere. A producer that reads an input is not moved past a mutation of that input.
+elsewhere. A producer that reads an input is not moved past a mutation of that input, and one that
+checks its operands is inlined where some reader reads every element of it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inductor_backend.ir.index_expr import Index, variables
+from inductor_backend.ir.index_expr import Index, product, variables
 from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program
 from inductor_backend.ir.ops import compute_dtype
-from inductor_backend.ir.values import Rewriter, Value, cast, checked
+from inductor_backend.ir.values import (
+    DIVISIONS,
+    Rewriter,
+    Value,
+    cast,
+    checked,
+    may_fail,
+    topological,
+)
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.heuristics import worth_inlining
 
@@ -30,6 +39,13 @@ def redomain(
         for store in node.stores
     )
     return replace(node, sizes=sizes, reduced=reduced, stores=stores)
+
+
+def _may_fail(value: Value) -> bool:
+    """Returns whether a value may report an error; a division by a number cannot."""
+    divisor = value.args[-1] if value.name in DIVISIONS else None
+    known = divisor is not None and divisor.name == "constant" and divisor.attr[0] != 0
+    return may_fail(value) and not known
 
 
 class Inliner:
@@ -78,6 +94,8 @@ class Inliner:
             return "read by operators or the caller only"
         kept = buffer in self.program.output_names or len(loops) < len(readers)
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
+        if not kept and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
+            return "eager checks every element, and no reader reads them all"
         reason = worth_inlining(node, loops, loads, self.gpu)
         if kept and reason is None and node.reads():
             reason = "its buffer is needed anyway"
@@ -85,6 +103,23 @@ class Inliner:
             for reader in loops:
                 self.substitute(node, buffer, reader)
         return reason
+
+    def may_fail(self, node: LoopNode) -> bool:
+        """Returns whether some element may report an error."""
+        return any(map(_may_fail, topological(store.value for store in node.stores)))
+
+    def reads_all(self, reader: LoopNode, loads: list[Value]) -> bool:
+        """Returns whether one of the loads surely reads every element of its buffer: at so many
+        points as it has elements, through views, which give each point another element."""
+        for load in loads:
+            index = load.indices()
+            indirect = any(True for one in index for _ in one.indirect_values())
+            used = {position for one in index for position in one.variables()}
+            points = product(reader.sizes[position] for position in used)
+            elements = product(self.program.buffers[load.buffer].layout.sizes)
+            if load.name == "load" and not indirect and points == elements:
+                return True
+        return False
 
     def is_plain(self, node: LoopNode) -> bool:
         """Returns whether the store covers the whole buffer, each element once, at the loop

@@ -218,7 +218,7 @@ def length(tracer: Tracer, obj: Any) -> Any:
     method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
         return special_methods.ask(tracer, method, obj, "__len__")
-    if tracer.entries.lacks(obj, "__len__"):
+    if tracer.entries.lacks(obj, "__len__") or tracer.entries.is_disabled(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
         if tracer.recorder.program_modes:

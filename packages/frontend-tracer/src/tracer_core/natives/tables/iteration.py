@@ -99,6 +99,8 @@ def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -
 
 @special(sum)
 def sum_of(tracer: Tracer, iterable: Any, /, start: Any = 0) -> Any:
+    if isinstance(start, (str, bytes, bytearray)):
+        return sum((), start)  # raises Python's own error
     whole = tracer.containers.is_snapshot(iterable)
     plain: list[Any] = []  # summed by C code: 3.12 sums floats with compensation
     summed = False
@@ -170,6 +172,8 @@ def reversed_of(tracer: Tracer, value: Any) -> Any:
     method = tracer.entries.python_method(value, "__reversed__")
     if method is not None:
         return tracer.calls.call_value(method, [value], {})
+    if tracer.entries.is_disabled(value, "__reversed__"):
+        return reversed(value)  # raises Python's own error
     numbers = tracer.containers.loops.backwards(value)
     if numbers is not None:
         return numbers

@@ -96,14 +96,3 @@ def _truncates(value: Value) -> bool:
 
 def round_to(value: Value, a: str) -> str:
     return f"tc_to_float({TO_MEMORY[value.attr]}({a}))"
-
-
-#: On integers these report a divisor of zero.
-DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
-
-
-def may_fail(value: Value) -> bool:
-    """Whether computing a value may report an error (``tc_fail``)."""
-    return value.name == "check_index" or (
-        value.name in DIVISIONS and not value.dtype.is_floating_point
-    )

@@ -24,7 +24,6 @@ from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
-    DIVISIONS,
     TO_MEMORY,
     constant_text,
     memory_type,
@@ -34,7 +33,7 @@ from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import ExternNode, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Value
+from inductor_backend.ir.values import DIVISIONS, Value
 from inductor_backend.kernels.flex_attention import rows_of_task
 from tracer_core.plugin_api import flex_attention
 

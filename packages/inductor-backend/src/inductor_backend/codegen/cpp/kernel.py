@@ -11,13 +11,13 @@ from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, may_fail, memory_type
+from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.row_writer import loop_values
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.values import Value, topological
+from inductor_backend.ir.values import Value, may_fail, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Work (rough scalar instructions) from which a parallel region pays.
