@@ -27,7 +27,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
-from tracer_core.debug import crossed_limits
+from tracer_core.debug import crossed_limits, logs
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import WHOLE, graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
@@ -92,6 +92,7 @@ from tracer_core.limits import (
 )
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
+from tracer_core.registry.discovery import mark_used
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
@@ -215,6 +216,10 @@ class CompiledFunction:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.call(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what was asked for; what was captured is in the persistent cache."""
+        return _compiled_again, (self.function, self.config)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function. Wrappers, whose own arguments are packed already, use this: to pack
@@ -1226,6 +1231,14 @@ class CompiledFunction:
         """Returns the graph breaks found so far."""
         found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
         return [break_ for break_ in found if break_ is not None]
+
+
+def _compiled_again(function: Callable[..., Any], config: CompileConfig) -> CompiledFunction:
+    """Returns a compiled function that was pickled, in the process that loads it."""
+    logs.configure()
+    events.follow_stages()
+    mark_used(config.backend)
+    return CompiledFunction(function, config)
 
 
 class _Unexpected(Exception):
