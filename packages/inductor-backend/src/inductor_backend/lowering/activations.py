@@ -102,7 +102,8 @@ def in_vectors(*operands: Any) -> bool:
 def shrink_backward(ctx: Lowering, dy: Any, x: Any, width: float) -> Ref:
     """Of NaN, vectors of the CPU's kernel give 0, single elements and a GPU the gradient."""
     dtype = compute_dtype(ctx.meta().dtype)
-    single = ctx.gpu or not in_vectors(*(one.meta["val"] for one in ctx.node.args[:2]))
+    given: Any = ctx.node.args[:2]
+    single = ctx.gpu or not in_vectors(*(one.meta["val"] for one in given))
     low, high, zero = (const(one, dtype) for one in (-width, width, 0))
 
     def body(at: At) -> Value:
