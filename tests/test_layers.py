@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("limit_table",),
         ("limits",),
         ("contract", "torch_private"),
-        ("compiled_module", "hookspecs", "inputs", "options"),
+        ("compiled_callable", "compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
         ("background", "registry", "storage"),
         ("engine_support",),

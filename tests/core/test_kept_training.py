@@ -252,16 +252,20 @@ STEP = """
 """
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda p: torch.optim.AdamW(p, lr=0.01),
-    ],
-    ids=["SGD", "AdamW"],
-)
+def _SGD(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def _AdamW(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+@pytest.mark.parametrize("make", [_SGD, _AdamW])
 def test_whole_steps_are_found(program, make):  # noqa: F811
-    for expected in ("miss", "hit"):
+    # The first AdamW step makes state: only where a later process makes that step too is its graph
+    # compiled, and kept.
+    known = [("miss", 1), ("hit", 0)] if make is _SGD else [("miss", 1), ("hit", 1), ("hit", 0)]
+    for expected, n_captures in known:
         module = program.started(MODEL.replace("def run(x):\n        return x\n", "") + STEP)
         net, theirs = pair(module)
         ours, other = make(net.parameters()), make(theirs.parameters())
@@ -277,8 +281,8 @@ def test_whole_steps_are_found(program, make):  # noqa: F811
         for one, two in zip(ours.state.values(), other.state.values(), strict=True):
             torch.testing.assert_close(one, two)
         assert told(fast).startswith(expected)
-        if expected == "hit":
-            assert captures(fast) == 0
+        assert captures(fast) == n_captures  # in the last call that captured
+        assert tracer_core.progress(fast, wait=60).is_done
 
 
 def test_a_change_of_the_model_is_seen(program):  # noqa: F811

@@ -14,6 +14,7 @@ ELSEWHERE: dict[str, str] = {
         ("MAX_FAILED_CAPTURES", "MAX_SILENT_FAILED_CAPTURES"),
         "tracer/test_steps_at_size.py::test_captures_that_give_nothing_become_rare",
     ),
+    "MAX_COMPILED_FIRST_STEP": "tracer/test_second_use.py::test_the_first_step_runs_as_captured",
     "MAX_SINGLE_USES": "limits/test_restless.py::test_captures_end",
     "MAX_PACKAGE_TEXT_BYTES": "limits/test_packages.py::test_beyond",
     "MAX_PACKAGE_MEMBERS": "limits/test_packages.py::test_beyond",

@@ -65,7 +65,7 @@ class Graph:
         return torch.fx.GraphModule(torch.nn.Module(), self.graph), spec
 
 
-def counted(feeds_the_device=False):
+def counted(feeds_the_device=False, returned=True):
     """x + 1 on the device, two counters on the host; the second is returned too."""
     g = Graph()
     x, first, second = g.input("x", 3, device="cuda:0"), g.input("first"), g.input("second")
@@ -74,7 +74,7 @@ def counted(feeds_the_device=False):
     for k, item in enumerate(items):
         item.target = __import__("operator").getitem
     result = g.call(aten.add.Tensor, x, 1)
-    outputs = [result, items[1]]
+    outputs = [result, items[1]][: 1 + returned]
     if feeds_the_device:
         there = g.call(lambda value, device: value.to(device), items[0], "cuda:0")
         there.target, there.args, there.kwargs = (
@@ -111,6 +111,19 @@ def test_both_sides_give_the_whole():
         assert counter is not second and counter.data_ptr() != second.data_ptr()
         assert first._version > version
     assert order == [1.0, 2.0]  # the device's side is launched before the counters go on
+
+
+def test_counters_that_nothing_else_reads_are_written_in_place(monkeypatch):
+    gm, spec = counted(returned=False)
+    cut = split(gm, spec)
+    run = cut.whole(Runner(lambda inputs: cut.graph.forward(*inputs)))
+    x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        (result,) = run([x, first, second])
+    torch.testing.assert_close(result, x + 1)
+    assert (first.item(), second.item()) == (2.0, 6.0)
+    names = {event.name for event in seen.events()}
+    assert "aten::_foreach_add_" in names and "aten::_foreach_copy_" not in names
 
 
 def test_what_the_device_reads_stays_with_it():

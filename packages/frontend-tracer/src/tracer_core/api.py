@@ -5,8 +5,8 @@ In: a function, method or nn.Module and settings. Out: the same thing, compiled 
 Where the tracer acts (it is imported when something is first compiled, not with this module):
 - `compile` validates everything (`tracer_core.dispatch.validation`) and hands a plain function with
   a frozen `CompileConfig` to `tracer_core.execution.compiled_function.CompiledFunction`. A bound
-  method is its function with the object as first argument; a module is ``type(module).__call__``
-  with the *original* module as first argument, so hooks are captured; any other callable object
+  method is its function with the object as first argument; a module is ``Module._call_impl`` with the
+  compiled module as first argument, so hooks are captured; any other callable object
   goes through `call_object`.
 - `explain` delegates to `tracer_core.explanation.explain`; `reset` to
   `tracer_core.execution.compiled_function.reset`, the backends that were used, and the discovery of
@@ -30,13 +30,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
-from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core import torch_private
 from tracer_core.autoselect.candidates import Plan, plan_of, runs
 from tracer_core.autoselect.choice import Choice
 from tracer_core.background.progress import Progress
-from tracer_core.compiled_module import Replacement, call_object, share
+from tracer_core.compiled_callable import call_object, with_target, wrapper
+from tracer_core.compiled_module import Replacement, share
 from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
 from tracer_core.debug.crossed_limits import crossings
@@ -123,8 +123,8 @@ def compile(
     takes over; see `progress` and `warmup`. disable: returns `model` as it is.
 
     A compiled function has the original's name, signature and attributes. A compiled module is an
-    instance of the original's class that shares its state (see `tracer_core.compiled_module`); its
-    ``forward`` is compiled too and, as in eager PyTorch, runs no hooks.
+    object of the original's class that shares its state (see `tracer_core.compiled_module`); a
+    direct call of its ``forward`` runs no hooks, as in eager PyTorch, and is not compiled.
 
     Raises OptionError, BackendNotFoundError, BackendNameClashError or BackendError here, not at the
     first call. The first call may raise GraphBreakError or RequirementError, and BackendError under
@@ -466,10 +466,11 @@ def _compile(model: Any, config: CompileConfig) -> Any:
         inner = _call_original if _is_torch_compiled_module(model) else None
         return share(
             model,
-            lambda call, module: _traced(inner or call, config),
-            _mark_method,
+            functools.partial(_traced, config=config),
+            Compiled,
             _methods(config),
             around_forward if inner is None else None,
+            inner,
         )
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))
@@ -562,28 +563,10 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The compiled form of a Python function, or of another callable that is no module."""
-    traced = _traced(target if inspect.isfunction(target) else call_object, config)
-    run = traced.call
-
-    def run_object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return traced.call((target, *args), kwargs)
-
-    if not inspect.isfunction(target):
-        run = run_object
-
-    # A real function, so that it binds as a method and passes inspect.isfunction.
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # torch.compile and torch.export trace the original, not our own code.
-        if torch_is_compiling():
-            return target(*args, **kwargs)
-        return run(args, kwargs)
-
-    _mark_method(look_like(call, target), traced, target)
+    is_function = inspect.isfunction(target)
+    traced = _traced(target if is_function else call_object, config)
+    run = traced.call if is_function else with_target(target, traced.call)
+    call = look_like(wrapper(target, run), target)
+    put_mark(call, COMPILED, Compiled(traced, target))
     vars(call).update(_methods(config))
     return call
-
-
-def _mark_method(
-    method: Callable[..., Any], traced: Replacement, original: Callable[..., Any]
-) -> None:
-    put_mark(method, COMPILED, Compiled(traced, original))

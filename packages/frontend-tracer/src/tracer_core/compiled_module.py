@@ -1,20 +1,22 @@
 """Makes a module that shares everything with another module except how it is called.
 
-`share` returns an instance of a generated subclass of the module's class. Its ``__dict__`` *is* the
-original's, so parameters, buffers, submodules, hooks, flags and attributes are the same objects: a
-change through one module is visible through the other. `isinstance`, `state_dict()` keys and
-`train()`/`eval()` behave as for the original.
+`share` returns a second instance of the module's class whose ``__dict__`` *is* the first one's:
+parameters, buffers, submodules, hooks, flags and attributes are the same objects, and a change
+through one module is visible through the other.
 
-- Methods inherited from the class (``generate()``, a wrapper's ``self.module(...)``) run with the
-  shared module as ``self``, and so reach the replaced call.
-- The replaced call itself gets the *original* module, so that its ``self`` is the object that
-  parent and child modules know.
-- pickle, copy and deepcopy produce the original class.
-- An object of the generated class without the shared ``__dict__`` (a replica made by DataParallel)
-  is called as its original class would be.
+torch reserves an entry in a module's ``__dict__``, ``_compiled_call_impl``, for what
+``Module.__call__`` runs in place of the hooks and ``forward``. Here it holds a `CallTable`, which
+has the calls of the modules that share the ``__dict__``, by their identity; `CallSlot`, put on
+``nn.Module`` when the first module is shared, answers for each with its own. The entry dies with
+the modules; ``Module.__getstate__`` leaves it out, so that pickle, copy and deepcopy give an
+ordinary module of the class.
 
-Limitation: the original does not see a later assignment to the shared module's ``__class__``
-(parametrizations that swap the class of the root module itself). Apply those before compiling.
+A direct call ``m.forward(x)`` runs no hooks, in eager PyTorch, and is not replaced.
+
+What the entry cannot do needs a class: one with a ``__call__`` of its own, which may never reach
+``Module.__call__``, and methods that only this module has. `_hidden_class` makes it without a
+call of the program's metaclass and ``__init_subclass__``, one for each class; ``obj.__class__`` and
+pickle name the original.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import copyreg
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from torch import fx, nn
@@ -35,8 +39,8 @@ from tracer_core.torch_private import share_module_state
 
 M = TypeVar("M", bound=nn.Module)
 
-#: On the generated class: the module whose ``__dict__`` it shares.
-SHARED = "_tracer_shared_module"
+#: torch's name for the entry.
+SLOT = "_compiled_call_impl"
 
 #: Calls with packed arguments.
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -49,150 +53,302 @@ class Replacement(Protocol):
         """Calls it."""
 
 
-#: ``(call, module) -> replacement``. call: the class's own function, which takes the module first.
-#: The replacement gets the same arguments.
-Replace = Callable[[Callable[..., Any], nn.Module], Replacement]
+#: ``call -> replacement``. call: a function that takes the module first, as the replacement does.
+Replace = Callable[[Callable[..., Any]], Replacement]
 
-#: ``(called, forward) -> call``: chooses for each call of a module whether the replacement of its
-#: ``__call__`` runs, or the hooks of the module around the replacement of its ``forward``.
+#: ``(called, forward) -> call``: chooses for a call of a module with forward pre-hooks whether the
+#: replacement of the whole call runs, or the hooks around the replacement of its ``forward``.
 Around = Callable[[Run, Run], Run]
 
-#: ``(method, replacement, call)``: marks the method of the generated class.
-MarkMethod = Callable[[Callable[..., Any], Replacement, Callable[..., Any]], None]
-
+#: ``(replacement, function) -> purpose`` of a module, see `purpose_of`. function: what is replaced.
+Purpose = Callable[[Replacement, Callable[..., Any]], Any]
 
 _NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedCall:
+    """How a module made by `share` is called.
+
+    receiver: returns what the call gets as ``self``: the module (weakly: its ``__dict__`` holds
+    this), or where its class is hidden, one of the program's class with the same ``__dict__``. run:
+    the call with packed arguments. purpose: what the module was shared for, as `share` was told.
+    """
+
+    receiver: Callable[[], nn.Module | None]
+    run: Run
+    purpose: Any
+
+
+class CallTable(dict[int, "Callable[..., Any] | None"]):
+    """What ``Module.__call__`` runs for the modules that share a ``__dict__``, by id: None for its
+    own implementation. Mutable. otherwise: what ``Module.compile()`` of torch had put there before,
+    for all other modules. shared: the modules made by `share`, by id."""
+
+    def __init__(self, otherwise: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.otherwise = otherwise
+        self.shared: dict[int, SharedCall] = {}
+
+    def __missing__(self, key: int) -> Callable[..., Any] | None:
+        return self.otherwise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class with its own __getstate__ may copy the whole __dict__.
+        return (types.NoneType, ())
+
+
+class CallSlot:
+    """``nn.Module._compiled_call_impl``: a module's own call if it was shared, else what torch or
+    the program has put there, or None."""
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
+        if module is None:
+            return None
+        found = module.__dict__.get("_compiled_call_impl")
+        if found is None:  # each call of any module comes here
+            return None
+        try:
+            return found[id(module)]
+        except TypeError:  # torch's function
+            return found
+
+    def __set__(self, module: nn.Module, value: Any) -> None:
+        module.__dict__[SLOT] = value
+
+    def __delete__(self, module: nn.Module) -> None:
+        if module.__dict__.pop(SLOT, None) is None:
+            raise AttributeError(SLOT)
 
 
 def share(
     module: M,
     replace: Replace,
-    mark: MarkMethod,
+    purpose: Purpose,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
     around: Around | None = None,
+    whole: Callable[..., Any] | None = None,
 ) -> M:
-    """Returns a module that shares `module`'s state and calls ``replace(type(module).__call__,
-    module)``.
+    """Returns a module that shares `module`'s state; its call runs ``replace(function)``, where
+    function is ``Module._call_impl``, or the class's own ``__call__`` if it has one.
 
-    ``forward`` is replaced likewise, so that ``m.forward(x)`` is compiled too; as in eager PyTorch,
-    it runs no hooks. methods: additional functions of the shared module. around: makes what is
-    called in place of the replaced ``__call__``. Raises OptionError if the class has ``__slots__``,
-    cannot be subclassed or already has an attribute of a method's name.
+    purpose: makes what `purpose_of` answers. methods: additional functions of the shared module.
+    around: makes what is called instead while the module has forward pre-hooks. whole: a function to replace instead
+    of the class's ``__call__``. Raises OptionError if the class has ``__slots__`` or objects of
+    another layout than modules have, or already has an attribute of a method's name.
     """
-    module = unshared(module)
-    cls = type(module)
+    cls = original_class(module)
     slots = [name for base in cls.__mro__ for name in _slots(base)]
     if slots:
         raise OptionError(
             f"{cls.__qualname__} has __slots__ ({', '.join(slots)}), which cannot be shared"
         )
-    namespace: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        SHARED: module,
-        "__reduce_ex__": lambda self, protocol: _reduce(_plain(self), protocol),
-        "__copy__": lambda self: copy.copy(_plain(self)),
-        "__deepcopy__": lambda self, memo: copy.deepcopy(_plain(self), memo),
-    }
-    for name, function in methods.items():
+    for name in methods:
         if hasattr(module, name):
             raise OptionError(
                 f"{cls.__qualname__} has an attribute {name!r} already, which compile() gives a"
                 " method of its own"
             )
-        namespace[name] = staticmethod(function)
-    calls = {name: getattr(cls, name, None) for name in ("__call__", "forward")}
-    replaced = {
-        name: replace(call, module)
-        for name, call in calls.items()
-        if inspect.isfunction(call)  # a ScriptModule's forward is no function: it stays as it is
-    }
-    for name, replacement in replaced.items():
-        run: Run = replacement.call
-        if name == "__call__" and "forward" in replaced and around is not None:
-            run = around(run, replaced["forward"].call)
-        namespace[name] = _method(calls[name], module, replacement, run, mark)
-    if isinstance(module, fx.GraphModule):
-        # recompile() sets `forward` on type(self): the original's.
-        namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
-    try:
-        generated = types.new_class(cls.__name__, (cls,), None, lambda body: body.update(namespace))
-    except TypeError as error:
-        raise OptionError(f"{cls.__qualname__} cannot be subclassed: {error}") from error
-    shared: M = object.__new__(generated)
-    object.__setattr__(shared, "__dict__", module.__dict__)
+    in_slot = whole is None and _reaches_slot(cls)
+    function: Any = whole or (nn.Module._call_impl if in_slot else cls.__call__)
+    replacement = replace(function)
+    run: Run = replacement.call
+    hooked = run
+    forward = getattr(cls, "forward", None)
+    if around is not None and inspect.isfunction(forward):  # a ScriptModule's is none
+        hooked = around(run, replace(forward).call)
+    made = cls if in_slot and not methods else _hidden_class(cls, in_slot, methods)
+    shared = _with_state(made, vars(module))
     share_module_state(module, shared)
-    return shared
+    _put(shared, function if in_slot else None, run, hooked, purpose(replacement, function))
+    return cast(M, shared)
+
+
+def original_class(module: nn.Module) -> type[nn.Module]:
+    """Returns the class of a module; of one with a hidden class, the program's."""
+    cls: Any = type(module)
+    return cast("type[nn.Module]", cls.original if isinstance(cls, _Hidden) else cls)
+
+
+def shared_call(module: Any) -> SharedCall | None:
+    """Returns how a module made by `share` is called; None for any other object."""
+    if not isinstance(module, nn.Module):
+        return None
+    table = vars(module).get(SLOT)
+    return table.shared.get(id(module)) if type(table) is CallTable else None
+
+
+def purpose_of(module: Any) -> Any:
+    """Returns what a module was shared for, or None if it was not."""
+    shared = shared_call(module)
+    return None if shared is None else shared.purpose
+
+
+def called_by_torch(module: nn.Module) -> bool:
+    """Returns whether calling a module runs what `Module.compile()` of torch has made."""
+    found = vars(module).get(SLOT)
+    if type(found) is CallTable:
+        return found.otherwise is not None and id(module) not in found
+    return found is not None
 
 
 def unshared(module: M) -> M:
-    """Returns the original of a module made by `share`; returns any other module as it is."""
-    original: M | None = getattr(type(module), SHARED, None)
-    if original is None or original.__dict__ is not module.__dict__:
-        return module
-    return original
+    """Returns a module with the state of one made by `share` that is called as its class says;
+    returns any other module as it is."""
+    return module if shared_call(module) is None else cast(M, _plain(module))
 
 
-def is_shared(module: nn.Module) -> bool:
-    """Whether `module` was made by `share`."""
-    return unshared(module) is not module
+# -- the entry --
+
+
+def _reaches_slot(cls: type[nn.Module]) -> bool:
+    """Returns whether calling an object of a class reads the entry: in ``Module.__call__``, which
+    the ``__call__`` of a GraphModule runs too."""
+    if any(SLOT in vars(base) for base in cls.__mro__ if base is not nn.Module):
+        return False
+    return cls.__call__ is nn.Module.__call__ or issubclass(cls, fx.GraphModule)
+
+
+def _with_state(cls: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+    """Returns an object of a class whose ``__dict__`` is `state`."""
+    try:
+        made: nn.Module = object.__new__(cls)
+    except TypeError as error:
+        raise OptionError(f"{cls.__qualname__} cannot share its state: {error}") from error
+    object.__setattr__(made, "__dict__", state)
+    return made
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """Returns a module of the original class with `module`'s state: the original itself, except for
-    a replica.
-    """
-    original = unshared(module)
-    if original is module:
-        original = object.__new__(type(getattr(type(module), SHARED)))
-        object.__setattr__(original, "__dict__", module.__dict__)
-    return original
+    """Returns an object of the program's class with a module's state."""
+    return _with_state(original_class(module), vars(module))
 
 
-def _reduce(original: nn.Module, protocol: Any) -> Any:
-    """Returns the pickle form of `original` when it is pickled through a shared module.
+def _put(
+    module: nn.Module, function: Callable[..., Any] | None, run: Run, hooked: Run, purpose: Any
+) -> None:
+    """Enters how a module is called into its state. function: what ``Module.__call__`` runs where
+    torch traces; None where the module's class has replaced ``__call__``. hooked: the call while
+    the module has forward pre-hooks."""
+    if not isinstance(vars(nn.Module)[SLOT], CallSlot):
+        nn.Module._compiled_call_impl = cast(Any, CallSlot())
+    found = vars(module).get(SLOT)
+    table = found if type(found) is CallTable else CallTable(found)
+    vars(module)[SLOT] = table
+    key = id(module)
 
-    pickle rejects ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the
-    same construction is spelled with a function that pickle does not inspect. The pickle loads
-    without tracer_core.
-    """
-    reduced = original.__reduce_ex__(protocol)
-    if isinstance(reduced, str) or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
-        return reduced
-    cls, *arguments = reduced[1]
-    if cls.__new__ is object.__new__:
-        return (copyreg._reconstructor, (cls, object, None), *reduced[2:])  # type: ignore[attr-defined]
-    return (cls.__new__, (cls, *arguments), *reduced[2:])
+    def forget(_: Any) -> None:
+        table.pop(key, None)
+        table.shared.pop(key, None)
+
+    reference: Callable[[], nn.Module | None] = weakref.ref(module, forget)
+    receiver = reference
+    if type(module) is not original_class(module):
+        plain = _plain(module), reference
+
+        def receiver() -> nn.Module:
+            return plain[0]
+
+    def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (hooked if args[0]._forward_pre_hooks else run)(args, kwargs)
+
+    def slot(*args: Any, **kwargs: Any) -> Any:
+        own: Any = receiver()
+        # torch.compile and torch.export trace the module: below they would see our own code.
+        if torch_is_compiling():
+            return function(own, *args, **kwargs)  # type: ignore[misc]
+        return (hooked if own._forward_pre_hooks else run)((own, *args), kwargs)
+
+    table[key] = None if function is None else slot
+    table.shared[key] = SharedCall(receiver, choose, purpose)
 
 
-def _method(
-    call: Any,
-    module: nn.Module,
-    replacement: Replacement,
-    run: Run,
-    mark: MarkMethod,
-) -> Callable[..., Any]:
-    """Returns a method of the generated class. run: the replacement's call, or what does its work."""
-    state = module.__dict__
+# -- hidden classes --
 
-    @functools.wraps(call)
-    def method(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        # torch.compile and torch.export trace the original: below they would see our own code.
-        if torch_is_compiling() or self.__dict__ is not state:
-            return call(self, *args, **kwargs)
-        return run((module, *args), kwargs)
 
-    mark(method, replacement, call)
-    return method
+class _Bare:
+    """The first base of hidden classes: ends ``__init_subclass__`` before the program's."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        pass
+
+
+class _Hidden(type):
+    """The metaclass of hidden classes, with the program's. original: the program's class, which
+    calling a hidden class makes an object of."""
+
+    original: type[nn.Module]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.original(*args, **kwargs)
+
+
+def _original_of(hidden: _Hidden) -> tuple[Any, ...]:
+    """Returns the pickle form of a hidden class: the program's class."""
+    return copy.copy, (hidden.original,)
+
+
+@functools.cache
+def _metaclass(program: Any) -> type[_Hidden]:
+    """Returns `_Hidden` together with a metaclass of the program, of which no method has run."""
+    bases = (_Hidden,) if program is type else (_Hidden, program)
+    made: Any = type.__new__(type(program), _Hidden.__name__, bases, {})
+    copyreg.pickle(made, _original_of)
+    return cast("type[_Hidden]", made)
+
+
+#: The hidden classes without methods of their own, by class.
+_hidden: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+
+
+def _hidden_class(
+    cls: type[nn.Module], in_slot: bool, methods: Mapping[str, Callable[..., Any]] = _NO_METHODS
+) -> type[nn.Module]:
+    """Returns a class for modules of `cls` that are called through `SharedCall`, with `methods`.
+    in_slot: whether ``Module.__call__`` does that."""
+    known = None if methods else _hidden.get(cls)
+    if known is not None and (found := known()) is not None:
+        return cast("type[nn.Module]", found)
+
+    @functools.wraps(cls.__call__)
+    def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        shared = shared_call(self)
+        if shared is None or torch_is_compiling():
+            return original_class(self).__call__(self, *args, **kwargs)
+        return shared.run((shared.receiver(), *args), kwargs)
+
+    def change_class(self: nn.Module, new: type[nn.Module]) -> None:
+        object.__dict__["__class__"].__set__(self, _hidden_class(new, in_slot, methods))
+        shared = shared_call(self)
+        if shared is not None:
+            object.__dict__["__class__"].__set__(shared.receiver(), new)
+
+    namespace: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__class__": property(original_class, change_class),
+        "__reduce_ex__": lambda self, protocol: _plain(self).__reduce_ex__(protocol),
+        "original": cls,
+        **{name: staticmethod(method) for name, method in methods.items()},
+    }
+    if not in_slot:
+        namespace["__call__"] = call
+    if issubclass(cls, fx.GraphModule):
+        # recompile() sets `forward` on type(self): the original's.
+        namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
+    try:
+        made: Any = type.__new__(
+            _metaclass(cast(Any, type(cls))), cls.__name__, (_Bare, cls), namespace
+        )
+    except TypeError as error:
+        raise OptionError(f"{cls.__qualname__} cannot be shared: {error}") from error
+    if not methods:
+        _hidden[cls] = weakref.ref(made)
+    return cast("type[nn.Module]", made)
 
 
 def _slots(base: type) -> list[str]:
     found = base.__dict__.get("__slots__", ())
     names = [found] if isinstance(found, str) else list(found)
     return [name for name in names if name not in ("__dict__", "__weakref__")]
-
-
-def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls `target`: the function that is traced for a callable that is not a Python function."""
-    return target(*args, **kwargs)

@@ -16,7 +16,7 @@ import torch
 
 from tracer_core.autoselect.candidates import Plan, runs
 from tracer_core.autoselect.choice import Choice
-from tracer_core.compiled_module import call_object
+from tracer_core.compiled_callable import call_object
 from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.stages import records_of
 from tracer_core.execution.capture_result import BreakRecord, Captured

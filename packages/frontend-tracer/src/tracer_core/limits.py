@@ -381,6 +381,14 @@ MAX_SINGLE_USES = LIMITS.add(
     seen=_WARNING,
     changed="TRACER_LIMITS; `fullgraph=True` has no such limit",
 )
+MAX_COMPILED_FIRST_STEP = LIMITS.add(
+    "MAX_COMPILED_FIRST_STEP",
+    64,
+    unit="operators of a graph whose first call makes what its guards demand to be missing: state of an"
+    " optimizer, first gradients",
+    beyond="The first call runs the captured graph in eager mode; a second one that fits compiles it.",
+    seen="`last_compile` (a trace without `compile`)",
+)
 MAX_SHORT_LIVED_OBJECTS = LIMITS.add(
     "MAX_SHORT_LIVED_OBJECTS",
     8,

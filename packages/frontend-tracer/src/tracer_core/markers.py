@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from tracer_core.compiled_module import is_shared, share, unshared
+from tracer_core.compiled_module import purpose_of, share, unshared
 from tracer_core.errors import OptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +44,14 @@ class Mark:
     owner: weakref.ref[Any]
     value: Any
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _mark_of, (self.owner(), self.value)
+
+
+def _mark_of(owner: Any, value: Any) -> Mark | None:
+    """Returns a mark again that was pickled with the function that it is on."""
+    return None if owner is None else Mark(weakref.ref(owner), value)
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -55,6 +63,13 @@ class Compiled:
 
     function: Any
     original: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """What `disable` says of a module that it returned. reason: shown with the graph break."""
+
+    reason: str
 
 
 class FunctionRole(enum.Enum):
@@ -92,11 +107,7 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
     _demand_function("disable", fn)
     text = reason or "marked with tracer_core.disable"
     if isinstance(fn, torch.nn.Module):
-        return share(
-            fn,
-            lambda call, module: _AsItIs(call),
-            lambda method, replacement, call: put_mark(method, DISABLE, text),
-        )
+        return share(fn, _AsItIs, lambda replacement, call: Disabled(text))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -207,6 +218,9 @@ def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None
 
 def disabled(fn: Any) -> str | None:
     """Returns why `fn` must run natively, or None. Honors `torch.compiler.disable` too."""
+    purpose = purpose_of(fn)
+    if isinstance(purpose, Disabled):
+        return purpose.reason
     fn = _marked_object(fn)
     reason: str | None = read_mark(fn, DISABLE)
     if reason is None and getattr(fn, "_torchdynamo_disable", False):
@@ -219,8 +233,8 @@ def compiled(fn: Any) -> Compiled | None:
     """Returns the `Compiled` mark if `compile()` returned `fn` (a function, bound method or
     module), else None.
     """
-    found: Compiled | None = read_mark(_marked_object(fn), COMPILED)
-    return found
+    found = purpose_of(fn) or read_mark(_marked_object(fn), COMPILED)
+    return found if isinstance(found, Compiled) else None
 
 
 def uncompiled(fn: Any) -> Any:
@@ -286,14 +300,8 @@ def read_mark(fn: Any, name: str) -> Any:
 
 
 def _marked_object(fn: Any) -> Any:
-    """Returns the object that holds the marks of `fn`: a bound method's function, a shared module's
-    ``__call__``.
-    """
-    if inspect.ismethod(fn):
-        return fn.__func__
-    if isinstance(fn, torch.nn.Module) and is_shared(fn):
-        return type(fn).__call__
-    return fn
+    """Returns the object that holds the marks of `fn`: a bound method's function."""
+    return fn.__func__ if inspect.ismethod(fn) else fn
 
 
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,6 +31,7 @@ from tracer_core.contract.backend import (
 )
 from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import (
+    DECOMPOSED,
     OFFSETS_IN_WINDOWS,
     CompileSpec,
     InputSpec,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "DECOMPOSED",
     "DEFAULT_MODES",
     "ENTRY_FORMAT",
     "OFFSETS_IN_WINDOWS",

@@ -44,6 +44,7 @@ class Compilation:
     sizes: SizeVars
     given: torch.fx.GraphModule
     program: Program = field(default_factory=lambda: Program(""))
+    rounded: list[str] = field(default_factory=list)
     not_inlined: list[tuple[str, str]] = field(default_factory=list)
     absorbed: list[str] = field(default_factory=list)
     plan: Plan = field(default_factory=lambda: Plan([], []))

@@ -57,6 +57,7 @@ from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, own_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
@@ -274,6 +275,10 @@ def _loop_reasons(c: Compilation) -> str:
     nodes = [one for one in c.program.nodes if isinstance(one, ExternNode)]
     steps = [one.target for one in nodes if isinstance(one.target, CompiledSteps)]
     return "\n".join(f"{one.name} is a loop in Python: {one.why}" for one in steps)
+
+
+def _rounding(c: Compilation) -> None:
+    c.rounded = insert_rounding(c.program, c.options.numerics == "eager", c.target.triton)
 
 
 def _inline(c: Compilation) -> None:
@@ -513,6 +518,7 @@ PIPELINE = (
     Stage("prebuild", _prebuild, "cpu"),
     Stage("lower", _lower, "", _program, lambda c: printer.program(c.program)),
     Stage("loops", _loops, "cpu", _program, _loop_reasons),
+    Stage("rounding", _rounding, "", _program, lambda c: "\n".join(c.rounded)),
     Stage("inline", _inline, "", _program, lambda c: printer.inlined(c.program, c.not_inlined)),
     Stage("epilogue", _epilogue, "cpu", _program, lambda c: "\n".join(c.absorbed)),
     Stage("scatter", _scatter, "cuda"),

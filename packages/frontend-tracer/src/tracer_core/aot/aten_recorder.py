@@ -29,6 +29,7 @@ from tracer_core.aot.linear_resizing import FAKES
 from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.saved_draws import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
+from tracer_core.contract.specs import DECOMPOSED
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import DispatchMode
 
@@ -96,6 +97,8 @@ class AtenRecorder(DispatchMode):
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         #: The random operator that a decomposition replaced by others last.
         self.decomposed_draw: Any = None
+        #: How many operators decompositions replaced, and the one whose operators run now.
+        self._decomposed, self._inside_operator = 0, ""
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -191,6 +194,8 @@ class AtenRecorder(DispatchMode):
         node = add_node(self.graph, "call_function", target, args, kwargs)
         node.meta["val"] = value
         node.meta["user_frame"] = self.frame
+        if self._inside_operator:
+            node.meta[DECOMPOSED] = self._inside_operator
         return node
 
     # The mode
@@ -227,7 +232,7 @@ class AtenRecorder(DispatchMode):
             raise LoweringUnsupported(f"{func} communicates in place", self.frame)
         table = self._table.get(func)
         if table is not None:
-            with self:
+            with self, self._one_operator(func):
                 result = table(*args, **kwargs)
                 if func in DTYPE_OF_FIRST:
                     result = result.to(args[0].dtype)
@@ -239,6 +244,18 @@ class AtenRecorder(DispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    @contextlib.contextmanager
+    def _one_operator(self, func: Any) -> Iterator[None]:
+        """Marks the nodes that are added inside the block as parts of one operator."""
+        before = self._inside_operator
+        if not before:
+            self._decomposed += 1
+            self._inside_operator = f"{func._schema.name.partition('::')[2]}/{self._decomposed}"
+        try:
+            yield
+        finally:
+            self._inside_operator = before
 
     @contextlib.contextmanager
     def _functional(self) -> Iterator[None]:

@@ -2,11 +2,14 @@
 
 The C++ code of `one_hot` reads tensor values on the host: functional values show neither that they
 are fakes nor that they are traced, so that it takes the way of real tensors. What it would raise, the
-graph raises when it runs. The fused optimizers and GradScaler's operators have no functional kernels.
+graph raises when it runs. A number that is stored becomes a tensor of the CPU there, a constant that
+each call would copy to the device. The fused optimizers and GradScaler's operators have no functional
+kernels.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 from tracer_core.aot import adafactor, fused_optimizers, grad_scaling
 from tracer_core.torch_private.names import names
 
+_NUMBERS = (bool, int, float, complex)
 _ONE_HOT = names("_C._nn.one_hot ops.aten.one_hot.default")
 
 
@@ -28,8 +32,16 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return torch.eq(known, classes).to(torch.int64)
 
 
+def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    """torch.Tensor.__setitem__"""
+    if type(value) in _NUMBERS:
+        value = torch.scalar_tensor(value, dtype=tensor.dtype, device=tensor.device)
+    tensor[index] = value
+
+
 FORMS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_ONE_HOT, _one_hot),
+    **dict.fromkeys((operator.setitem, *names("Tensor.__setitem__")), _setitem),
     **fused_optimizers.FORMS,
     **grad_scaling.FORMS,
     adafactor._fused_adafactor_: adafactor.traceable,

@@ -49,6 +49,9 @@ class Plan:
     refused: tuple[Row, ...] = ()
     trials: list[Any] = field(default_factory=list, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.options, self.candidates, self.refused)  # trials are this process's
+
     @property
     def frozen(self) -> tuple[CompileConfig, ...]:
         """Returns the candidates that take parameters as constants."""

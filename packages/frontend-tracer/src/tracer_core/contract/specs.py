@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 #: parts, a placeholder has it where another part rebuilds the indices.
 OFFSETS_IN_WINDOWS = "offsets_in_windows"
 
+#: Key in the ``meta`` of the nodes that a decomposition made of one operator, which have the same value
+#: there, ``"addcdiv/3"``: eager computes them in one kernel, which rounds the operator's result only.
+DECOMPOSED = "decomposed"
+
 
 class Role(enum.Enum):
     """What a graph input is in the captured program.

@@ -26,7 +26,7 @@ from tracer_core.execution.object_references import Finder
 from tracer_core.execution.stored_entry import entry_from_json
 from tracer_core.storage.private_file import open_private, replace_file
 
-FORMAT = 12
+FORMAT = 13
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ tensors, so that it may drop or change them meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,6 +39,9 @@ from tracer_core.options import CompileConfig
 from tracer_core.registry.eager import EAGER
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private import settings
+
+if TYPE_CHECKING:
+    from tracer_core.execution.second_use import SecondUse
 
 #: Stands in the text of an entry where guards on sizes that compiling adds will stand.
 MORE_GUARDS = "pass  # guards that compiling adds"
@@ -76,12 +79,18 @@ class Pending:
 
     name: of the graph. snapshot: the name of the entry's snapshot of mutated inputs, and what makes
     the compiled graph's; None where it mutates none. sizes: None where all are static. scope: the
-    globals of the entry's text."""
+    globals of the entry's text. second_use: what runs the graph where its second call compiles it,
+    not a thread."""
 
-    def __init__(self, captured: CapturedGraph, config: CompileConfig) -> None:
+    def __init__(
+        self, captured: CapturedGraph, config: CompileConfig, second_use: SecondUse | None = None
+    ) -> None:
         reals = captured.real_inputs
-        if not isinstance(config.backend.compile, TorchStyle):  # these may look at the objects
+        if second_use is not None:
+            reals = ()  # nothing of the first call stays alive
+        elif not isinstance(config.backend.compile, TorchStyle):  # these may look at the objects
             reals = tuple(map(_stand_in, reals))
+        self.second_use = second_use
         self.name = captured.name
         self.snapshot: tuple[str, Callable[[CompiledGraph], InputSnapshot]] | None = None
         self.sizes: Sizes | None = None
@@ -89,6 +98,10 @@ class Pending:
         self._captured, self._config = replace(captured.copied(), real_inputs=reals), config
         self._ambient, self._record = Ambient(), stages.continued()
         self._settings = settings.snapshot()
+
+    def with_inputs(self, inputs: Sequence[Any]) -> None:
+        """Takes the inputs of the call that has the graph compiled."""
+        self._captured = replace(self._captured, real_inputs=tuple(map(_stand_in, inputs)))
 
     def compile(self) -> CompiledGraph:
         """Compiles the graph, in any thread. Raises what `compile_graph` raises, SettingsChanged,
@@ -163,12 +176,16 @@ class Made:
 
 
 def may_wait(captured: CapturedGraph, config: CompileConfig) -> bool:
-    """Returns whether a graph can be compiled while it runs eagerly: not where other ranks take part,
+    """Returns whether a thread compiles a graph while it runs eagerly."""
+    return config.when == "background" and may_run_eagerly(captured, config)
+
+
+def may_run_eagerly(captured: CapturedGraph, config: CompileConfig) -> bool:
+    """Returns whether a graph can run eagerly until it is compiled: not where other ranks take part,
     where it sets what all threads share (lowering runs it on fakes), nor where its parts are compiled
     as calls reach them (unbacked sizes, `backend="auto"`)."""
     return (
-        config.when == "background"
-        and not isinstance(config.options, Plan)
+        not isinstance(config.options, Plan)
         and config.backend.compile is not EAGER.compile
         and not communicates(captured.gm.graph)
         and not settings.sets_shared(_called(captured.gm.graph))

@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
-from tracer_core.debug import crossed_limits
+from tracer_core.debug import crossed_limits, logs
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import WHOLE, graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
@@ -92,12 +92,14 @@ from tracer_core.limits import (
 )
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
+from tracer_core.registry.discovery import mark_used
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
     from tracer_core.execution.background_entry import Pending
+    from tracer_core.execution.second_use import SecondUse
     from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
@@ -214,6 +216,10 @@ class CompiledFunction:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.call(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what was asked for; what was captured is in the persistent cache."""
+        return _compiled_again, (self.function, self.config)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function. Wrappers, whose own arguments are packed already, use this: to pack
@@ -942,13 +948,43 @@ class CompiledFunction:
         segment.seen.add(record.shapes, record.numbers)
         self.kept.explain([one for one in self.loaded if one.attempt in segment.entries], record)
         segment.add(record.attempt, state)
-        if record.pending is not None:
+        if record.pending is None:
+            self.kept.add(record)
+        elif record.pending.second_use is None:
+            self._compile_later(segment, record, record.pending, expects)
+        elif self.loaded:  # earlier processes got so far, too: the next one will find it compiled
+            record.pending.second_use.waits_for(record.pending.with_inputs, calls_before=0)
             self._compile_later(segment, record, record.pending, expects)
         else:
-            self.kept.add(record)
+            self._compile_at_second_use(segment, record, record.pending, record.pending.second_use)
         return record.attempt
 
-    # -- in the background --
+    # -- at the second use, or in the background --
+
+    def _compile_at_second_use(
+        self, segment: GuardedCache, record: Captured, pending: Pending, second: SecondUse
+    ) -> None:
+        """Has the graph of an entry compiled by the call that uses it for the second time."""
+        document, function, region = self.kept.current, weakref.ref(self), weakref.ref(segment)
+
+        def compile(inputs: Sequence[Any]) -> None:
+            owner, place = function(), region()
+            if owner is None or place is None:
+                return
+            with _LOCK:
+                if not any(one is record for one in owner.records):
+                    return  # another thread's call has compiled it
+                pending.with_inputs(inputs)
+                try:
+                    made = owner._put_compiled(place, record, pending, pending.compile())
+                    owner.kept.add(made, document)
+                except Dropped:
+                    pass
+                except Exception as error:
+                    if owner._not_compiled(place, record, pending, error) and owner._must_compile():
+                        raise
+
+        second.waits_for(compile)
 
     def _compile_later(
         self, segment: GuardedCache, record: Captured, pending: Pending, expects: bool
@@ -1195,6 +1231,14 @@ class CompiledFunction:
         """Returns the graph breaks found so far."""
         found = [*(one.break_ for one in self.loaded), *(one.break_ for one in self.records)]
         return [break_ for break_ in found if break_ is not None]
+
+
+def _compiled_again(function: Callable[..., Any], config: CompileConfig) -> CompiledFunction:
+    """Returns a compiled function that was pickled, in the process that loads it."""
+    logs.configure()
+    events.follow_stages()
+    mark_used(config.backend)
+    return CompiledFunction(function, config)
 
 
 class _Unexpected(Exception):

@@ -32,6 +32,7 @@ from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import stage
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
+from tracer_core.execution import second_use
 from tracer_core.execution.background_entry import (
     MORE_GUARDS,
     Pending,
@@ -45,6 +46,7 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import memories, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
+from tracer_core.execution.second_use import SecondUse
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.function_traits import uses_rng
@@ -67,6 +69,7 @@ from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
+from tracer_core.reconstruct.side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
 from tracer_core.registry.torch_style import TorchStyle
@@ -172,8 +175,11 @@ class TraceWriter:
     def _written(self) -> Iterator[Source]:
         """Yields the dictionaries from before that the program writes to."""
         for change in self.tracer.effects.changes.values():
-            source = self.tracer.provenance.source_of(change.obj)
-            if source is not None and change.kind is dict:
+            provenance = self.tracer.provenance
+            source = provenance.source_of(change.obj)
+            if source is None or change.kind is not dict:
+                continue
+            if change.whole or change.removed or stored_keys(change, provenance):
                 yield source
 
     def _late_call(self, late: LateCall) -> str:
@@ -323,6 +329,11 @@ class TraceWriter:
             if may_wait(captured, self.config):
                 self.pending = self._waiting(captured)
                 runner = run_eagerly(captured, self.config)
+            elif self._waits_for_second_use(captured):
+                runner = run_eagerly(captured, self.config)
+                second = SecondUse(runner.run)
+                self.pending = self._waiting(captured, second)
+                runner = runner.with_run(second)
             else:
                 runner = compile_graph.compile_graph(captured, self.config, retries=bool(what))
         except BackendError as error:
@@ -378,13 +389,23 @@ class TraceWriter:
         symbolic = numbers or has_symbols(captured.gm)
         return "sizes" if symbolic and not promised and "sizes" not in refused else ""
 
-    def _waiting(self, captured: CapturedGraph) -> Pending:
-        """Returns what compiles the graph in the background, when the tracer is gone."""
+    def _waits_for_second_use(self, captured: CapturedGraph) -> bool:
+        """Returns whether the graph is compiled at its second call; not where branches are foreseen,
+        which is given up where the graph has no lowered form."""
+        shapes = self.tracer.shapes
+        foreseen = shapes.seen.outcomes or shapes.foresight.n_answers
+        return not foreseen and second_use.waits(
+            captured, self.config, self.tracer.effects.changes.values()
+        )
+
+    def _waiting(self, captured: CapturedGraph, second: SecondUse | None = None) -> Pending:
+        """Returns what compiles the graph when the tracer is gone: in the background, or at the
+        second call."""
         env = self.tracer.fakes.shape_env
         places = None if env is None else torch_private.guard_locations(env)
         if places is not None:
             places.where = str  # "": the program's line is the lowered node's
-        return Pending(captured, self.config)
+        return Pending(captured, self.config, second)
 
     def _unread_risks(self) -> list[torch.fx.Node]:
         """Returns outputs that the program does not read: results of operators that may raise, which

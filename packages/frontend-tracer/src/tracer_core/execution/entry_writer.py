@@ -26,6 +26,7 @@ from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.code_identity import code_hash
+from tracer_core.execution.distributions import modules_in, of_modules
 from tracer_core.execution.generated_code import compiled
 from tracer_core.execution.object_descriptions import Describer, NotPortable
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
@@ -69,14 +70,19 @@ def entry_to_json(
     describe = Describer(record, function)
     start = _is_start(key)
     lines = _NAMES_LINES in record.text
+    place = list(key) if start else describe.layouts(key)
+    constants = {name: describe.constant(name, obj) for name, obj in record.constants.items()}
+    code = [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)]
+    modules = {*modules_in([place, list(constants.values()), code]), *_modules_of(record)}
     return {
         "name": record.name,
-        "key": list(key) if start else describe.layouts(key),
+        "key": place,
         "start": start,
         "text": record.text,
         "compiled": base64.b64encode(marshal.dumps(compiled(record.text))).decode(),
-        "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
-        "code": [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)],
+        "constants": constants,
+        "code": code,
+        "distributions": of_modules(modules),
         "lines": lines,
         "guards": _packed(record.check_first.conditions()),
         "roots": list(record.portable.roots),
@@ -103,6 +109,15 @@ def _followed(describe: Describer) -> Iterator[tuple[types.FunctionType, Any]]:
     for function in portable.functions:
         if describe.known(function):
             yield function, describe.describe(function)
+
+
+def _modules_of(record: Captured) -> Iterator[str]:
+    """Yields the modules of the code that was followed, and the namespaces of the operators."""
+    for function in record.portable.functions:
+        yield str(function.__globals__.get("__name__") or "")
+    for node in () if record.graph is None else record.graph.graph.nodes:
+        if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+            yield str(node.target).partition(".")[0]
 
 
 def _unknown_code(gm: torch.fx.GraphModule) -> Iterator[str]:

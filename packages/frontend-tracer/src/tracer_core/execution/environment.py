@@ -16,6 +16,8 @@ import torch
 
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
+from tracer_core.execution.distributions import installed
+from tracer_core.registry.discovery import registry
 from tracer_core.storage.processor import built_for
 
 #: Files of a package whose contents decide what it generates.
@@ -23,30 +25,26 @@ _SOURCES = (".py", ".c", ".h", ".cpp", ".cu")
 
 
 def environment(backend: Backend) -> dict[str, str]:
-    """Returns what must be equal where an entry is used, by a name for messages."""
+    """Returns what must be equal where an entry is used, by a name for messages. Of other packages an
+    entry itself says on which it depends."""
     reference = backend.compile
     package = reference.partition(".")[0] if isinstance(reference, str) else ""
     return {
         "Python": f"{platform.python_version()} {sys.implementation.cache_tag}",
         "torch": f"{torch.__version__} {torch.version.git_version}",
-        "installed packages": _installed(tuple(sys.path)),
+        **{name: installed().get(name, "not installed") for name in ("numpy", "triton")},
+        "plug-ins": _plugins(),
         "tracer-core": f"{__version__} {_sources('tracer_core')}",
         "backend": f"{backend.name} {_sources(package)} {_sources('cudagraphs_backend')}",
         "processor": f"{platform.machine()} {built_for()}",
     }
 
 
-@functools.cache
-def _installed(path: tuple[str, ...]) -> str:
-    """Returns a digest of the names and versions of the distributions on the path."""
-    found = set()
-    for folder in path:
-        try:
-            found.update(os.listdir(folder or "."))
-        except OSError:  # a zip file, or no folder at all
-            found.add(folder)
-    kept = sorted(name for name in found if name.endswith((".dist-info", ".egg-info", ".zip")))
-    return hashlib.sha256("\n".join(kept).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def _plugins() -> str:
+    """Returns the distributions of all plug-ins, with their versions."""
+    groups = registry().candidates.values()
+    found = {one.origin for group in groups for one in group if one.distribution is not None}
+    return ", ".join(sorted(found))
 
 
 @functools.cache

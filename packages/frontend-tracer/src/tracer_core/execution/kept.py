@@ -44,7 +44,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 6
+FORMAT = 7
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
@@ -319,7 +319,6 @@ _NOT_KEPT = "not kept"
 _DIGESTED = {
     "code": "the code of the function has changed",
     "kind of object": "the classes or sizes of an argument are others",
-    "installed packages": "other packages, or versions of them, are installed",
 }
 
 
@@ -414,7 +413,9 @@ def _write_verdict(document: Document, found: StoredVerdict) -> None:
 
 def _identity(entry: dict[str, Any]) -> str:
     """Returns a digest of all of an entry that another one may not share."""
-    parts = [entry[part] for part in ("key", "text", "constants", "code", "settings")]
+    parts = [
+        entry[part] for part in ("key", "text", "constants", "code", "settings", "distributions")
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

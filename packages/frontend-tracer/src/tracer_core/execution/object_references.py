@@ -28,7 +28,7 @@ from tracer_core.torch_private import settings
 
 
 class OtherSettings(StoredError):
-    """An entry was captured under settings of torch that are others now."""
+    """An entry was captured under settings of torch, or with distributions, that are others now."""
 
 
 class Finder:

@@ -36,6 +36,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture_result import BreakRecord
 from tracer_core.execution.code_identity import code_hash
+from tracer_core.execution.distributions import differing
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.object_references import Finder, OtherSettings
@@ -80,6 +81,8 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
                 f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
             )
             raise OtherSettings(f"{finder.path}: {said}")
+    if differs := differing(entry["distributions"]):
+        raise OtherSettings(f"{finder.path}: {differs} since {name} was captured")
     for described, expected in entry["code"]:
         found = finder.find(described)
         if code_hash(found.__code__, entry["lines"]) != expected:

@@ -350,8 +350,9 @@ class Words:
                 namespace = namespace()
             if keys is not None and not same_objects(tuple(namespace), keys):
                 return False
-            if any(id(namespace.get(key, _ABSENT)) != value for key, value in values.items()):
-                return False
+            for key, value in values.items():
+                if id(namespace.get(key, _ABSENT)) != value:
+                    return False
         return True
 
     @property

@@ -130,12 +130,12 @@ def after_sharded(
 
 
 def around_forward(called: Run, forward: Run) -> Run:
-    """Returns what calls a compiled module: where `fully_shard` has prepared it, its hooks run
-    around the compiled forward, which then has no graph breaks for them."""
+    """Returns what calls a compiled module with forward pre-hooks: where they are `fully_shard`'s, the
+    hooks run around the compiled forward, which then has no graph breaks for them."""
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = args[0]
-        if not (module._forward_pre_hooks and has_shards(module)):
+        if not has_shards(module):
             return called(args, kwargs)
         given, kwargs = before_sharded(module, args[1:], kwargs)
         return after_sharded(module, given, kwargs, forward((module, *given), kwargs))

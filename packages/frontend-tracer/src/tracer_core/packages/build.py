@@ -22,7 +22,7 @@ from tracer_core import markers, torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.output_aliasing import InputItself, ViewOf
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.compiled_module import call_object
+from tracer_core.compiled_callable import call_object
 from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
 from tracer_core.execution.capture import capture

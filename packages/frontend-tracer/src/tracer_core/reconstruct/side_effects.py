@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import Provenance, is_constant
 from tracer_core.fx_capture.set_order import refill
 from tracer_core.fx_capture.side_effects import (
     MISSING,
@@ -47,7 +47,7 @@ def _replay_dict(target: str, change: Change, r: Rebuilder) -> list[str]:
     before, after, written = change.before, change.after, change.written
     check_hashed_again(r.tracer, [*after, *change.removed])
     if not change.whole:
-        removed, stored = list(change.removed), list(written)
+        removed, stored = list(change.removed), stored_keys(change, r.tracer.provenance)
     else:
         kept = [key for key in before if key in after]
         if list(after)[: len(kept)] != kept:
@@ -61,6 +61,21 @@ def _replay_dict(target: str, change: Change, r: Rebuilder) -> list[str]:
     return lines + [
         f"{name}_set({target}, {r.value(key)}, {r.value(after[key])})" for key in stored
     ]
+
+
+def stored_keys(change: Change, provenance: Provenance) -> list[Any]:
+    """Returns the keys that a replay sets in a dictionary whose contents are not guarded as a whole:
+    not those at which the program puts back what it has read there (``state[name] = buffer`` of
+    optimizers), so that a guard sees an unchanged dictionary."""
+    at, sources = provenance.source_of(change.obj), provenance.sources
+
+    def is_put_back(key: Any) -> bool:
+        value = change.after.get(key, MISSING)
+        if at is None or key in change.removed or change.before.get(key, MISSING) is not value:
+            return False
+        return provenance.source_of(value) is sources.make(at, "key", key)
+
+    return [key for key in change.written if not is_put_back(key)]
 
 
 def _replay_list(target: str, change: Change, r: Rebuilder) -> list[str]:

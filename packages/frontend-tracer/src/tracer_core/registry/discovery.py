@@ -11,6 +11,7 @@ when the name is used. No choice depends on the order of installation.
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import importlib
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 import pluggy
 
@@ -240,6 +241,18 @@ def get(name: str) -> Backend:
         hint = f"{candidate.origin} offers a plug-in of that name, but {candidate.reason}"
         raise BackendNotFoundError(name, list_backends(), hint) from candidate.error
     return candidate.backend
+
+
+def _pickled(backend: Backend) -> tuple[Any, ...]:
+    """Returns the pickle form of a backend: an installed one is found by its name where it loads."""
+    group = registry().candidates.get(backend.name, ())
+    if any(candidate.backend is backend for candidate in group):
+        return get, (backend.name,)
+    form: Any = backend.__reduce_ex__(4)
+    return cast("tuple[Any, ...]", form)
+
+
+copyreg.pickle(Backend, _pickled)
 
 
 def rows() -> list[BackendRow]:

@@ -101,6 +101,8 @@ def share_module_state(original: torch.nn.Module, other: torch.nn.Module) -> Non
     """Shares the state that `fully_shard` and the like key by a module's identity with another
     module."""
     library = sys.modules.get("torch.distributed._composable_state")
-    state = None if library is None else library._get_module_state(original)
-    if library is not None and state is not None:
+    if library is None or type(original).__hash__ is None:  # which has no such state
+        return
+    state = library._get_module_state(original)
+    if state is not None:
         library._insert_module_state(other, state)

@@ -19,6 +19,7 @@ from tracer_core.bytecode.arguments import bind
 from tracer_core.bytecode.code import decode, is_eager_only
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import builtins_of
+from tracer_core.compiled_module import called_by_torch, original_class, purpose_of
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind, function_facts
@@ -28,6 +29,7 @@ from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_INLINED_CALLS, MAX_INLINED_NATIVE_CALLS
 from tracer_core.natives import libraries, policy
 from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
+from tracer_core.natives.queries import identity
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function
@@ -286,9 +288,11 @@ class Calls(Component):
 
     def call_object(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cls = type(function)
-        # A compiled module needs nothing here: the __call__ of its class is marked, and
-        # `call_function` calls the original's with the module itself, whose attributes have
-        # sources, as self.
+        # A compiled module is called as its class says: its attributes have sources.
+        purpose = purpose_of(function)
+        if isinstance(purpose, markers.Disabled):
+            identity(self.tracer, function)
+            raise Break("disabled", purpose.reason)
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
@@ -297,6 +301,8 @@ class Calls(Component):
             and self._has_backward_hooks(function)
         ):
             raise Break("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
+        if purpose is not None:
+            cls = original_class(function)
         method = self.entries.static(cls, "__call__")
         if has_python(method):
             self.entries.class_entry(cls, "__call__")
@@ -313,20 +319,32 @@ class Calls(Component):
         raise Break("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
-        """Returns whether calling the module only calls its forward: no hooks, guarded."""
+        """Returns whether calling the module only calls its forward; guarded."""
         if self.entries.static(type(module), "__call__") is not _MODULE_CALL:
             return False
+        if called_by_torch(module) or not self._has_no_hooks(module):
+            return False
+        self.entries.class_entry(type(module), "__call__")
+        return True
+
+    def call_past_slot(
+        self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Traces ``Module._call_impl``, the call of a compiled module."""
+        if self._has_no_hooks(module):
+            return self.prepare(self.tracer.attributes.getattr(module, "forward"), args, kwargs)
+        return self.prepare(torch.nn.Module._call_impl, [module, *args], kwargs)
+
+    def _has_no_hooks(self, module: torch.nn.Module) -> bool:
+        """Returns whether neither the module nor all modules have hooks; if so, guarded."""
         names = torch.nn.modules.module.__dict__
         if any(names[table] for table in _GLOBAL_HOOKS) or module._backward_hooks:
             return False
-        self.entries.class_entry(type(module), "__call__")
         for table in _HOOK_TABLES:
             hooks = self.entries.instance_entry(module, table)
             if hooks is ABSENT or len(hooks):
                 return False  # the code that then runs reads, and so guards, these hooks
             self.tracer.reads.keys(hooks)
-        if self.entries.instance_entry(module, "_compiled_call_impl") is not ABSENT:
-            return False
         holder = self.provenance.constant(torch.nn.modules.module)
         for table in _GLOBAL_HOOKS:
             source = self.sources.attribute(holder, table)

@@ -65,7 +65,7 @@ from tracer_core.trace.tensor_subclasses import TensorSubclasses
 
 __all__ = ["Tracer", "opcodes"]
 
-_MODULE_CALL = torch.nn.Module.__call__
+_MODULE_CALL, _PAST_SLOT = torch.nn.Module.__call__, torch.nn.Module._call_impl
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
@@ -349,9 +349,10 @@ class Tracer(Machine, Tracing):
 
     def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
         """Returns the frames of a call of `function` with lazy arguments."""
-        if function is _MODULE_CALL and args:
-            module = self.open(args[0])
-            frame = self.calls.call_object(module, args[1:], kwargs)
+        if function in (_MODULE_CALL, _PAST_SLOT) and args:
+            calls = self.calls
+            call = calls.call_object if function is _MODULE_CALL else calls.call_past_slot
+            frame = call(self.open(args[0]), args[1:], kwargs)
         else:
             plain = type(function.__globals__) is dict and not decode(function.__code__).unsupported
             if function.__code__.co_flags & NOT_PLAIN or not plain:

@@ -240,7 +240,7 @@ class Program:
     buffer names, views of buffers, size expressions or None. numbers: text of a symbolic float ->
     the buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which
     only operators read. operands: the result of a matmul -> the dtype that its operator
-    multiplies in.
+    multiplies in. operators: a buffer -> the operator of eager's that it is (a part of) the result of.
     channels_last: indices of saved outputs that are channels-last where eager's are not;
     images_last: names of the graph's convolutions whose results are.
     """
@@ -257,6 +257,7 @@ class Program:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     elsewhere: set[str] = field(default_factory=set)
     operands: dict[str, torch.dtype] = field(default_factory=dict)
+    operators: dict[str, Any] = field(default_factory=dict)
     channels_last: set[int] = field(default_factory=set)
     images_last: frozenset[str] = frozenset()
 

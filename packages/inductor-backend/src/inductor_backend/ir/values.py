@@ -74,6 +74,12 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
         same = _neutral(name, args)
         if same is not None:
             return same
+    if name == "round_to" and args[0].name == name and args[0].attr == attr:
+        return args[0]
+    if name == "round_to" and args[0].name == "constant":
+        number, kept = args[0].attr
+        rounded = torch.tensor(number, dtype=kept).to(attr).item()
+        return make("constant", attr=(rounded, kept))
     key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
     found = _INTERNED.get(key)
     if found is not None:

@@ -42,6 +42,7 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _efficient_attention_forward.default _efficient_attention_backward.default
     """,
     ),
+    ("rounding to decimals, which eager computes in float32 steps", True, "round.decimals"),
     (
         "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters",
         False,

@@ -82,7 +82,35 @@ def dropout_backward(dy: Value, mask: Value, scale: float) -> Value:
     return make("mul", make("mul", dy, mask), const(scale, dy.dtype))
 
 
-@elementwise(2, aten.hardshrink_backward.default, aten.softshrink_backward.default)
-def shrink_backward(dy: Value, x: Value, width: float) -> Value:
-    above, below = make("ge", x, const(-width, x.dtype)), make("le", x, const(width, x.dtype))
-    return make("where", make("bit_and", above, below), const(0, x.dtype), dy)
+#: Bytes of two vectors of AVX-512: fewer elements are computed one by one in eager.
+TWO_VECTORS = 128
+
+
+def in_vectors(*operands: Any) -> bool:
+    """Returns whether kernels of ATen compute on these operands in vectors, on a CPU: where NaN is not
+    less and not greater than a bound, vectors choose one branch and single elements the other."""
+    first = operands[0]
+    sizes = (*first.shape, *(step for one in operands for step in one.stride()))
+    if not all(isinstance(size, int) for size in sizes):
+        return True
+    alike = all(one.stride() == first.stride() for one in operands)
+    dense = Lowering.is_dense(tuple(first.shape), first.stride())
+    return bool(alike and dense and first.numel() * first.element_size() >= TWO_VECTORS)
+
+
+@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(ctx: Lowering, dy: Any, x: Any, width: float) -> Ref:
+    """Of NaN, vectors of the CPU's kernel give 0, single elements and a GPU the gradient."""
+    dtype = compute_dtype(ctx.meta().dtype)
+    single = ctx.gpu or not in_vectors(*(one.meta["val"] for one in ctx.node.args[:2]))
+    low, high, zero = (const(one, dtype) for one in (-width, width, 0))
+
+    def body(at: At) -> Value:
+        slope, value = (ctx.element(one, at, dtype) for one in (dy, x))
+        if single:
+            inside = make("bit_and", make("ge", value, low), make("le", value, high))
+            return make("where", inside, zero, slope)
+        outside = make("bit_or", make("lt", value, low), make("gt", value, high))
+        return make("where", outside, slope, zero)
+
+    return ctx.pointwise(body)

@@ -117,7 +117,7 @@ def _adaptive_avg(rank: int) -> Any:
 
             def average(at: At) -> Value:
                 found = _elements(x, at, outputs, counts, 0)
-                total = found[0].value
+                total = make("add", found[0].value, const(0, dtype))  # as eager's sums begin
                 for element in found[1:]:
                     total = make("add", total, element.value)
                 return make("div", total, divisor(at))

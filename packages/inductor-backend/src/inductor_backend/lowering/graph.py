@@ -349,17 +349,17 @@ class GraphLowering:
         items = list(values) if isinstance(values, (list, tuple)) else [values]
         for number, item in enumerate(items):
             made = len(self.program.buffers)
-            if number in self.saved and (name := self._channels_last(item)) is not None:
+            returned: str | Strided | Expr | None = None
+            if number in self.saved and (returned := self._channels_last(item)) is not None:
                 self.program.channels_last.add(number)
-                self.program.outputs.append(name)
             else:
-                self.program.outputs.append(self._output(item))
+                returned = self._output(item)
+            self.program.outputs.append(returned)
+            if isinstance(returned, (str, Strided)):
+                self.program.output_names.add(
+                    returned.buffer if isinstance(returned, Strided) else returned
+                )
             self.note_instance(item, made)
-        self.program.output_names = {
-            item.buffer if isinstance(item, Strided) else item
-            for item in self.program.outputs
-            if isinstance(item, (str, Strided))
-        }
 
     def _channels_last(self, item: Any) -> str | None:
         """Returns the buffer of a whole channels-last image of known sizes that may be returned as
@@ -375,9 +375,7 @@ class GraphLowering:
             return None
         if same_strides(buffer.layout, self.sizes.exprs(item.meta["val"].stride())):
             return None
-        taken = any(
-            buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs
-        )
+        taken = buffer.name in self.program.output_names
         own = buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name
         return (
             buffer.name if own and not taken and buffer.name not in self.program.extends else None
@@ -392,9 +390,7 @@ class GraphLowering:
         strides = self.sizes.exprs(fake.stride())
         if buffer.name in self.mutated and value.is_whole:
             return buffer.name  # the core hands the mutated input itself back
-        taken = any(
-            buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs
-        )
+        taken = buffer.name in self.program.output_names
         own_storage = buffer.storage == buffer.name and buffer.name not in self.program.extends
         owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken and own_storage
         if owned and same_strides(buffer.layout, strides):
@@ -419,9 +415,7 @@ class GraphLowering:
         that buffer and the view covers all of it or has gaps that a copy would repeat; else copies.
         """
         layout, buffer = value.strided(), value.buffer
-        taken = {
-            item.buffer if isinstance(item, Strided) else item for item in self.program.outputs
-        }
+        taken = self.program.output_names
         if (
             layout is not None
             and buffer.kind is not BufferKind.INPUT
@@ -443,10 +437,7 @@ class GraphLowering:
             if isinstance(stride, int) and stride == 0 and sizes[dim] != 1 and 0 not in sizes:
                 value = value.select(dim, 0).unsqueeze(dim)
         made = self.ctx.copy(value, strides, "output", exactly=True)
-        if any(
-            made.buffer.name == (o.buffer if isinstance(o, Strided) else o)
-            for o in self.program.outputs
-        ):
+        if made.buffer.name in self.program.output_names:
             made = self.ctx.copy(value, strides, "output", exactly=True, again=True)
         name = made.buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))

@@ -23,7 +23,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_
 
 @lower(aten._softmax_backward_data.default)
 def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> Ref:
-    """Computes y * (dy - sum(dy * y))."""
+    """Computes (dy - sum(dy * y)) * y; on GPUs dy * y - y * sum(dy * y), as kernels of ATen there do."""
     dtype = compute_dtype(y.dtype)
 
     def scaled(at: At) -> Value:
@@ -35,8 +35,10 @@ def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> 
     )
 
     def body(at: At) -> Value:
-        pull = make("mul", cast(y.at(at), dtype), total.at(broadcast(at, total.sizes)))
-        return make("sub", scaled(at), pull)
+        share, sum_of_row = cast(y.at(at), dtype), total.at(broadcast(at, total.sizes))
+        if ctx.gpu:
+            return make("sub", scaled(at), make("mul", share, sum_of_row))
+        return make("mul", make("sub", cast(dy.at(at), dtype), sum_of_row), share)
 
     return ctx.pointwise(body, label=label)
 

@@ -17,7 +17,7 @@ from inductor_backend.ir.index_expr import At, product, simplify
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
-from inductor_backend.lowering.reduction import as_number, count, variance_nodes
+from inductor_backend.lowering.reduction import as_number, count, mean_of_steps, variance_nodes
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 PerChannel = Callable[[At], Value]
@@ -26,6 +26,27 @@ PerChannel = Callable[[At], Value]
 def inverse_std(variance: Value, eps: float) -> Value:
     one = const(1, variance.dtype)
     return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+
+
+def _moments(
+    ctx: Lowering, x: Ref, dims: list[int]
+) -> tuple[Ref, Ref, Callable[[At, float], Value]]:
+    """Returns the mean, the sum of squared distances and what computes the inverse deviation, all with
+    kept dims. The sum is in float64, on GPUs as in eager's kernels there: squares of large float32 are
+    beyond it, and an inverse of 0 would hide that. Of float64 such a row gives NaN, as in eager."""
+    dtype = compute_dtype(x.dtype)
+    wide = dtype if ctx.gpu else torch.float64
+    average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype, wide)
+    size = as_number(count(x.sizes, dims), wide)
+
+    def inverse(at: At, eps: float) -> Value:
+        variance = make("div", squares.at(broadcast(at, squares.sizes)), size)
+        if ctx.gpu or wide != dtype:
+            return cast(inverse_std(variance, eps), dtype)
+        beyond = make("eq", variance, const(float("inf"), dtype))
+        return make("where", beyond, const(float("nan"), dtype), inverse_std(variance, eps))
+
+    return average, squares, inverse
 
 
 def _scale_shift(
@@ -67,24 +88,14 @@ def _batch_norm_apply(
 
     def body(at: At) -> Value:
         c = [at[1]]
+        shift = _parameter(ctx, bias, c, dtype)
+        if shift is None and not ctx.gpu:
+            shift = const(0, dtype)  # eager subtracts from it: there is no -0.0
         return normalized(
-            cast(x.at(at), dtype),
-            mean(c),
-            inverse(c),
-            _parameter(ctx, weight, c, dtype),
-            _parameter(ctx, bias, c, dtype),
+            cast(x.at(at), dtype), mean(c), inverse(c), _parameter(ctx, weight, c, dtype), shift
         )
 
     return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="batch_norm")
-
-
-def _batch_statistics(ctx: Lowering, x: Ref) -> tuple[Ref, Ref, list[int]]:
-    """Returns (mean, sum of squared distances), one entry per channel, and the reduced dims."""
-    dtype = compute_dtype(x.dtype)
-    dims = [k for k in range(len(x.sizes)) if k != 1]
-    average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype)
-    channels = (x.sizes[1],)
-    return average.reshape(channels), squares.reshape(channels), dims
 
 
 def _running(ctx: Lowering, old: Ref, new: PerChannel, momentum: float) -> Ref:
@@ -101,17 +112,14 @@ def _train(
     ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float
 ) -> tuple[Ref, Ref, Ref, PerChannel, PerChannel]:
     """Returns (output, saved mean, saved inverse std, mean, unbiased variance)."""
-    dtype = compute_dtype(x.dtype)
-    average, squares, dims = _batch_statistics(ctx, x)
-    total = count(x.sizes, dims)
-    size = as_number(total, dtype)
-
-    def inverse(c: At) -> Value:
-        return inverse_std(make("div", squares.at(c), size), eps)
-
-    saved = ctx.pointwise(inverse, average.sizes, dtype, label="batch_norm")
+    dtype, channels = compute_dtype(x.dtype), (x.sizes[1],)
+    dims = [k for k in range(len(x.sizes)) if k != 1]
+    average, squares, inverse = _moments(ctx, x, dims)
+    saved = ctx.pointwise(lambda at: inverse(at, eps), average.sizes, dtype, label="batch_norm")
+    average, squares, saved = (one.reshape(channels) for one in (average, squares, saved))
     output = _batch_norm_apply(ctx, x, weight, bias, average.at, saved.at)
-    less_one = make("sub", size, const(1, dtype))
+    less_one = as_number(count(x.sizes, dims), squares.dtype)
+    less_one = make("sub", less_one, const(1, squares.dtype))
     return output, average, saved, average.at, lambda c: make("div", squares.at(c), less_one)
 
 
@@ -238,24 +246,20 @@ def native_layer_norm(
     dtype = compute_dtype(x.dtype)
     lead = len(x.sizes) - len(normalized)
     dims = list(range(lead, len(x.sizes)))
-    average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype)
-    size = as_number(count(x.sizes, dims), dtype)
-
-    def inverse(at: At) -> Value:
-        return inverse_std(make("div", squares.at(broadcast(at, squares.sizes)), size), eps)
-
-    saved = ctx.pointwise(inverse, average.sizes, dtype, label="layer_norm")
+    average, squares, inverse = _moments(ctx, x, dims)
+    saved = ctx.pointwise(lambda at: inverse(at, eps), average.sizes, dtype, label="layer_norm")
 
     def body(at: At) -> Value:
         row = broadcast(at, average.sizes)
         scale = _parameter(ctx, weight, at[lead:], dtype)
         shift = _parameter(ctx, bias, at[lead:], dtype)
-        if scale is not None and shift is None and not ctx.gpu:
-            shift = const(0, dtype)  # eager adds it: 0 times a negative weight is not -0.0
+        if shift is None and not ctx.gpu:
+            shift = const(0, dtype)  # eager adds it: there is no -0.0
         return _centered(cast(x.at(at), dtype), average.at(row), saved.at(row), scale, shift)
 
     output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="layer_norm")
-    return output, ctx.as_output(average, 1, "saved"), ctx.as_output(saved, 2, "saved")
+    mean = mean_of_steps(ctx, average, squares, count(x.sizes, dims), ctx.shape(1))
+    return output, mean, ctx.as_output(saved, 2, "saved")
 
 
 @lower(aten.native_group_norm.default)
@@ -274,14 +278,8 @@ def native_group_norm(
     channels = ctx.sizes.expr(c)
     rows = (x.sizes[0], groups, simplify(channels // groups), product(x.sizes[2:]))
     grouped = x.reshape(rows)
-    average, squares, _ = variance_nodes(ctx, grouped, [2, 3], 0, dtype)
-    size = as_number(product(rows[2:]), dtype)
-    saved = ctx.pointwise(
-        lambda at: inverse_std(make("div", squares.at(at), size), eps),
-        average.sizes,
-        dtype,
-        label="group_norm",
-    )
+    average, squares, inverse = _moments(ctx, grouped, [2, 3])
+    saved = ctx.pointwise(lambda at: inverse(at, eps), average.sizes, dtype, label="group_norm")
     per_channel = None if weight is None else weight.reshape((groups, rows[2]))
     shift = None if bias is None else bias.reshape((groups, rows[2]))
 
@@ -296,8 +294,8 @@ def native_group_norm(
         )
 
     output = ctx.pointwise(body, rows, ctx.meta(0).dtype, label="group_norm")
-    statistics = ctx.as_output(average, 1, "saved"), ctx.as_output(saved, 2, "saved")
-    return output.reshape(x.sizes), *statistics
+    mean = mean_of_steps(ctx, average, squares, product(rows[2:]), ctx.shape(1))
+    return output.reshape(x.sizes), mean, ctx.as_output(saved, 2, "saved")
 
 
 @lower(aten._fused_rms_norm.default)

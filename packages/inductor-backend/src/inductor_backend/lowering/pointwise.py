@@ -6,6 +6,7 @@ promoted dtype for comparisons); 16-bit floats compute in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import At
+from inductor_backend.ir.index_expr import At, product
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
@@ -43,8 +44,9 @@ BINARY = {
     "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor],
     "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor],
     "atan2": [aten.atan2.default],
+    "fmod": [aten.fmod.Tensor, aten.fmod.Scalar],
+    "mod": [aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor],
     "pow": [aten.pow.Tensor_Tensor],
-    "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
     "shift_left": [
         *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
         *(aten.bitwise_left_shift.Scalar_Tensor, aten.__lshift__.Tensor, aten.__lshift__.Scalar),
@@ -56,17 +58,36 @@ BINARY = {
 }
 
 
-def elementwise(operands: int, *targets: Any) -> Callable[[_Values], _Values]:
+def converted(ctx: Lowering, x: Any, at: At, keeps_numbers: bool) -> Value:
+    """Returns an operand's element in the result's dtype, rounded to it where that has 16 bits and the
+    operand another dtype, as TensorIterator does. keeps_numbers: eager's kernel takes a number (or a
+    tensor without dimensions) in float32."""
+    exact = ctx.meta().dtype
+    dtype = compute_dtype(exact)
+    value = ctx.element(x, at, dtype)
+    single = not isinstance(x, Ref) or not x.sizes
+    if exact == dtype or (single and keeps_numbers):
+        return value
+    if isinstance(x, Ref) and x.dtype in (exact, torch.bool):
+        return value
+    return make("round_to", value, attr=exact)
+
+
+def elementwise(
+    operands: int, *targets: Any, keeps_numbers: bool = True
+) -> Callable[[_Values], _Values]:
     """Registers a function of values as the lowering of operators. Its first `operands` arguments
     are the elements of tensors and scalars, converted to the dtype in which eager computes the
-    result (None stays None); it gets the other arguments as they are."""
+    result (None stays None); it gets the other arguments as they are. keeps_numbers: see
+    `converted`."""
 
     def register(fn: _Values) -> _Values:
         def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
-            dtype = compute_dtype(ctx.meta().dtype)
-
             def body(at: At) -> Value:
-                given = (None if x is None else ctx.element(x, at, dtype) for x in args[:operands])
+                given = (
+                    None if x is None else converted(ctx, x, at, keeps_numbers)
+                    for x in args[:operands]
+                )  # fmt: skip
                 return fn(*given, *args[operands:], **kwargs)
 
             return ctx.pointwise(body)
@@ -79,27 +100,6 @@ def elementwise(operands: int, *targets: Any) -> Callable[[_Values], _Values]:
 
 def _rounding(name: str) -> Callable[[Value], Value]:
     return lambda x: make(name, x) if x.dtype.is_floating_point else x
-
-
-def _remainder(name: str) -> Any:
-    """Rounds a number to the tensors' 16-bit dtype first, as eager does: a remainder is
-    discontinuous."""
-
-    def lowering(ctx: Lowering, *operands: Any) -> Ref:
-        exact = ctx.meta().dtype
-        dtype = compute_dtype(exact)
-
-        def element(x: Any, at: Any) -> Value:
-            value = ctx.element(x, at, dtype)
-            return (
-                value
-                if isinstance(x, Ref) or exact == dtype
-                else make("round_to", value, attr=exact)
-            )
-
-        return ctx.pointwise(lambda at: make(name, *(element(x, at) for x in operands)))
-
-    return lowering
 
 
 def _of_stored(name: str) -> Any:
@@ -134,13 +134,11 @@ for _name in UNARY.split():
 for _name in ROUNDING.split():
     elementwise(1, getattr(aten, _name).default)(_rounding(_name))
 for _name, _targets in BINARY.items():
-    elementwise(2, *_targets)(partial(make, _name))
+    elementwise(2, *_targets, keeps_numbers=_name == "mul")(partial(make, _name))
 for _name in COMPARISONS.split():
     lower(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_of_stored(_name))
 for _name in ("and", "or", "xor"):
     lower(getattr(aten, f"logical_{_name}").default)(_logical(f"bit_{_name}"))
-lower(aten.fmod.Tensor, aten.fmod.Scalar)(_remainder("fmod"))
-lower(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(_remainder("mod"))
 lower(aten.pow.Scalar)(_of_stored("pow"))
 
 
@@ -149,36 +147,96 @@ def scaled_by(value: Value, alpha: Any) -> Value:
     return value if alpha == 1 else make("mul", value, const(alpha, value.dtype))
 
 
-def _with_scaled(name: str, a: Value, b: Value, alpha: Any) -> Value:
-    """Returns a + alpha * b, or a - alpha * b, of floats rounded once as in eager."""
+def _with_scaled(name: str, a: Value, b: Value, alpha: Any, exact: torch.dtype) -> Value:
+    """Returns a + alpha * b, or a - alpha * b, of floats rounded once as in eager. exact: dtype of
+    alpha."""
     if alpha == 1 or not b.dtype.is_floating_point:
         return make(name, a, scaled_by(b, alpha))
     factor = const(alpha, b.dtype)
+    if exact != b.dtype:
+        factor = make("round_to", factor, attr=exact)
     return make("fma", b, factor if name == "add" else make("neg", factor), a)
 
 
-@elementwise(2, aten.add.Tensor, aten.add.Scalar)
-def add(a: Value, b: Value, alpha: Any = 1) -> Value:
-    return _with_scaled("bit_or" if a.dtype == torch.bool else "add", a, b, alpha)
+def _sum(name: str, turned: bool = False) -> Callable[..., Ref]:
+    """Lowers a sum or difference. The CPU's kernels take numbers and alpha in the tensors' 16-bit
+    dtype, a GPU's in float32."""
+
+    def lowering(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
+        exact = compute_dtype(ctx.meta().dtype) if ctx.gpu else ctx.meta().dtype
+        first, second = (b, a) if turned else (a, b)
+        kind = "bit_or" if name == "add" and exact == torch.bool else name
+
+        def body(at: At) -> Value:
+            left, right = (converted(ctx, one, at, ctx.gpu) for one in (first, second))
+            return _with_scaled(kind, left, right, alpha, exact)
+
+        return ctx.pointwise(body)
+
+    return lowering
 
 
-@elementwise(2, aten.sub.Tensor, aten.sub.Scalar)
-def sub(a: Value, b: Value, alpha: Any = 1) -> Value:
-    return _with_scaled("sub", a, b, alpha)
-
-
-@elementwise(2, aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(a: Value, b: Value, alpha: Any = 1) -> Value:
-    return sub(b, a, alpha)
+add = lower(aten.add.Tensor, aten.add.Scalar)(_sum("add"))
+lower(aten.sub.Tensor, aten.sub.Scalar)(_sum("sub"))
+lower(aten.rsub.Tensor, aten.rsub.Scalar)(_sum("sub", turned=True))
 
 
 _DIVISIONS = {None: "div", "trunc": "trunc_div", "floor": "floor_div"}
 
 
-@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.div.Tensor_mode,
-             aten.div.Scalar_mode)  # fmt: skip
-def div(a: Value, b: Value, rounding_mode: str | None = None) -> Value:
-    return make(_DIVISIONS[rounding_mode], a, b)
+@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(a: Value, b: Value) -> Value:
+    return make("div", a, b)
+
+
+@lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_with_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Ref:
+    exact = ctx.meta().dtype
+    dtype = compute_dtype(exact)
+    name = _DIVISIONS[rounding_mode]
+    single = not isinstance(b, Ref) or (not ctx.gpu and product(b.sizes) == 1)
+    in_steps = _IN_16_BITS.get(name) if exact != dtype and not single else None
+
+    def body(at: At) -> Value:
+        operands = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
+        return make(name, *operands) if in_steps is None else in_steps(*operands, exact)
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(ctx: Lowering, a: Any, b: Any) -> Ref:
+    return div_with_mode(ctx, a, b, "floor")
+
+
+def _truncated(a: Value, b: Value, dtype: torch.dtype) -> Value:
+    return make("trunc", make("round_to", make("div", a, b), attr=dtype))
+
+
+def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
+    """Divides as c10::div_floor_floating of 16-bit floats, which rounds after each operation."""
+    zero, one = const(0, a.dtype), const(1, a.dtype)
+
+    def rounded(name: str, x: Value, y: Value) -> Value:
+        return make("round_to", make(name, x, y), attr=dtype)
+
+    rest, direct = make("fmod", a, b), rounded("div", a, b)
+    quotient = rounded("div", rounded("sub", a, rest), b)
+    other_sign = make("bit_xor", make("lt", b, zero), make("lt", rest, zero))
+    below = make("bit_and", make("ne", rest, zero), other_sign)
+    quotient = make("where", below, rounded("sub", quotient, one), quotient)
+    floor = make("floor", quotient)
+    above = make("gt", rounded("sub", quotient, floor), const(0.5, a.dtype))
+    floor = make("where", above, rounded("add", floor, one), floor)
+    floor = make("where", make("eq", quotient, zero), make("mul", zero, direct), floor)
+    return make("where", make("eq", b, zero), direct, floor)
+
+
+#: Divisions of 16-bit tensors that kernels of ATen compute in steps of 16 bits. By a single number they
+#: compute in float32.
+_IN_16_BITS: dict[str, Callable[[Value, Value, torch.dtype], Value]] = {
+    "trunc_div": _truncated, "floor_div": _floored,
+}  # fmt: skip
 
 
 @elementwise(1, aten.reciprocal.default)
@@ -238,9 +296,19 @@ def power_of(x: Value, exponent: float | int) -> Value:
     return make("pow", x, const(exponent, x.dtype))
 
 
-@elementwise(1, aten.pow.Tensor_Scalar)
-def pow_scalar(x: Value, exponent: Any) -> Value:
-    return const(1, x.dtype) if exponent == 0 else power_of(x, exponent)
+@lower(aten.pow.Tensor_Scalar)
+def pow_scalar(ctx: Lowering, x: Ref, exponent: Any) -> Ref:
+    """Kernels of ATen take the exponent in the tensor's 16-bit dtype."""
+    exact = ctx.meta().dtype
+    dtype = compute_dtype(exact)
+    if exact != dtype and isinstance(exponent, (int, float)):
+        exponent = torch.tensor(exponent, dtype=torch.float64).to(exact).item()
+
+    def body(at: At) -> Value:
+        value = converted(ctx, x, at, True)
+        return const(1, dtype) if exponent == 0 else power_of(value, exponent)
+
+    return ctx.pointwise(body)
 
 
 @lower(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
@@ -271,8 +339,7 @@ def clamp(x: Value, low: Value | None = None, high: Value | None = None) -> Valu
 @lower(aten.clamp.default)
 def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
-    if ctx.gpu and (low is None) != (high is None):
-        # ATen's CUDA kernel of one bound gives NaN for elements that are NaN, not for such a bound
+    if (low is None) != (high is None) and not _one_bound_may_be_nan():
         low, high = (None if number != number else number for number in (low, high))
 
     def body(at: At) -> Value:
@@ -280,6 +347,12 @@ def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -
         return clamp(*given)  # type: ignore[arg-type]
 
     return ctx.pointwise(body)
+
+
+@functools.cache
+def _one_bound_may_be_nan() -> bool:
+    """Returns whether this torch gives NaN where the only bound is NaN; up to 2.12 it ignores it."""
+    return bool(torch.zeros(1).clamp(max=float("nan")).isnan())
 
 
 @elementwise(2, aten.clamp_max.default, aten.clamp_max.Tensor)

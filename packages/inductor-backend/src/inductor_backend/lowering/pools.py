@@ -322,10 +322,10 @@ def _avg_pool(rank: int) -> Any:
             sizes = (w.kernel, w.stride, w.padding)
             return call_aten(ctx, x, *sizes, ceil_mode, count_include_pad, divisor_override)
         dtype = compute_dtype(x.dtype)
-        lead = len(x.sizes) - rank
+        lead, zero = len(x.sizes) - rank, const(0, dtype)  # where eager's sums begin: no -0.0
 
         def average(elements: list[Element], size: Value | None) -> list[Value]:
-            total, count = elements[0].value, _present(elements[0], dtype)
+            total, count = make("add", elements[0].value, zero), _present(elements[0], dtype)
             for element in elements[1:]:
                 total = make("add", total, element.value)
                 count = make("add", count, _present(element, dtype))

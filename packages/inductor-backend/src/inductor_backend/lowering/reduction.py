@@ -118,11 +118,17 @@ lower(aten.min.dim)(_extreme_with_index("min"))
 
 
 def variance_nodes(
-    ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype
+    ctx: Lowering,
+    x: Ref,
+    dims: list[int],
+    correction: Any,
+    dtype: torch.dtype,
+    wide: torch.dtype | None = None,
 ) -> tuple[Ref, Ref, Value]:
-    """Returns (mean, sum of squared distances, divisor), the first two with kept dims."""
+    """Returns (mean, sum of squared distances, divisor), the first two with kept dims. wide: dtype of
+    the sum."""
     average, squares = ctx.reduction(
-        "welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var"
+        "welford", reduced_input(x, dtype), x.sizes, dims, dtype, "var", wide
     )
     size = as_number(count(x.sizes, dims), dtype)
     return (
@@ -159,11 +165,28 @@ def _var_like(
     result = ctx.pointwise(body, shape, first.dtype)
     if not with_mean:
         return (result,)
-    mean_dtype = ctx.meta(1).dtype
-    flat = average.reshape(shape)
-    if flat.dtype != mean_dtype:
-        flat = ctx.pointwise(average.reshape(shape).at, shape, mean_dtype, label="to")
-    return result, flat
+    return result, mean_of_steps(ctx, average, squares, count(x.sizes, dims), shape)
+
+
+def mean_of_steps(
+    ctx: Lowering, average: Ref, squares: Ref, size: Expr, shape: Sequence[Expr]
+) -> Ref:
+    """Returns output 1 of the node: the mean that Welford's steps end with in eager, which is NaN, as
+    the squares are, where one of several elements is infinite."""
+    dtype = ctx.meta(1).dtype
+    average, squares = average.reshape(shape), squares.reshape(shape)
+    if size == 1:
+        return ctx.as_output(average, 1)
+
+    def body(at: Sequence[Index]) -> Value:
+        mean, distance = average.at(at), squares.at(at)
+        known = make("eq", distance, distance)
+        if not isinstance(size, int):
+            single = make("eq", as_number(size, torch.int64), const(1, torch.int64))
+            known = make("bit_or", known, single)
+        return make("where", known, mean, const(float("nan"), average.dtype))
+
+    return ctx.pointwise(body, shape, dtype, label="mean")
 
 
 @lower(aten.var.correction)

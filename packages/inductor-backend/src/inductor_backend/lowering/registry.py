@@ -32,7 +32,7 @@ from inductor_backend.ir.values import Number, Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import strided_copy
 from inductor_backend.lowering.cat_chains import Chain
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import DECOMPOSED, operators
 
 aten = operators("aten")
 
@@ -138,6 +138,8 @@ class Lowering:
         )
         made = Buffer(self.new_name("buf"), dtype, layout, kind)
         self.program.buffers[made.name] = made
+        if self.node is not None:
+            self.program.operators[made.name] = self.node.meta.get(DECOMPOSED, self.node.name)
         return made
 
     def add_loop(
@@ -242,13 +244,16 @@ class Lowering:
         dims: Iterable[int],
         dtype: torch.dtype,
         label: str | None = None,
+        squares: torch.dtype | None = None,
     ) -> tuple[Ref, ...]:
-        """Reduces body over dims of the domain; results keep the dims with size 1."""
+        """Reduces body over dims of the domain; results keep the dims with size 1. squares: dtype of
+        the second result of "welford" (None: that of the first)."""
         if all(sizes[k] == 1 for k in dims):
             return self._reduction_of_one(kind, body, sizes, dtype, label)
         reduced = [k in set(dims) for k in range(len(sizes))]
         kept = [1 if reduced[k] else size for k, size in enumerate(sizes)]
-        buffers = [self.buffer(kept, dtype) for _ in range(2 if kind == "welford" else 1)]
+        dtypes = [dtype, squares or dtype] if kind == "welford" else [dtype]
+        buffers = [self.buffer(kept, one) for one in dtypes]
         index = variables(sizes)
         place = tuple(Index() if reduced[k] else index[k] for k in range(len(sizes)))
         store = Store(tuple(buffer.name for buffer in buffers), place, body(index), kind)

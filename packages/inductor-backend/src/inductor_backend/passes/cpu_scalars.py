@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.fx import map_arg
 
 from inductor_backend.ir.target import main_device
 from inductor_backend.torch_private import OpOverload
@@ -27,8 +28,8 @@ _FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
 
 
 def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
-    """Returns the nodes that run on the host; none in a graph of the CPU. Cached by graph, which
-    must not change afterwards."""
+    """Returns the nodes that run on the host, all of whose tensors lie on the CPU; none in a graph of
+    the CPU. Cached by graph, which must not change afterwards."""
     if graph not in _FOUND:
         _FOUND[graph] = (
             frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
@@ -37,7 +38,17 @@ def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
 
 
 def _closed(graph: torch.fx.Graph) -> set[Node]:
-    found = {node for node in graph.nodes if node.op == "call_function" and _on_host(node)}
+    tensors = {node: _tensors(node) for node in graph.nodes}
+    cpu = {node for node, made in tensors.items() if all(one.device.type == "cpu" for one in made)}
+    found = {
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and node in cpu
+        and tensors[node]
+        and cpu.issuperset(node.all_input_nodes)
+        and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
+    }
     while True:
         written = {node.args[0] for node in _writes(graph) if node not in found}
         wrong = {node for node in found if not _alone(node, found, written)}
@@ -53,15 +64,6 @@ def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
         if source not in found and (source.op != "placeholder" or source in written):
             return False
     return all(user in found or user.op == "output" for user in node.users)
-
-
-def _on_host(node: Node) -> bool:
-    """Checks that the node returns tensors and that all its tensors lie on the CPU."""
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-        return False
-    made = _tensors(node)
-    every = [*made, *(tensor for source in node.all_input_nodes for tensor in _tensors(source))]
-    return bool(made) and all(tensor.device.type == "cpu" for tensor in every)
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
@@ -133,10 +135,15 @@ def _host_runner(
         index for index, node in enumerate(placeholders) if any(user in host for user in node.users)
     ]
     made = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
-    for node in gm.graph.nodes:
-        if node in host and node.target is not aten.copy_.default:
-            made[node] = graph.node_copy(node, made.__getitem__)
+    in_place = {node: form for node in host if (form := _in_place(node, host)) is not None}
     writes = [node for node in _writes(gm.graph) if node in host]
+    for node in gm.graph.nodes:
+        if node in in_place:
+            given = map_arg((node.args, node.kwargs), made.__getitem__)
+            graph.call_function(in_place[node], *given)
+        elif node in host and node not in writes and node.args[0] not in in_place:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    writes = [node for node in writes if node.args[1] in made]
     mine = [
         place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host
     ]
@@ -160,6 +167,38 @@ def _host_runner(
         return work
 
     return prepare
+
+
+def _place(item: Node) -> int:
+    """Returns the position of a ``getitem`` of an operator's results."""
+    place = item.args[1]
+    assert isinstance(place, int)
+    return place
+
+
+def _in_place(node: Node, host: frozenset[Node]) -> Any:
+    """Returns the form in place of a foreach operator all of whose results are only written to its
+    first operands, inputs that nothing else on the host reads; None where it has none."""
+    name = getattr(node.target, "__name__", "")
+    target, _, overload = name.partition(".")
+    if not target.startswith("_foreach_") or not isinstance(node.args[0], (list, tuple)):
+        return None
+    packet = getattr(aten, f"{target}_", None)
+    if packet is None or overload not in packet.overloads():
+        return None
+    results = sorted(node.users, key=_place)
+    if len(results) != len(node.args[0]):
+        return None
+    for operand, result in zip(node.args[0], results, strict=True):
+        users = set(result.users)
+        if operand.op != "placeholder" or len(users) != 1 or not users <= host:
+            return None
+        (write,) = users
+        if write.target is not aten.copy_.default or write.args != (operand, result):
+            return None
+        if not {user for user in operand.users if user in host} <= {node, write}:
+            return None
+    return getattr(packet, overload)
 
 
 def _both(

@@ -23,6 +23,7 @@ from inductor_backend.kernels.flex_attention import (
     why_no_forward,
     why_not_in_cpp,
 )
+from inductor_backend.lowering.activations import in_vectors
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes import foreach
@@ -62,6 +63,43 @@ def _soft_margin_gradient(dy: Any, x: Any, target: Any, reduction: int) -> Any:
     return (sign * loss * -share / (loss + 1.0) * dy.to(wide)).to(x.dtype)
 
 
+def _elu_gradient(
+    dy: Any, alpha: float, scale: float, input_scale: float, is_result: bool, x: Any
+) -> Any:
+    """aten.elu_backward, as vectors of the CPU's kernel compute it: of NaN it is NaN (single elements and
+    GPUs have the gradient of a positive number, as torch's form; so of the two below)."""
+    if _for_triton(x) or not in_vectors(dy, x):
+        return _of_aten()[aten.elu_backward.default](dy, alpha, scale, input_scale, is_result, x)
+    wide = torch.float32 if x.dtype in _LOW else x.dtype
+    value, slope, depth = x.to(wide), dy.to(wide), alpha * scale
+    grown = value + depth if is_result else torch.exp(value * input_scale) * depth
+    return torch.where(value > 0, slope * scale, slope * input_scale * grown).to(x.dtype)
+
+
+def _hardswish_gradient(dy: Any, x: Any) -> Any:
+    """aten.hardswish_backward: see `_elu_gradient`."""
+    if _for_triton(x) or not in_vectors(dy, x):
+        return _of_aten()[aten.hardswish_backward.default](dy, x)
+    wide = torch.float32 if x.dtype in _LOW else x.dtype
+    value, slope = x.to(wide), dy.to(wide)
+    upper = torch.where(value >= 3, slope, slope * (value / 3 + 0.5))
+    return torch.where(value <= -3, 0.0, upper).to(x.dtype)
+
+
+def _hardtanh_gradient(dy: Any, x: Any, low: float, high: float) -> Any:
+    """aten.hardtanh_backward: 0 of NaN; see `_elu_gradient`."""
+    if _for_triton(x) or not in_vectors(dy, x):
+        return _of_aten()[aten.hardtanh_backward.default](dy, x, low, high)
+    value = x.to(torch.float32) if x.dtype in _LOW else x
+    return torch.where((value > low) & (value < high), dy, 0.0)
+
+
+def _logit_gradient(dy: Any, x: Any, eps: float | None = None) -> Any:
+    """aten.logit_backward: of -0.0 it is inf for single elements on the CPU, -inf in vectors."""
+    unsigned = x if _for_triton(x) or in_vectors(dy, x) else x + 0.0
+    return _of_aten()[aten.logit_backward.default](dy, unsigned, eps)
+
+
 def _jagged_to_padded(values: Any, offsets: Any, lengths: Any, padding: float = 0.0) -> Any:
     """aten._jagged_to_padded_dense_forward: a read of rows, and the padding past each end."""
     if len(offsets) != 1 or values.shape[0] == 0:
@@ -94,6 +132,10 @@ _LOW = (torch.float16, torch.bfloat16)
 _OWN: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
+    aten.elu_backward.default: _elu_gradient,
+    aten.hardswish_backward.default: _hardswish_gradient,
+    aten.hardtanh_backward.default: _hardtanh_gradient,
+    aten.logit_backward.default: _logit_gradient,
     aten._int_mm.default: _int_product,
     aten._jagged_to_padded_dense_forward.default: _jagged_to_padded,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,

@@ -18,10 +18,11 @@ from inductor_backend.ir.index_expr import Index, product
 from inductor_backend.ir.nodes import BufferKind, LoopNode, Origin, Program, Store, loads_of
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Rewriter, Value, cast, load
+from inductor_backend.ir.values import Rewriter, Value, cast, load, topological
 from inductor_backend.limits import MAX_LOCAL_ROW
 from inductor_backend.schedule.heuristics import is_cheap
 from inductor_backend.schedule.legality import Domain
+from inductor_backend.schedule.rounding import without_idle
 
 
 @dataclass(slots=True)
@@ -137,7 +138,17 @@ class BodyBuilder:
         if self.overwriting:
             last = max(len(self.body.phases) - 1, *(self.when(store) for store in self.overwriting))
             self.phase(last).row.extend(self.overwriting)
+        self.drop_idle_rounding()
         return self.body
+
+    def drop_idle_rounding(self) -> None:
+        """Leaves out the rounding of what the kernel reads from memory, once that is known."""
+        if not any(value.name == "round_to" for value in topological(self.body.values())):
+            return
+        held = self.body.registers.keys() | self.body.row_buffers.keys()
+        for phase in self.body.phases:
+            for part in ("row", "stores", "reductions", "scans"):
+                setattr(phase, part, without_idle(getattr(phase, part), held))
 
     def phase(self, number: int) -> Phase:
         while len(self.body.phases) <= number:

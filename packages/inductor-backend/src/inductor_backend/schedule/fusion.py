@@ -44,11 +44,12 @@ from inductor_backend.schedule.split_reductions import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """Loop nodes that share one kernel over one domain, or a single extern node.
 
-    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position,
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. readers: by
+    number, the groups that hold a node which must run after one of its nodes. position,
     first: program positions of its last and first nodes. most: limit on the buffers it touches.
     updates: mutations of inputs, or copies, that were fused without sharing data."""
 
@@ -61,6 +62,7 @@ class Group:
     buffers: set[str] = field(default_factory=set)
     most: int = MAX_KERNEL_POINTERS
     updates: int = 1
+    readers: dict[int, Group] = field(default_factory=dict)
 
     @property
     def loops(self) -> list[LoopNode]:
@@ -149,14 +151,12 @@ class Fusion:
     def adopt(self, group: Group, node: Node) -> None:
         """Updates the ancestor masks and the buffer table for a node that has joined the group."""
         self.home[node.name] = group
+        before = group.ancestors
         for other in self.required(node):
             if other is not group:
                 group.ancestors |= other.ancestors | (1 << other.number)
-        bit = 1 << group.number
-        if len(group.nodes) > 1:  # a new group is nobody's ancestor yet
-            for other in self.groups:
-                if other.ancestors & bit:
-                    other.ancestors |= group.ancestors
+                other.readers[group.number] = group
+        _hand_on(group, group.ancestors & ~before)
         for buffer in {*node.reads(), *node.writes}:
             group.buffers.add(buffer)
             groups = self.touching.setdefault(buffer, [])
@@ -382,6 +382,16 @@ class Fusion:
             and len(self.touching[name]) == 2  # the group that makes it, and this one
             for name in read
         )
+
+
+def _hand_on(group: Group, ancestors: int) -> None:
+    """Gives what depends on a group the ancestors that the group has got."""
+    waiting = [group] if ancestors else []
+    while waiting:
+        for reader in waiting.pop().readers.values():
+            if ancestors & ~reader.ancestors:
+                reader.ancestors |= ancestors
+                waiting.append(reader)
 
 
 def _written(group: Group) -> set[str]:

@@ -23,11 +23,12 @@ SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 
 
 def cost(value: Value) -> int:
-    """Estimates the scalar instructions to compute the value once, not counting loads."""
+    """Estimates the scalar instructions to compute the value once, not counting loads, nor rounding,
+    which a store would do, too."""
     return sum(
         OPS[v.name].cost
         for v in topological([value])
-        if v.name not in ("load", "constant", "index")
+        if v.name not in ("load", "constant", "index", "round_to")
     )
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tracer_core.compiled_module import SLOT, CallSlot, CallTable, called_by_torch
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.effects import (
     SHALLOW,
@@ -112,6 +113,17 @@ def cache_token(tracer: Tracer) -> Any:
 @special(*(vars(k)["__call__"] for k in (types.FunctionType, types.MethodType, *_C_CALLABLES)))
 def call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return tracer.calls.prepare(function, [*args], kwargs)
+
+
+@special(CallSlot.__get__)
+def module_call(tracer: Tracer, slot: Any, module: Any, owner: Any = None) -> Any:
+    """Returns what is called in place of a module's hooks and forward: of a module that `compile`
+    has made, nothing, since it is inlined."""
+    if module is None or not called_by_torch(module):
+        return None
+    if type(vars(module)[SLOT]) is CallTable:
+        tracer.break_graph("native_python", "Module.compile() of torch has compiled the module")
+    return tracer.entries.instance_entry(module, SLOT)
 
 
 @special(types.MemberDescriptorType.__get__)

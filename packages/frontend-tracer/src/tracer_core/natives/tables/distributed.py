@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.natives import replicas
 from tracer_core.natives.effects import breaks, special, special_each
 from tracer_core.natives.groups import name_of, rank_and_size
@@ -25,7 +26,11 @@ def replicated_forward(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
 
 @special_each(*names("nn.modules.module.Module._call_impl"))
 def module_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Interprets the forward of a module prepared by fully_shard; its hooks run eagerly."""
+    """Interprets the forward of a module prepared by fully_shard; its hooks run eagerly. A module
+    with hooks of `register_backward_hook` runs natively: they see the autograd node of its last
+    operator."""
+    if isinstance(args[0], torch.nn.Module) and args[0]._get_backward_hooks()[1]:
+        raise RunNatively(f"a {type(args[0]).__name__} has hooks of register_backward_hook")
     # The set of hooks is not guarded: their ids differ from block to block, and they run eagerly.
     if (
         FULLY_SHARD in sys.modules
@@ -44,6 +49,11 @@ for _function, _reason in (
     (replicas.after_sharded, "fully_shard splits the parameters again"),
 ):
     breaks("processes", _reason, [_function])
+
+# They look for the autograd node that they have just made, and put hooks on it.
+breaks("autograd_in_graph", "the hooks of a module's backward are set up", [
+    *names("utils.hooks.BackwardHook.setup_input_hook utils.hooks.BackwardHook.setup_output_hook")
+])  # fmt: skip
 
 
 # -- queries about the process group --

@@ -27,7 +27,7 @@ class Run:
     """One call from Python. arguments: storages, the arena, or (Triton) Python texts of ints.
     symbols: sizes after them. lines: its calls, in order. called: the names of their kernels.
     in_arena: whether one of them uses the arena. fails: whether one of them may report an error; no
-    kernel runs after one that did."""
+    kernel runs after one that did. places: of the arguments."""
 
     name: str
     arguments: list[str] = field(default_factory=list)
@@ -36,12 +36,14 @@ class Run:
     called: list[str] = field(default_factory=list)
     in_arena: bool = False
     fails: bool = False
+    places: dict[str, int] = field(default_factory=dict)
 
     def slot(self, argument: str) -> int:
         """Returns the position of an argument, which is added if new."""
-        if argument not in self.arguments:
+        place = self.places.setdefault(argument, len(self.arguments))
+        if place == len(self.arguments):
             self.arguments.append(argument)
-        return self.arguments.index(argument)
+        return place
 
 
 class KernelModule(ABC):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.cpp.expressions import C_TYPES
 from inductor_backend.codegen.cpp.reducers import column_reducer
 from inductor_backend.codegen.cpp.row_writer import RowWriter, loop_values
 from inductor_backend.codegen.cpp.streaming import STREAMED
@@ -60,7 +61,7 @@ class ColumnWriter(RowWriter):
             self._column_nest(1, phase, values, reducers, scope)
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
-                self.registers[buffer] = text
+                self.registers[buffer] = f"({C_TYPES[self.body.registers[buffer]]}){text}"
 
     def _lanes(self) -> contextlib.AbstractContextManager[Any]:
         self.out.line("#pragma omp simd")

@@ -63,7 +63,10 @@ TC_INLINE tc_h tc_narrow(tc_v x, const tc_half*) {
     typedef short s __attribute__((vector_size(32)));
     return (tc_h)__builtin_ia32_vcvtps2ph512_mask(x, 0, s{}, TC_ALL_LANES);
 }
-TC_INLINE tc_v tc_rounded_bf16(tc_v x) { return (tc_v)(__builtin_convertvector(tc_narrow(x, (const tc_bf16*)0), tc_u) << 16); }
+TC_INLINE tc_v tc_rounded_bf16(tc_v x) {
+    const tc_u u = (tc_u)x, r = (u + 0x7fffu + ((u >> 16) & 1)) & 0xffff0000u;
+    return (tc_v)(x != x ? (tc_u)(tc_m{} + 0x7fc00000) : r);
+}
 TC_INLINE tc_v tc_rounded_half(tc_v x) {
     typedef short s __attribute__((vector_size(32)));
     return __builtin_ia32_vcvtph2ps512_mask((s)tc_narrow(x, (const tc_half*)0), tc_v{}, TC_ALL_LANES, 4);

@@ -25,7 +25,7 @@ class Reducer:
     name: prefix of its variables. start: once per row. open: once per block. clause: for ``#pragma omp simd`` (None: the loop
     cannot be vectorized). step: for each element. close: after a block (`{length}` elements;
     `{squares}`: the prelude's function that adds squared distances). results: final text for each
-    output. state: (type, name) of the accumulators of a chunk of a long row. merge: adds chunk `q`,
+    output, to be converted. state: (type, name) of the accumulators of a chunk of a long row. merge: adds chunk `q`,
     whose state is in arrays ``<name>s`` (empty: such a row cannot be split)."""
 
     name: str
@@ -58,15 +58,21 @@ def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         f"reduction(+:{n}_part)",
         f"{n}_part += {{v}};",
         (f"{n}_sum += {n}_part;",),
-        (f"({C_TYPES[result]}){n}_sum",),
+        (f"{n}_sum",),
         blocked=value == torch.float32,
         state=((wide, f"{n}_sum"),),
         merge=f"{n}_sum += {n}_sums[q];",
     )
 
 
+def _product_type(result: torch.dtype) -> str:
+    """Returns the C type of running products: double for floats, as the order of the factors decides
+    which products on the way are beyond float32."""
+    return "double" if result.is_floating_point else C_TYPES[result]
+
+
 def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    kind = C_TYPES[result]
+    kind = _product_type(result)
     return Reducer(
         n,
         (f"{kind} {n}_prod = 1;",),
@@ -155,7 +161,7 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
             f"{n}_m2 += {n}_bm2 + {n}_delta * ({n}_delta * ({n}_count * {{length}} / {n}_new));",
             f"{n}_count = {n}_new;",
         ),
-        (f"({C_TYPES[result]}){n}_mean", f"({C_TYPES[result]}){n}_m2"),
+        (f"{n}_mean", f"{n}_m2"),
         blocked=True,
         state=((double, f"{n}_mean"), (double, f"{n}_m2"), (double, f"{n}_count")),
         merge=(
@@ -182,7 +188,7 @@ REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
 @dataclass(frozen=True, slots=True)
 class ColumnReducer:
     """One reduction for rows as lanes; `[l]` selects the row. arrays: (type, name, initial text).
-    step: for each element. results: final text for each output."""
+    step: for each element. results: final text for each output, to be converted."""
 
     arrays: tuple[tuple[str, str, str], ...]
     step: str
@@ -190,14 +196,15 @@ class ColumnReducer:
 
 
 def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
-    """Returns the column form; sums and Welford accumulate in double. Raises KeyError for an
+    """Returns the column form; sums, products and Welford accumulate in double. Raises KeyError for an
     unknown kind."""
-    c, r = C_TYPES[value], C_TYPES[result]
+    c = C_TYPES[value]
     wide = "double" if value.is_floating_point else "int64_t"
     if kind == "sum":
-        return ColumnReducer(((wide, f"{n}_a", "0"),), f"{n}_a[l] += {{v}};", (f"({r}){n}_a[l]",))
+        return ColumnReducer(((wide, f"{n}_a", "0"),), f"{n}_a[l] += {{v}};", (f"{n}_a[l]",))
     if kind == "prod":
-        return ColumnReducer(((r, f"{n}_a", "1"),), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",))
+        array = (_product_type(result), f"{n}_a", "1")
+        return ColumnReducer((array,), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",))
     if kind in ("max", "min"):
         start = extreme(value, kind == "max")
         return ColumnReducer(
@@ -225,5 +232,5 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
             f" d * (d - e); }}}}"
         )
         arrays = (("double", f"{n}_a", "0"), ("double", f"{n}_q", "0"))
-        return ColumnReducer(arrays, step, (f"({r}){n}_a[l]", f"({r}){n}_q[l]"))
+        return ColumnReducer(arrays, step, (f"{n}_a[l]", f"{n}_q[l]"))
     raise KeyError(kind)

@@ -58,7 +58,8 @@ class RowWriter(ElementWriter):
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = self.out.fresh("x")
-                self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
+                kind = C_TYPES[self.body.registers[buffer]]
+                self.out.line(f"const {kind} {register} = ({kind}){text};")
                 self.registers[buffer] = register
 
     def _empty(self) -> str:

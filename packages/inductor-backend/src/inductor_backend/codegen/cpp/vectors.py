@@ -126,7 +126,7 @@ def _store_fits(writer: ElementWriter, store: Store, loop: int) -> bool:
 
 def _reduction_fits(writer: ElementWriter, store: Store) -> bool:
     floats = store.value.dtype == torch.float32
-    floats &= all(writer.body.registers[name] == torch.float32 for name in store.buffers)
+    floats &= writer.body.registers[store.buffers[0]] == torch.float32
     return floats and store.reduce in ("sum", "max", "min", "welford")
 
 
