@@ -130,9 +130,23 @@ def allow_in_graph(fn: F) -> F:
     """Marks `fn` to be recorded as one node, called with the graph's tensors and never traced into.
 
     fn must depend only on its arguments and have no side effects. Returns `fn`. Raises OptionError
-    if it is not callable.
+    if it is not callable, and for functions of ctypes and NumPy, which take no traced tensor.
     """
+    library = _foreign_library(fn)
+    if library is not None:
+        raise OptionError(
+            f"allow_in_graph: {_name(fn)} is a function of {library}, which takes no traced tensor"
+        )
     return _mark(fn, FunctionRole.ALLOW, "allow_in_graph")
+
+
+def _foreign_library(fn: Any) -> str | None:
+    """Returns the name of the library that a function is of, if that knows no tensors."""
+    kinds = type(fn).__mro__
+    if any(one.__module__ == "_ctypes" for one in kinds):
+        return "ctypes"
+    of_numpy = (getattr(fn, "__module__", None) or "").partition(".")[0] == "numpy"
+    return "NumPy" if of_numpy or any(one.__module__ == "numpy" for one in kinds) else None
 
 
 def disallow_in_graph(fn: F) -> F:

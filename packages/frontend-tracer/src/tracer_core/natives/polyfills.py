@@ -449,3 +449,13 @@ def batch_norm(
         running_mean.mul_(1 - momentum).add_(mean * momentum)
         running_var.mul_(1 - momentum).add_(variance * momentum)
     return normal
+
+
+def shape_as_tensor(tensor: Any) -> Any:
+    """torch._shape_as_tensor, which torch.onnx.operators uses."""
+    return torch.tensor([*tensor.shape], dtype=torch.int64)
+
+
+def reshape_from_tensor(tensor: Any, shape: Any) -> Any:
+    """torch._reshape_from_tensor."""
+    return tensor.reshape(shape.tolist())

@@ -134,8 +134,9 @@ class TracedReads(Protocol):
     def viewed(self, view: Any) -> Any:
         """Returns the mapping that a view of a dictionary or a mappingproxy shows, guarded."""
 
-    def holds_module(self, members: Any, module: Any) -> bool | None:
-        """Returns whether a set of modules from before the trace has a member; None for others."""
+    def holds_object(self, members: Any, value: Any) -> bool | None:
+        """Returns whether a set of objects that compare by identity has a member, guarded; None for
+        other sets."""
 
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set."""

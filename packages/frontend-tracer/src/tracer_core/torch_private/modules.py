@@ -43,6 +43,10 @@ PLAIN_FUNCTIONS = (
         "eq_spec.<locals>._match_normalized_structure",
         "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
     "torch._dynamo.external_utils.is_compiling",  # asks torch.compiler's
+    *(f"torch._dynamo.{name}" for name in (  # what decorators make around a function
+        "external_utils.wrap_numpy.<locals>.wrap",
+        "external_utils.wrap_numpy.<locals>.wrap.<locals>.<lambda>",
+        "decorators.nonstrict_trace.<locals>.wrapped")),
     # a DTensor's mesh and placements, and the hooks of modules whose parameters are DTensors
     *(f"torch.distributed.tensor._api.{name}" for name in (
         "DTensor.device_mesh", "DTensor.placements", "distribute_module.<locals>.<lambda>")),

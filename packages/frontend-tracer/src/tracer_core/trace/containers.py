@@ -106,7 +106,7 @@ class Items(Component):
             if isinstance(container, (str, bytes)) or is_constant(item):
                 return item in container
         if isinstance(container, (set, frozenset)):
-            held = self.tracer.reads.holds_module(container, item)
+            held = self.tracer.reads.holds_object(container, item)
             if held is not None:
                 return held
             self.tracer.reads.check_key(item, container)

@@ -30,12 +30,9 @@ _KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)
 
 
 def is_by_identity(value: Any) -> bool:
-    """Returns whether a value is a module that compares and hashes by identity."""
-    return (
-        isinstance(value, torch.nn.Module)
-        and type(value).__hash__ is object.__hash__
-        and type(value).__eq__ is object.__eq__
-    )
+    """Returns whether a value compares and hashes by identity."""
+    kind: Any = type(value)
+    return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
 
 
 def _addresses(members: Any) -> frozenset[int]:
@@ -121,17 +118,19 @@ class GuardedReads(Component):
             return special_methods.mapping_of(view)
         return applied(self.tracer, special_methods.mapping_of, view)
 
-    def holds_module(self, members: Any, module: Any) -> bool | None:
-        """Returns whether a set of modules from before the trace has a member, by the guarded ids
-        of both; None for other sets. Its members themselves have no source."""
+    def holds_object(self, members: Any, value: Any) -> bool | None:
+        """Returns whether a set from before the trace of objects that compare by identity has a
+        member, by the guarded ids of both; None for other sets. Its members themselves have no
+        source."""
         known = self.provenance.source_of(members) is not None and members
-        if not known or not all(map(is_by_identity, (module, *members))):
+        if not known or not all(map(is_by_identity, (value, *members))):
             return None
         if self.effects.peek(members) is not None:
             return None
         addresses = applied(self.tracer, _addresses, members)
-        fresh = self.provenance.is_fresh(module)
-        return not fresh and identity(self.tracer, module) in addresses
+        if is_constant(value) or self.provenance.is_fresh(value):
+            return value in members
+        return identity(self.tracer, value) in addresses
 
     def note_order(self, obj: Any) -> None:
         """Notes that the trace follows the order of a set, which texts have and objects have

@@ -27,7 +27,7 @@ def _hidden_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[
     inner = _free(tracer, function, "fn")
     if effect_of(inner) is not None:
         return tracer.calls.prepare(inner, args, kwargs)
-    if not inner.__module__.startswith("torch.optim."):
+    if not inner.__module__.startswith(("torch.optim.", "torch._refs")):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)
     return tracer.calls.prepare(inner, args, kwargs)

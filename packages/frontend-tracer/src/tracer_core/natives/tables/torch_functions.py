@@ -20,6 +20,7 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle
 from tracer_core.fx_capture.unbacked import is_whole_number
 from tracer_core.limits import MAX_LISTED_ELEMENTS
+from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
     EFFECTS,
     PURE,
@@ -162,6 +163,8 @@ _STACKS = names("_C._len_torch_dispatch_stack _C._len_torch_function_stack")
 special(*names("_C._get_tracing_state"))(lambda tracer: None)
 special(*_STACKS)(lambda tracer: 0)
 special(*names("jit.is_scripting compiler.is_exporting"))(lambda tracer: False)
+#: Begins a step of torch.compile's own CUDA graphs.
+special(*names("compiler.cudagraph_mark_step_begin"))(lambda tracer: None)
 
 
 @special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
@@ -222,6 +225,18 @@ def assert_async(tracer: Tracer, input: Any, assert_msg: Any = None) -> Any:
         return None
     given = [input] if assert_msg is None else [input, assert_msg]
     return tracer.native_calls.call_torch(getattr(torch, "_assert_async"), given, {})
+
+
+@special(*names("_shape_as_tensor"))
+def shape_as_tensor(tracer: Tracer, tensor: Any) -> Any:
+    """Interprets a polyfill: the kernel's tensor has data, which no fake has."""
+    return tracer.calls.prepare(polyfills.shape_as_tensor, [tensor], {})
+
+
+@special(*names("_reshape_from_tensor"))
+def reshape_from_tensor(tracer: Tracer, tensor: Any, shape: Any) -> Any:
+    """Interprets a polyfill, which reads the sizes."""
+    return tracer.calls.prepare(polyfills.reshape_from_tensor, [tensor, shape], {})
 
 
 @special(*names("_C._infer_size"))
