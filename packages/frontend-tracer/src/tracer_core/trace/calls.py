@@ -32,6 +32,7 @@ from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TY
 from tracer_core.natives.queries import identity
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
@@ -333,7 +334,7 @@ class Calls(Component):
         """Traces ``Module._call_impl``, the call of a compiled module."""
         if self._has_no_hooks(module):
             return self.prepare(self.tracer.attributes.getattr(module, "forward"), args, kwargs)
-        return self.prepare(torch.nn.Module._call_impl, [module, *args], kwargs)
+        return self.prepare(call_implementation, [module, *args], kwargs)
 
     def _has_no_hooks(self, module: torch.nn.Module) -> bool:
         """Returns whether neither the module nor all modules have hooks; if so, guarded."""
