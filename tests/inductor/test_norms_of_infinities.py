@@ -165,6 +165,18 @@ def test_gradients_at_infinities(name):
         assert same.all(), (got[~same][:3], want[~same][:3], right[~same][:3])
 
 
+@pytest.mark.parametrize("eps", [None, 0.1])
+def test_the_gradient_of_logit_at_zeros(eps):
+    def function(x):
+        return torch.logit(x, eps)
+
+    x = torch.tensor([0.0, -0.0, 1.0, 0.5, 2.0, -1.0, NAN, 0.1] * 8)
+    compiled = tracer_core.compile(function, dynamic=False)
+    for size in (64, 5):
+        want, got = gradient(function, x[:size]), gradient(compiled, x[:size])
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
 @pytest.mark.parametrize("length", [33, 600])
 def test_running_statistics_show_an_infinity(length):
     x = rows(length, torch.float32)[:6].mT.contiguous()

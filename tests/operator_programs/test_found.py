@@ -437,3 +437,85 @@ def test_a_write_in_place_to_a_view_made_without_gradients_is_refused():
         assert y.tolist() == [[1.0] * 3, [3.0] * 3]
         with pytest.raises(RuntimeError, match="created in no_grad mode"):
             part.mul_(2)
+
+
+@pytest.mark.parametrize("bound", ["min", "max", "both"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_bound_that_is_nan(bound, dtype):
+    nan = float("nan")
+    bounds = {"min": (nan, None), "max": (None, nan), "both": (0.0, nan)}[bound]
+
+    def program(x):
+        return x.clamp(*bounds), x[::2].clamp(*bounds)
+
+    x = torch.linspace(-2, 2, 40).to(dtype)
+    for one, other in zip(tracer_core.compile(program)(x), program(x), strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [torch.matmul, torch.mm, torch.nn.functional.linear, torch.cdist, lambda a, b: a @ b,
+     lambda a, b: torch.mv(a, b[0])],
+)  # fmt: skip
+def test_a_product_of_two_dtypes_raises_and_what_was_written_is_written_once(product):
+    def program(x, other):
+        x.gt_(0.5)
+        return product(x, other) + 1
+
+    other = torch.ones(2, 2, dtype=torch.float64)
+    for called in (program, *[tracer_core.compile(program)] * 2):
+        x = torch.tensor([[0.0, 1.0], [0.6, 0.2]])
+        try:
+            called(x, other)
+        except RuntimeError:
+            pass
+        else:
+            assert product is torch.cdist  # some torch casts
+        assert x.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_a_product_of_two_dtypes_under_autocast():
+    def program(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ w, torch.nn.functional.linear(x, w)
+
+    x, w = torch.randn(3, 3), torch.randn(3, 3, dtype=torch.bfloat16)
+    for one, other in zip(tracer_core.compile(program)(x, w), program(x, w), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_list_of_dtypes_that_are_not_promoted_raises():
+    def program(x, y):
+        torch._foreach_mul_([x], [y])
+        return x
+
+    for called in (program, *[tracer_core.compile(program)] * 2):
+        with pytest.raises(RuntimeError, match="Promotion for uint16"):
+            called(torch.ones(2).to(torch.uint32), torch.ones(2, dtype=torch.bool))
+
+
+def test_an_element_of_nothing_raises_though_nothing_reads_it():
+    def program(x):
+        y = x.diff(dim=-2)
+        y.select(0, -1)
+        return y + 1
+
+    for called in (program, *[tracer_core.compile(program)] * 2):
+        with pytest.raises(IndexError, match="out of range"):
+            called(torch.zeros(1, 4))
+
+
+def test_sizes_in_place_beside_sizes_that_depend_on_data():
+    def program(x):
+        y = x.to(torch.int8)
+        y[y == 0] += 1
+        y.unsqueeze_(0)
+        return y + 1
+
+    for backend in ("inductor", "aten_eager"):
+        for dynamic in (None, True):
+            compiled = tracer_core.compile(program, backend=backend, dynamic=dynamic)
+            for size in (3, 5):
+                x = torch.arange(2.0 * size).reshape(2, size)
+                assert torch.equal(compiled(x), program(x))

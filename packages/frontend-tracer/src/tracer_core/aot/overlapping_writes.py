@@ -43,8 +43,11 @@ _ALSO_POINTWISE = frozenset(
     {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
 )
 
-#: Operators that change metadata and layout of a tensor, but not its memory.
-_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
+#: Operators that change metadata and layout of a tensor, but not its memory, and Python's operators
+#: whose names would be its keywords.
+_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {
+    "requires_grad_", "detach_", "share_memory_", "and_", "or_", "not_", "is_",
+}  # fmt: skip
 #: Types of functions that are one operator.
 _SINGLE = (
     types.BuiltinFunctionType,

@@ -136,6 +136,9 @@ def _compiled(
         if has_marks(captured.gm):
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
+            if any(_may_reshape(node) for node in captured.gm.graph.nodes if node.op in CALLS):
+                reason = "a tensor gets other sizes in place beside sizes that depend on data"
+                raise LoweringUnsupported(reason)
             return CompiledGraph(Cut(captured, lambda part: _part(part, config, cuts).run).runner())
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             compiled = build(captured, config)

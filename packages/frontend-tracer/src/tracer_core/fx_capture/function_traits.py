@@ -83,6 +83,7 @@ def writes_unseen(func: Any) -> bool:
         isinstance(func, types.BuiltinFunctionType)
         and name.endswith("_")
         and not name.endswith("__")
+        and getattr(operator, name, None) is not func  # and_, or_, not_: Python's keywords
     )
 
 

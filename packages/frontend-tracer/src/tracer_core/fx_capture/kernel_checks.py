@@ -17,6 +17,9 @@ from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
 
+#: Dtypes that are promoted with none but themselves.
+_UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+
 _Check = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
 
 
@@ -160,7 +163,7 @@ def _likelihood(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if alike else "kernels take weights of the input's dtype"
 
 
-def _loss_of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _of_one_dtype_after_casts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     alike = len(_dtypes(args, kwargs)) < 2
     return None if alike else "kernels take operands of one dtype"
 
@@ -193,6 +196,22 @@ def _pooled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The images of an adaptive pool have elements, unless there is no image."""
     nothing = any(_is_zero(size) for size in args[0].shape[1:])
     return "kernels pool no empty images" if nothing else None
+
+
+def _selected(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Fakes of some torch take any index of a dimension without elements."""
+    dim, index = (args[1:] + (None, None))[:2]
+    dim, index = kwargs.get("dim", dim), kwargs.get("index", index)
+    if type(dim) is not int or not -args[0].dim() <= dim < args[0].dim():
+        return None
+    return "there is no element to select" if _is_zero(args[0].shape[dim]) else None
+
+
+def _in_lists(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Fakes of operators on lists promote what kernels do not."""
+    given = [one if isinstance(one, (list, tuple)) else (one,) for one in args]
+    dtypes = {one.dtype for part in given for one in part if isinstance(one, torch.Tensor)}
+    return "kernels do not promote such dtypes" if len(dtypes) > 1 and dtypes & _UNSIGNED else None
 
 
 def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -410,7 +429,7 @@ _CHECKS: dict[str, _Check] = {
         _normalized_as,
     ),
     **dict.fromkeys(("nll_loss", "cross_entropy", "cross_entropy_loss"), _likelihood),
-    "binary_cross_entropy": _loss_of_one_dtype,
+    "binary_cross_entropy": _of_one_dtype_after_casts,
     "huber_loss": _whole_loss,
     **dict.fromkeys(
         (
@@ -478,6 +497,11 @@ _CHECKS: dict[str, _Check] = {
         ),
         _added_to_product,
     ),
+    **dict.fromkeys(
+        ("cdist", "imatmul", "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"),
+        _of_one_dtype_after_casts,
+    ),
+    "select": _selected,
     "interpolate": _whole_images("mode", "area"),
     "pad": _whole_images("mode", "reflect", "torch.bool"),
     "unfold": _columns,
@@ -627,6 +651,8 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
         missing = _missing_kernel(name, args, kwargs)
         if missing is not None:
             return missing
+    if name.startswith("_foreach_") and (mixed := _in_lists(args, kwargs)) is not None:
+        return mixed
     if name in _INTO_THE_FIRST and args and isinstance(args[0], torch.Tensor):
         larger = _larger_operand(args, kwargs)
         if larger is not None:

@@ -75,8 +75,8 @@ class Change:
     ThreadAttribute, "value" of a ContextValue, a Gradient or Content.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
-    them), added (to a list, deque or set). moved: a deque's items were not only replaced, which its
-    iterators notice.
+    them; written: also positions in a list), added (to a list, deque or set). moved: a deque's items
+    were not only replaced, which its iterators notice.
     """
 
     obj: Any
@@ -103,6 +103,11 @@ class Change:
         """Returns whether the trace, and not only another thread, may have set or deleted the
         dictionary's entry."""
         return self.whole or key in self.written or key in self.removed
+
+    def is_new(self, index: int) -> bool:
+        """Returns whether the program itself put the item at this position of a list there, or all
+        old items are guarded."""
+        return self.whole or index in self.written or index >= len(self.before)
 
     def decided(self, key: Any) -> bool:
         """Returns whether the program itself set or deleted the dictionary's entry."""

@@ -435,3 +435,17 @@ def corrcoef(input: Any) -> Any:
     if not scaled.is_complex():
         return scaled.clamp(-1, 1)
     return torch.complex(scaled.real.clamp(-1, 1), scaled.imag.clamp(-1, 1))
+
+
+def batch_norm(
+    input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, momentum: Any, eps: Any
+) -> Any:
+    """torch.nn.functional.batch_norm in training, whose kernel takes `momentum` as a constant: the
+    running statistics are updated by operators of their own."""
+    normal = torch.nn.functional.batch_norm(input, None, None, weight, bias, True, 0.0, eps)
+    dims = [dim for dim in range(input.dim()) if dim != 1]
+    with torch.no_grad():
+        variance, mean = torch.var_mean(input.detach().to(running_mean.dtype), dims, correction=1)
+        running_mean.mul_(1 - momentum).add_(mean * momentum)
+        running_var.mul_(1 - momentum).add_(variance * momentum)
+    return normal

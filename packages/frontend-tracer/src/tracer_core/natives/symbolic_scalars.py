@@ -34,7 +34,7 @@ COMPUTED_CALLS: dict[Any, str] = {
 }  # fmt: skip
 #: C functions whose handler passes a number on without reading it.
 _PASSING: frozenset[Any] = frozenset(
-    {isinstance, zip, enumerate, sum, divmod, pow, print, setattr, object.__setattr__, math.prod,
+    {isinstance, len, zip, enumerate, sum, divmod, pow, print, setattr, object.__setattr__, math.prod,
     list, tuple, dict, iter, next, reversed, map, filter, any, all, itertools.chain,
     list.append, list.extend, list.copy, dict.copy, dict.get, dict.keys, dict.values, dict.items,
     dict.update, *names("Generator.manual_seed")}

@@ -107,6 +107,9 @@ class TracedSideEffects(Protocol):
     def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
         """Saves a dictionary before an existing entry is deleted."""
 
+    def before_item(self, target: list[Any], index: int) -> None:
+        """Saves a list before an item that it has is replaced; guards the list's length only."""
+
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
         """Saves a list, deque or set before values are added."""
 

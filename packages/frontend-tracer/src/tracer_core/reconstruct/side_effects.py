@@ -79,12 +79,16 @@ def stored_keys(change: Change, provenance: Provenance) -> list[Any]:
 
 
 def _replay_list(target: str, change: Change, r: Rebuilder) -> list[str]:
-    added = change.added
+    added, written = change.added, change.written
     if change.whole:
         size = len(change.before)
-        if not _same_items(change.before, change.after[:size]):
+        if written or not _same_items(change.before, change.after[:size]):
             return [f"list_assign({target}, {_listed(change.after, r)})"]
         added = change.after[size:]
+    elif written:
+        values = ((i, change.after[i]) for i in written)
+        lines = [f"list_set({target}, {i}, {r.value(value)})" for i, value in values]
+        return lines + ([f"list_extend({target}, {_listed(added, r)})"] if added else [])
     return [f"list_extend({target}, {_listed(added, r)})"] if added else []
 
 

@@ -272,7 +272,10 @@ class Items(Component):
                     # The limits are those of before the items are made.
                     key = slice(*key.indices(self.tracer.reads.length(container))[:2])
                 value = self._slice_value(container, value)
-            self._change(container, "__setitem__")
+            if isinstance(container, list) and _is_position(key, container):
+                self.tracer.side_effects.before_item(container, key)
+            else:
+                self._change(container, "__setitem__")
         container[key] = value
 
     def _slice_value(self, container: Any, value: Any) -> Any:
@@ -594,3 +597,9 @@ def _keeps_stored() -> bool:
 
 #: Whether a defaultdict keeps what its factory has stored under the key (late releases of 3.14).
 _STORED_BY_FACTORY = _keeps_stored()
+
+
+def _is_position(key: Any, items: list[Any]) -> bool:
+    """Returns whether a list has an item at this index."""
+    size = list.__len__(items)
+    return isinstance(key, int) and -size <= key < size

@@ -187,7 +187,12 @@ class GuardedReads(Component):
     def length(self, obj: Any) -> int:
         """Returns how many items a container holds, without user code."""
         source, size = self.provenance.source_of(obj), _size(obj)
-        if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
+        if source is None or type(obj) is tuple:
+            return size
+        change = self.effects.peek(obj)
+        if change is not None and change.kind is list and not change.whole:
+            self.guard_length(obj, source, len(change.before))
+        elif self.effects.changed(obj) is None:
             self.guard_length(obj, source, size)
         return size
 
@@ -207,7 +212,13 @@ class GuardedReads(Component):
         """Returns obj[index] of a list or tuple, without user code. varies: a number may become a
         symbol."""
         value = _base(obj).__getitem__(obj, index)
-        if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
+        if self.provenance.source_of(obj) is None:
+            return value
+        change = self.effects.peek(obj)
+        if change is not None and change.kind is not list:
+            self.effects.changed(obj)
+            return value
+        if change is not None and change.is_new(index):
             return value
         return self.provenance.item(obj, index, value, varies=varies)
 

@@ -150,6 +150,9 @@ class Numbers(Component):
             number = self.settled(one, depth - 1)
             if number is not one:
                 value[key] = number
+                change = self.effects.peek(value)
+                if change is not None:  # it tells what the trace added from what threads added
+                    change.added = [number if added is one else added for added in change.added]
         return value
 
     def operates(self, left: Any, right: Any) -> bool:

@@ -147,6 +147,20 @@ class SideEffects:
         if is_constant(key) and key in change.before and not change.decided(key):
             self.tracer.finalization.overwritten(change.obj, [change.before[key]])
 
+    def before_item(self, target: list[Any], index: int) -> None:
+        """Saves a list before an item that it has is replaced; guards the list's length only."""
+        if self.provenance.source_of(target) is None:
+            self.mutations += 1
+            return
+        known = self.effects.peek(target)
+        if known is not None and (known.whole or known.added):
+            self.before_change(target, moves=False)
+            return
+        self.mutations += 1
+        self.tracer.reads.note_change(target)
+        size = self.tracer.reads.length(target)
+        self._begin(target).store(index % size)
+
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
         """Saves a list, deque or set before values are added; its contents are not read."""
         self.mutations += 1
@@ -193,4 +207,5 @@ class SideEffects:
         else:
             self.tracer.reads.guard_length(change.obj, source, len(before))
             for i, value in enumerate(before):
-                self.provenance.item(change.obj, i, value)
+                if i not in change.written:
+                    self.provenance.item(change.obj, i, value)

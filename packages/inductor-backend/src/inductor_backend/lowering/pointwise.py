@@ -6,6 +6,7 @@ promoted dtype for comparisons); 16-bit floats compute in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -338,8 +339,7 @@ def clamp(x: Value, low: Value | None = None, high: Value | None = None) -> Valu
 @lower(aten.clamp.default)
 def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
-    if ctx.gpu and (low is None) != (high is None):
-        # ATen's CUDA kernel of one bound gives NaN for elements that are NaN, not for such a bound
+    if (low is None) != (high is None) and not _one_bound_may_be_nan():
         low, high = (None if number != number else number for number in (low, high))
 
     def body(at: At) -> Value:
@@ -347,6 +347,12 @@ def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -
         return clamp(*given)  # type: ignore[arg-type]
 
     return ctx.pointwise(body)
+
+
+@functools.cache
+def _one_bound_may_be_nan() -> bool:
+    """Returns whether this torch gives NaN where the only bound is NaN; up to 2.12 it ignores it."""
+    return bool(torch.zeros(1).clamp(max=float("nan")).isnan())
 
 
 @elementwise(2, aten.clamp_max.default, aten.clamp_max.Tensor)

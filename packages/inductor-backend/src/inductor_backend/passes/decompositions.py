@@ -94,6 +94,12 @@ def _hardtanh_gradient(dy: Any, x: Any, low: float, high: float) -> Any:
     return torch.where((value > low) & (value < high), dy, 0.0)
 
 
+def _logit_gradient(dy: Any, x: Any, eps: float | None = None) -> Any:
+    """aten.logit_backward: of -0.0 it is inf for single elements on the CPU, -inf in vectors."""
+    unsigned = x if _for_triton(x) or in_vectors(dy, x) else x + 0.0
+    return _of_aten()[aten.logit_backward.default](dy, unsigned, eps)
+
+
 def _jagged_to_padded(values: Any, offsets: Any, lengths: Any, padding: float = 0.0) -> Any:
     """aten._jagged_to_padded_dense_forward: a read of rows, and the padding past each end."""
     if len(offsets) != 1 or values.shape[0] == 0:
@@ -129,6 +135,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.elu_backward.default: _elu_gradient,
     aten.hardswish_backward.default: _hardswish_gradient,
     aten.hardtanh_backward.default: _hardtanh_gradient,
+    aten.logit_backward.default: _logit_gradient,
     aten._int_mm.default: _int_product,
     aten._jagged_to_padded_dense_forward.default: _jagged_to_padded,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,

@@ -47,6 +47,8 @@ def distribute(tracer: Tracer, function: Any, tensor: Any, /, *args: Any, **kwar
 )
 def mesh_question(tracer: Tracer, function: Any, mesh: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What a mesh, whose processes and groups are guarded, says of itself and of this process."""
+    if not torch_private.is_mesh(mesh):
+        tracer.break_graph("unknown_native", f"a mesh's question is put to a {type(mesh).__name__}")
     tracer.native_calls.native_reads(*args, *kwargs.values())
     tracer.subclasses.guard_mesh(mesh)
     return function(mesh, *args, **kwargs)

@@ -9,6 +9,7 @@ where the program takes it.
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from typing import Any
 
@@ -27,8 +28,10 @@ def _methods(*wanted: str) -> list[Any]:
     return [vars(kind)[name] for kind in _LOCKS for name in wanted if name in vars(kind)]
 
 
-#: What makes a lock; since CPython 3.13 its type does too.
-_MAKERS = {_thread.allocate_lock, _thread.allocate, _LOCKS[0]}
+#: What makes a lock; since CPython 3.13 its type does too, which before only raises.
+_MAKERS = {_thread.allocate_lock, _thread.allocate}
+if sys.version_info >= (3, 13):
+    _MAKERS.add(_LOCKS[0])
 special(*_MAKERS)(lambda tracer: tracer.native_calls.born(_thread.allocate_lock()))
 special(_thread.RLock)(lambda tracer: _thread.RLock())
 

@@ -33,6 +33,11 @@ def make_wrapper_subclass(tracer: Tracer, kind: Any, *args: Any, **kwargs: Any) 
 def make_subclass(
     tracer: Tracer, kind: Any, data: Any, requires_grad: Any = False, *rest: Any, **others: Any
 ) -> Any:
+    fits = (
+        isinstance(data, torch.Tensor) and isinstance(kind, type) and issubclass(kind, torch.Tensor)
+    )
+    if not fits:
+        tracer.break_graph("tensor_subclass", "_make_subclass() raises for what is no tensor")
     plain = kind in torch_private.PLAIN_TENSORS
     if rest or others or requires_grad or plain or torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
