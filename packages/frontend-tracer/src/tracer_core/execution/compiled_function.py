@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tracer_core import torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
@@ -437,7 +438,7 @@ class CompiledFunction:
         no other thread traces."""
         key = (len(args), *kwargs)
         while True:
-            if self.skipped is not None or not _can_trace():
+            if self.skipped is not None or not _can_trace() or _is_uninitialized(state):
                 return self.function(*args, **kwargs)
             with _LOCK:
                 segment = self._starts.get(key)
@@ -1284,6 +1285,13 @@ def _can_trace() -> bool:
         and _tracing != threading.get_ident()
         and not are_replaced()
     )
+
+
+def _is_uninitialized(state: Any) -> bool:
+    """Returns whether an argument is a module with lazy parts whose first call is to come."""
+    modules = (one for one in state if isinstance(one, torch.nn.Module))
+    tensors = (itertools.chain(one.parameters(), one.buffers()) for one in modules)
+    return any(map(is_lazy, itertools.chain.from_iterable(tensors)))
 
 
 def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
@@ -294,6 +295,9 @@ class Calls(Component):
         if isinstance(purpose, markers.Disabled):
             identity(self.tracer, function)
             raise Break("disabled", purpose.reason)
+        lazy: Any = function
+        if isinstance(function, LazyModuleMixin) and lazy.has_uninitialized_params():
+            raise Break("native_python", f"a {cls.__name__} makes its parameters")
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
