@@ -1289,9 +1289,16 @@ def _can_trace() -> bool:
 
 def _is_uninitialized(state: Any) -> bool:
     """Returns whether an argument is a module with lazy parts whose first call is to come."""
-    modules = (one for one in state if isinstance(one, torch.nn.Module))
-    tensors = (itertools.chain(one.parameters(), one.buffers()) for one in modules)
-    return any(map(is_lazy, itertools.chain.from_iterable(tensors)))
+    return any(_has_lazy_tensors(one) for one in state if isinstance(one, torch.nn.Module))
+
+
+def _has_lazy_tensors(module: torch.nn.Module) -> bool:
+    entries = vars(module)  # `parameters()` hashes modules, which their class may forbid
+    tables = (entries.get(name) or {} for name in ("_parameters", "_buffers"))
+    return any(is_lazy(one) for table in tables for one in table.values()) or any(
+        inner is not None and _has_lazy_tensors(inner)
+        for inner in (entries.get("_modules") or {}).values()
+    )
 
 
 def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable[[Any], Any]:
