@@ -22,7 +22,7 @@ def step(x):
 
 x = torch.arange(4.0)
 torch.testing.assert_close(step(x), scale(x).sin())
-print(tracer_core.last_compile(step)[0].text)
+print(*(row.text for row in tracer_core.last_compile(step) if row.name == "kept"))
 """
 
 

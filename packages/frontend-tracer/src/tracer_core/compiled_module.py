@@ -36,11 +36,9 @@ from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core.errors import OptionError
 from tracer_core.torch_private import share_module_state
+from tracer_core.torch_private.module_calls import SLOT, call_implementation, put_slot
 
 M = TypeVar("M", bound=nn.Module)
-
-#: torch's name for the entry.
-SLOT = "_compiled_call_impl"
 
 #: Calls with packed arguments.
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -150,7 +148,7 @@ def share(
                 " method of its own"
             )
     in_slot = whole is None and _reaches_slot(cls)
-    function: Any = whole or (nn.Module._call_impl if in_slot else cls.__call__)
+    function: Any = whole or (call_implementation if in_slot else cls.__call__)
     replacement = replace(function)
     run: Run = replacement.call
     hooked = run
@@ -230,8 +228,7 @@ def _put(
     """Enters how a module is called into its state. function: what ``Module.__call__`` runs where
     torch traces; None where the module's class has replaced ``__call__``. hooked: the call while
     the module has forward pre-hooks."""
-    if not isinstance(vars(nn.Module)[SLOT], CallSlot):
-        nn.Module._compiled_call_impl = cast(Any, CallSlot())
+    put_slot(CallSlot)
     found = vars(module).get(SLOT)
     table = found if type(found) is CallTable else CallTable(found)
     vars(module)[SLOT] = table

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,6 +25,7 @@ from tracer_core.background.compilation import SettingsChanged
 from tracer_core.background.giving_way import served
 from tracer_core.background.thread_modes import Ambient
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 from tracer_core.debug import stages
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
@@ -39,9 +40,6 @@ from tracer_core.options import CompileConfig
 from tracer_core.registry.eager import EAGER
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private import settings
-
-if TYPE_CHECKING:
-    from tracer_core.execution.second_use import SecondUse
 
 #: Stands in the text of an entry where guards on sizes that compiling adds will stand.
 MORE_GUARDS = "pass  # guards that compiling adds"
@@ -72,6 +70,28 @@ class Sizes:
     def text(self, condition: Relation) -> str:
         """Returns a condition as an expression of the entry's variables."""
         return condition.text(self.names.__getitem__)
+
+
+class SecondUse:
+    """Runs a graph in eager mode; one of its calls has it compiled first. Mutable."""
+
+    __slots__ = ("_run", "_compile", "_calls_before")
+
+    def __init__(self, run: RunFunction) -> None:
+        self._run, self._calls_before = served(run), 1
+        self._compile: Callable[[Sequence[Any]], None] | None = None
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        if self._calls_before:
+            self._calls_before -= 1
+        elif self._compile is not None:
+            self._compile(tuple(inputs))
+            self._compile = None
+        return self._run(inputs)
+
+    def waits_for(self, compile: Callable[[Sequence[Any]], None], calls_before: int = 1) -> None:
+        """Sets what gets the inputs of the call after so many others, and compiles the graph."""
+        self._compile, self._calls_before = compile, calls_before
 
 
 class Pending:

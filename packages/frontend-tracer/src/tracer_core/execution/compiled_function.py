@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tracer_core import torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
@@ -98,9 +99,8 @@ from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
-    from tracer_core.execution.background_entry import Pending
-    from tracer_core.execution.second_use import SecondUse
-    from tracer_core.guards.explanation import Failed
+    from tracer_core.execution.background_entry import Pending, SecondUse
+        from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())
@@ -437,7 +437,7 @@ class CompiledFunction:
         no other thread traces."""
         key = (len(args), *kwargs)
         while True:
-            if self.skipped is not None or not _can_trace():
+            if self.skipped is not None or not _can_trace() or _is_uninitialized(state):
                 return self.function(*args, **kwargs)
             with _LOCK:
                 segment = self._starts.get(key)
@@ -1283,6 +1283,20 @@ def _can_trace() -> bool:
         and dispatch_modes() == 0
         and _tracing != threading.get_ident()
         and not are_replaced()
+    )
+
+
+def _is_uninitialized(state: Any) -> bool:
+    """Returns whether an argument is a module with lazy parts whose first call is to come."""
+    return any(_has_lazy_tensors(one) for one in state if isinstance(one, torch.nn.Module))
+
+
+def _has_lazy_tensors(module: torch.nn.Module) -> bool:
+    entries = vars(module)  # `parameters()` hashes modules, which their class may forbid
+    tables = (entries.get(name) or {} for name in ("_parameters", "_buffers"))
+    return any(is_lazy(one) for table in tables for one in table.values()) or any(
+        inner is not None and _has_lazy_tensors(inner)
+        for inner in (entries.get("_modules") or {}).values()
     )
 
 

@@ -36,6 +36,7 @@ from tracer_core.execution import second_use
 from tracer_core.execution.background_entry import (
     MORE_GUARDS,
     Pending,
+    SecondUse,
     Sizes,
     may_wait,
     run_eagerly,
@@ -46,7 +47,6 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import memories, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
-from tracer_core.execution.second_use import SecondUse
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.function_traits import uses_rng

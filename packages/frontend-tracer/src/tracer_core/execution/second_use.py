@@ -7,13 +7,11 @@ both again. Such a graph runs in eager mode; a second call of the entry compiles
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from types import CellType
 from typing import Any
 
-from tracer_core.background.giving_way import served
 from tracer_core.contract.captured_graph import CapturedGraph
-from tracer_core.contract.runner import RunFunction
 from tracer_core.execution.background_entry import may_run_eagerly
 from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.limits import MAX_COMPILED_FIRST_STEP
@@ -22,28 +20,6 @@ from tracer_core.registry.torch_style import TorchStyle
 
 #: Kinds of changes of one attribute or variable.
 _ONE_VALUE = (Slot, ClassAttribute, CellType)
-
-
-class SecondUse:
-    """Runs a graph in eager mode; one of its calls has it compiled first. Mutable."""
-
-    __slots__ = ("_run", "_compile", "_calls_before")
-
-    def __init__(self, run: RunFunction) -> None:
-        self._run, self._calls_before = served(run), 1
-        self._compile: Callable[[Sequence[Any]], None] | None = None
-
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        if self._calls_before:
-            self._calls_before -= 1
-        elif self._compile is not None:
-            self._compile(tuple(inputs))
-            self._compile = None
-        return self._run(inputs)
-
-    def waits_for(self, compile: Callable[[Sequence[Any]], None], calls_before: int = 1) -> None:
-        """Sets what gets the inputs of the call after so many others, and compiles the graph."""
-        self._compile, self._calls_before = compile, calls_before
 
 
 def waits(captured: CapturedGraph, config: CompileConfig, changes: Iterable[Change]) -> bool:

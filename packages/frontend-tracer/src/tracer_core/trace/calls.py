@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
@@ -32,6 +33,7 @@ from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TY
 from tracer_core.natives.queries import identity
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
@@ -293,6 +295,9 @@ class Calls(Component):
         if isinstance(purpose, markers.Disabled):
             identity(self.tracer, function)
             raise Break("disabled", purpose.reason)
+        lazy: Any = function
+        if isinstance(function, LazyModuleMixin) and lazy.has_uninitialized_params():
+            raise Break("native_python", f"a {cls.__name__} makes its parameters")
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
@@ -333,7 +338,7 @@ class Calls(Component):
         """Traces ``Module._call_impl``, the call of a compiled module."""
         if self._has_no_hooks(module):
             return self.prepare(self.tracer.attributes.getattr(module, "forward"), args, kwargs)
-        return self.prepare(torch.nn.Module._call_impl, [module, *args], kwargs)
+        return self.prepare(call_implementation, [module, *args], kwargs)
 
     def _has_no_hooks(self, module: torch.nn.Module) -> bool:
         """Returns whether neither the module nor all modules have hooks; if so, guarded."""

@@ -32,6 +32,7 @@ from tracer_core.guards.source import Source
 from tracer_core.natives import policy
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace import torch_function
@@ -65,7 +66,7 @@ from tracer_core.trace.tensor_subclasses import TensorSubclasses
 
 __all__ = ["Tracer", "opcodes"]
 
-_MODULE_CALL, _PAST_SLOT = torch.nn.Module.__call__, torch.nn.Module._call_impl
+_MODULE_CALL = torch.nn.Module.__call__
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
@@ -349,7 +350,7 @@ class Tracer(Machine, Tracing):
 
     def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
         """Returns the frames of a call of `function` with lazy arguments."""
-        if function in (_MODULE_CALL, _PAST_SLOT) and args:
+        if function in (_MODULE_CALL, call_implementation) and args:
             calls = self.calls
             call = calls.call_object if function is _MODULE_CALL else calls.call_past_slot
             frame = call(self.open(args[0]), args[1:], kwargs)

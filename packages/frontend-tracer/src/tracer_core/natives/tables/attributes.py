@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.compiled_module import SLOT, CallSlot, CallTable, called_by_torch
+from tracer_core.compiled_module import CallSlot, CallTable, called_by_torch
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.effects import (
     SHALLOW,
@@ -22,6 +22,7 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.queries import query
+from tracer_core.torch_private.module_calls import SLOT
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.tracer import Tracer
 
