@@ -100,7 +100,7 @@ from tracer_core.torch_private.needed import dispatch_modes, function_modes
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
     from tracer_core.execution.background_entry import Pending, SecondUse
-        from tracer_core.guards.explanation import Failed
+    from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())

@@ -7,6 +7,8 @@ OPERATOR_MODULES = frozenset(
     f"torch.{one}"
     for one in ("_linalg_utils", "_lowrank", "_meta_registrations", "_refs", "_tensor")
 )
+#: The package of Python's reference implementations.
+REFERENCES = "torch._refs"
 #: The module that defines `torch.Tensor`.
 TENSOR_MODULE = "torch._tensor"
 #: C modules whose functions are operators.

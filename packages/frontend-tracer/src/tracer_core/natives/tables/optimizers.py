@@ -15,6 +15,7 @@ from tracer_core import torch_private
 from tracer_core.aot.adafactor import _fused_adafactor_
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, effect_of, special, special_each
+from tracer_core.torch_private.modules import REFERENCES
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.optimizer_scalars import counter_in, number_in
@@ -27,7 +28,7 @@ def _hidden_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[
     inner = _free(tracer, function, "fn")
     if effect_of(inner) is not None:
         return tracer.calls.prepare(inner, args, kwargs)
-    if not inner.__module__.startswith(("torch.optim.", "torch._refs")):
+    if not inner.__module__.startswith(("torch.optim.", REFERENCES)):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)
     return tracer.calls.prepare(inner, args, kwargs)
