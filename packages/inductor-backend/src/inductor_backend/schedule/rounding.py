@@ -9,7 +9,6 @@ buffer's dtype
   or from an input: what decides is what eager computes;
 - for float16, where the value may be beyond its range, and where a pole follows (`POLES`): eager has
   infinities there;
-- where the program converts it to more bits;
 - everywhere, with the option ``numerics="eager"``.
 
 Values inside one operator of eager's stay as they are, also where it was decomposed. Operations that
@@ -48,9 +47,6 @@ CONTINUOUS_OPERATORS = frozenset({
     "log_softmax", "logsumexp", "logaddexp", "logaddexp2", "var", "std", "layer_norm", "batch_norm",
     "group_norm", "rms_norm", "fmax", "fmin", "nan_to_num", "nansum", "softshrink",
 })  # fmt: skip
-
-#: The label of conversions that the program wrote. Those to 16 bits commute with rounding.
-CONVERSION = "to"
 
 #: Reductions and scans that return places.
 PLACES = frozenset({"argmax", "argmin", "max_at", "min_at"})
@@ -124,13 +120,12 @@ class _Rounding:
         """Returns the store with its loads rounded, after adding what decides in it."""
         deciding = {load.buffer for load in loads_of(self._deciding(store, operator))}
         self.decides |= self.program.with_earlier(deciding)
-        every = self.everywhere or (operator == CONVERSION and not self._operator_of(store))
         names = {
             load.buffer
             for load in self._shown(store)
             if load.attr[2] in ROUNDED
             and load.buffer in self.computed
-            and (every or load.buffer in deciding or self._may_be_beyond(load))
+            and (self.everywhere or load.buffer in deciding or self._may_be_beyond(load))
             and not self._inside_operator(load.buffer, store)
         }
         return _with_rounded(store, names) if names else store
