@@ -258,6 +258,7 @@ def _module(d: _Describer, path: str, obj: torch.nn.Module) -> Parts:
         "_forward_hooks_always_called",
         "_non_persistent_buffers_set",
         "_is_full_backward_hook",
+        "_compiled_call_impl",  # torch's slot: set where a module is compiled
     )
     return [(f".{k}", v) for k, v in obj.__dict__.items() if k not in hidden]
 

@@ -30,7 +30,7 @@ def test_the_first_step_runs_as_captured():
     fast(X)
     assert compiled_graphs(fast) == set()
     fast(X)
-    assert compiled_graphs(fast) == {"graph_1"}
+    assert len(compiled_graphs(fast)) == 1
 
 
 def test_steps_are_those_of_eager_mode():
@@ -68,7 +68,7 @@ def test_a_program_that_drops_its_gradients_compiles_at_the_second_call():
         torch.testing.assert_close(loss, expected.detach())
         for one, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad)
-        assert compiled_graphs(fast) == (set() if call == 0 else {"graph_0"})
+        assert len(compiled_graphs(fast)) == (call > 0)
 
 
 def test_state_that_a_module_makes_at_its_first_call():

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from tracer_core import torch_private
 from tracer_core.background.compilation import Compilation, Dropped, SettingsChanged
@@ -95,6 +94,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.registry.discovery import mark_used
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.names import classes
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ if TYPE_CHECKING:
 
 use_own_builtins(globals())
 
+#: Parameters and buffers of lazy modules before their first call.
+_UNINITIALIZED = classes("nn.parameter.UninitializedTensorMixin")
 _LOCK = threading.RLock()
 #: Thread that is tracing now, or None. Tracing changes real objects and undoes it: others wait.
 _tracing: int | None = None
@@ -1294,7 +1296,9 @@ def _is_uninitialized(state: Any) -> bool:
 def _has_lazy_tensors(module: torch.nn.Module) -> bool:
     entries = vars(module)  # `parameters()` hashes modules, which their class may forbid
     tables = (entries.get(name) or {} for name in ("_parameters", "_buffers"))
-    return any(is_lazy(one) for table in tables for one in table.values()) or any(
+    return any(
+        isinstance(one, _UNINITIALIZED) for table in tables for one in table.values()
+    ) or any(
         inner is not None and _has_lazy_tensors(inner)
         for inner in (entries.get("_modules") or {}).values()
     )

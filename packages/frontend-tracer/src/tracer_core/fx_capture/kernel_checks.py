@@ -14,11 +14,11 @@ import torch
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.number_checks import refused_number
 from tracer_core.fx_capture.unbacked import is_data_size
-from tracer_core.torch_private.names import name
+from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree
 
 #: Dtypes that are promoted with none but themselves.
-_UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+_UNSIGNED = frozenset(names("uint16 uint32 uint64"))
 
 _Check = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
@@ -34,6 +33,7 @@ from tracer_core.natives.queries import identity
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.module_calls import call_implementation
+from tracer_core.torch_private.names import classes
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
@@ -43,6 +43,7 @@ _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_fo
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
                  "_global_forward_pre_hooks")  # fmt: skip
 _MODULE_CALL = torch.nn.Module.__call__
+_LAZY_MODULES = classes("nn.modules.lazy.LazyModuleMixin")
 _C_FUNCTIONS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType,
@@ -296,7 +297,7 @@ class Calls(Component):
             identity(self.tracer, function)
             raise Break("disabled", purpose.reason)
         lazy: Any = function
-        if isinstance(function, LazyModuleMixin) and lazy.has_uninitialized_params():
+        if isinstance(function, _LAZY_MODULES) and lazy.has_uninitialized_params():
             raise Break("native_python", f"a {cls.__name__} makes its parameters")
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)

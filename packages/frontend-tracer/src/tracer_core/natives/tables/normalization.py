@@ -12,10 +12,11 @@ import torch
 
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
+from tracer_core.torch_private.names import name, names
 from tracer_core.trace.tracer import Tracer
 
 
-@special(torch.nn.functional.batch_norm)
+@special(*names("nn.functional.batch_norm"))
 def batch_norm(
     tracer: Tracer,
     input: Any,
@@ -35,4 +36,4 @@ def batch_norm(
             given = [input, running_mean, running_var, weight, bias, momentum, eps]
             return tracer.calls.prepare(polyfills.batch_norm, given, {})
     given = [input, running_mean, running_var, weight, bias, training, momentum, eps]
-    return tracer.native_calls.call_torch(torch.nn.functional.batch_norm, given, {})
+    return tracer.native_calls.call_torch(name("nn.functional.batch_norm"), given, {})
