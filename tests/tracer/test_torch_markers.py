@@ -163,9 +163,7 @@ def test_break(name):
     same(function, (X,), (Y,), graphs=2, breaks=1, kinds=(kind,))
 
 
-@pytest.mark.parametrize(
-    "name", ["cudagraph_mark_step_begin", "mark_dynamic", "set_stance", "reset"]
-)
+@pytest.mark.parametrize("name", ["mark_dynamic", "set_stance", "reset"])
 def test_call_of_torch_compiler_inside(name):
     def f(x):
         x = x + 1
