@@ -101,7 +101,6 @@ WRITES = {
     "a division in place": lambda t, n: t.clone().floor_divide_(n),
     "an assignment": lambda t, n: operator.setitem(t.clone(), n * 5, 1),
     "a division of its own": lambda t, n: (t // n).add_(1),
-    "a product of two dtypes": lambda t, n: t[None] @ n.float()[:, None],
     "numbers that kernels do not take": lambda t, n: torch.atan2(t.to(torch.uint16), n > 0),
 }
 
