@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import pickle
@@ -68,10 +69,11 @@ def test_it_is_the_same_kind_of_thing(model, fast):
     assert inspect.signature(type(fast).forward) == inspect.signature(Model.forward)
 
 
-def test_the_call_is_compiled_and_gets_the_module(model, fast, runtime):
+def test_the_call_is_compiled_and_gets_the_original(model, fast, runtime):
     assert torch.equal(fast(torch.ones(2), scale=3.0), torch.full((2,), 3.0))
     assert runtime.compiled[0].fn is nn.Module._call_impl
-    assert [call[0] for call in runtime.calls] == [fast]
+    assert [call[0] for call in runtime.calls] == [model]
+    assert model.child.parent[0] is runtime.calls[0][0]
     assert torch.equal(model(torch.ones(2)), torch.ones(2))
     assert len(runtime.calls) == 1
 
@@ -93,11 +95,23 @@ def test_changes_through_either_are_seen_by_both(model, fast):
 
 def test_hooks_of_either_run(model, fast, runtime):
     calls = []
-    names = {module: name for name, module in fast.named_modules()}
-    fast.register_forward_pre_hook(lambda module, args: calls.append(("pre", names[module])))
-    model.register_forward_hook(lambda module, args, output: calls.append(("post", names[module])))
+    fast.register_forward_pre_hook(lambda module, args: calls.append(("pre", module is model)))
+    model.register_forward_hook(
+        lambda module, args, output: calls.append(("post", module is model))
+    )
     fast(torch.ones(2))
-    assert calls == [("pre", ""), ("post", "")]
+    assert calls == [("pre", True), ("post", True)]
+
+
+def test_where_only_the_compiled_module_is_left_the_call_gets_it(runtime):
+    """``model = compile(model)``: no other object is the program's."""
+    fast = tracer_core.compile(nn.Linear(2, 2), backend="eager")
+    gc.collect()
+    names = {module: name for name, module in fast.named_modules()}
+    seen = []
+    fast.register_forward_pre_hook(lambda module, args: seen.append(names[module]))
+    fast(torch.ones(2))
+    assert seen == [""] and runtime.calls[0][0] is fast
 
 
 def test_methods_reach_the_compiled_call(fast, runtime):
@@ -177,7 +191,7 @@ def test_a_replica_is_not_mistaken_for_the_module(fast, runtime):
 def test_compiling_it_again_starts_from_the_original(model, fast, runtime):
     again = tracer_core.compile(fast, backend="eager")
     again(torch.ones(2))
-    assert len(runtime.calls) == 1 and runtime.calls[0][0] is again
+    assert len(runtime.calls) == 1 and runtime.calls[0][0] is model
     assert type(again) is Model
 
 

@@ -567,7 +567,7 @@ def test_module_parts_are_themselves():
     compiled = tracer_core.compile(m, backend="eager")
     for _ in range(2):
         w, b, act, (me,), y, data, detached = compiled(X)
-        assert w is m.w and b is m.b and act is m.act and me is compiled
+        assert w is m.w and b is m.b and act is m.act and me is m
         assert torch.equal(y, X + 1) and data.data_ptr() == m.w.data_ptr() == detached.data_ptr()
         assert not data.requires_grad
 

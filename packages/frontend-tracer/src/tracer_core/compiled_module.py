@@ -68,8 +68,9 @@ _NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
 class SharedCall:
     """How a module made by `share` is called.
 
-    receiver: returns what the call gets as ``self``: the module (weakly: its ``__dict__`` holds
-    this), or where its class is hidden, one of the program's class with the same ``__dict__``. run:
+    receiver: returns what the call gets as ``self``: the module that was compiled while it lives, which
+    the program may compare with; then the module itself (weakly: its ``__dict__`` holds this), or where
+    its class is hidden, one of the program's class with the same ``__dict__``. run:
     the call with packed arguments. purpose: what the module was shared for, as `share` was told.
     """
 
@@ -158,7 +159,9 @@ def share(
     made = cls if in_slot and not methods else _hidden_class(cls, in_slot, methods)
     shared = _with_state(made, vars(module))
     share_module_state(module, shared)
-    _put(shared, function if in_slot else None, run, hooked, purpose(replacement, function))
+    called = shared_call(module)
+    first = module if called is None else called.receiver() or module
+    _put(shared, first, function if in_slot else None, run, hooked, purpose(replacement, function))
     return cast(M, shared)
 
 
@@ -191,9 +194,14 @@ def called_by_torch(module: nn.Module) -> bool:
 
 
 def unshared(module: M) -> M:
-    """Returns a module with the state of one made by `share` that is called as its class says;
-    returns any other module as it is."""
-    return module if shared_call(module) is None else cast(M, _plain(module))
+    """Returns a module with the state of one made by `share` that is called as its class says, the one
+    whose state it shares while that lives; returns any other module as it is."""
+    shared = shared_call(module)
+    if shared is None:
+        return module
+    found = shared.receiver()
+    own = _plain(module) if found is None or shared_call(found) is not None else found
+    return cast(M, own)
 
 
 # -- the entry --
@@ -223,10 +231,15 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _put(
-    module: nn.Module, function: Callable[..., Any] | None, run: Run, hooked: Run, purpose: Any
+    module: nn.Module,
+    original: nn.Module,
+    function: Callable[..., Any] | None,
+    run: Run,
+    hooked: Run,
+    purpose: Any,
 ) -> None:
-    """Enters how a module is called into its state. function: what ``Module.__call__`` runs where
-    torch traces; None where the module's class has replaced ``__call__``. hooked: the call while
+    """Enters how a module is called into its state. original: whose state it shares. function: what
+    ``Module.__call__`` runs where torch traces; None where the module's class has replaced ``__call__``. hooked: the call while
     the module has forward pre-hooks."""
     put_slot(CallSlot)
     found = vars(module).get(SLOT)
@@ -239,12 +252,16 @@ def _put(
         table.shared.pop(key, None)
 
     reference: Callable[[], nn.Module | None] = weakref.ref(module, forget)
-    receiver = reference
+    living, kept = weakref.ref(original), reference
     if type(module) is not original_class(module):
         plain = _plain(module), reference
 
-        def receiver() -> nn.Module:
+        def kept() -> nn.Module:
             return plain[0]
+
+    def receiver() -> nn.Module | None:
+        found = living()
+        return kept() if found is None else found
 
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (hooked if args[0]._forward_pre_hooks else run)(args, kwargs)
