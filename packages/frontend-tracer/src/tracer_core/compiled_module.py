@@ -252,16 +252,16 @@ def _put(
         table.shared.pop(key, None)
 
     reference: Callable[[], nn.Module | None] = weakref.ref(module, forget)
-    living, kept = weakref.ref(original), reference
+    compiled, otherwise = weakref.ref(original), reference
     if type(module) is not original_class(module):
         plain = _plain(module), reference
 
-        def kept() -> nn.Module:
+        def otherwise() -> nn.Module:
             return plain[0]
 
     def receiver() -> nn.Module | None:
-        found = living()
-        return kept() if found is None else found
+        found = compiled()
+        return otherwise() if found is None else found
 
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (hooked if args[0]._forward_pre_hooks else run)(args, kwargs)

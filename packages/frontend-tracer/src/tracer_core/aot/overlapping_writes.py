@@ -8,6 +8,7 @@ operators on the CPU), or LoweringUnsupported is raised and the graph runs eager
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,11 +44,10 @@ _ALSO_POINTWISE = frozenset(
     {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
 )
 
-#: Operators that change metadata and layout of a tensor, but not its memory, and Python's operators
-#: whose names would be its keywords.
-_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {
-    "requires_grad_", "detach_", "share_memory_", "and_", "or_", "not_", "is_",
-}  # fmt: skip
+#: Operators that change metadata and layout of a tensor, but not its memory.
+_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
+#: Python's operators that are named like its keywords, and so end as writes in place do.
+KEYWORD_OPERATORS = frozenset({operator.and_, operator.or_, operator.not_, operator.is_})
 #: Types of functions that are one operator.
 _SINGLE = (
     types.BuiltinFunctionType,
@@ -113,7 +113,7 @@ def writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
 @functools.cache
 def _is_writer(function: Any) -> bool:
     name = name_of(function)
-    if name in _WITHOUT_A_WRITE:
+    if name in _WITHOUT_A_WRITE or function in KEYWORD_OPERATORS:
         return False
     if isinstance(function, OpOverload) and function._schema.is_mutable:
         return True

@@ -73,12 +73,13 @@ class Sizes:
 
 
 class SecondUse:
-    """Runs a graph in eager mode; one of its calls has it compiled first. Mutable."""
+    """Runs a graph in eager mode; one of its calls has it compiled first. Mutable. run: of
+    `run_eagerly`."""
 
     __slots__ = ("_run", "_compile", "_calls_before")
 
     def __init__(self, run: RunFunction) -> None:
-        self._run, self._calls_before = served(run), 1
+        self._run, self._calls_before = run, 1
         self._compile: Callable[[Sequence[Any]], None] | None = None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:

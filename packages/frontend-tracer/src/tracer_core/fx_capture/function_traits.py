@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.overlapping_writes import AUGMENTED
+from tracer_core.aot.overlapping_writes import AUGMENTED, KEYWORD_OPERATORS
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, TensorBase
 
 #: Python operators that mutate their first operand.
 WRITING_OPERATORS = frozenset(getattr(operator, name) for name in ("setitem", *AUGMENTED))
+#: Dtypes that kernels do not promote.
+NOT_PROMOTED = frozenset(names("uint16 uint32 uint64"))
 #: Functions that return nothing but must stay in the graph.
 EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})
 _ELEMENTWISE = frozenset(
@@ -83,7 +85,7 @@ def writes_unseen(func: Any) -> bool:
         isinstance(func, types.BuiltinFunctionType)
         and name.endswith("_")
         and not name.endswith("__")
-        and getattr(operator, name, None) is not func  # and_, or_, not_: Python's keywords
+        and func not in KEYWORD_OPERATORS
     )
 
 

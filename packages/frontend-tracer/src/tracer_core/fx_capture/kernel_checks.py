@@ -11,14 +11,11 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.function_traits import operator_name
+from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.number_checks import refused_number
 from tracer_core.fx_capture.unbacked import is_data_size
-from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
-
-#: Dtypes that are promoted with none but themselves.
-_UNSIGNED = frozenset(names("uint16 uint32 uint64"))
 
 _Check = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
 
@@ -211,7 +208,9 @@ def _in_lists(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Fakes of operators on lists promote what kernels do not."""
     given = [one if isinstance(one, (list, tuple)) else (one,) for one in args]
     dtypes = {one.dtype for part in given for one in part if isinstance(one, torch.Tensor)}
-    return "kernels do not promote such dtypes" if len(dtypes) > 1 and dtypes & _UNSIGNED else None
+    return (
+        "kernels do not promote such dtypes" if len(dtypes) > 1 and dtypes & NOT_PROMOTED else None
+    )
 
 
 def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

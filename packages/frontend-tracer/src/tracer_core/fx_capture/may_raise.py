@@ -17,9 +17,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.joint_graph import GRADIENT_CALLS
 from tracer_core.aot.overlapping_writes import is_pointwise
-from tracer_core.fx_capture.function_traits import operator_name
+from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
-from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
 #: Names (without outer underscores) of operators that check their operands' values.
@@ -55,8 +54,6 @@ _DIVIDING = frozenset(
     {"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod", "div", "divide",
      "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
 )  # fmt: skip
-#: Dtypes that kernels do not promote.
-_NOT_PROMOTED = frozenset(names("uint16 uint32 uint64"))
 _WRITING_SUBSCRIPTS = frozenset({operator.setitem, "__setitem__"})
 _SUBSCRIPTS = _WRITING_SUBSCRIPTS | {operator.getitem, "__getitem__"}
 #: Name -> the position of the index argument, and how to find the indexed dimension.
@@ -142,7 +139,7 @@ def _mixes_dtypes(node: torch.fx.Node) -> bool:
     dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
         return False
-    return not dtypes.isdisjoint(_NOT_PROMOTED) or not is_pointwise(node.target, _name(node.target))
+    return not dtypes.isdisjoint(NOT_PROMOTED) or not is_pointwise(node.target, _name(node.target))
 
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
