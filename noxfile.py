@@ -72,13 +72,14 @@ TVM = ("apache-tvm==0.27.0", "apache-tvm-ffi==0.1.14.post1")
 ENGINES_OF = {"onnxrt-backend": ONNX, "tvm-backend": TVM}
 
 #: What TVM's search needs and does not ask for.
-TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
+CLOUDPICKLE = "cloudpickle==3.1.2"
+TUNING = (CLOUDPICKLE, "psutil==7.2.2")
 
 #: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
 #: redis: the client of a fleet's store, whose tests start a server where the machine has one.
 TEST = (
     "pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expecttest==0.3.0",
-    "redis==8.1.0",
+    "redis==8.1.0", CLOUDPICKLE,
 )  # fmt: skip
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
