@@ -242,3 +242,40 @@ def test_autograd_and_optimizers_see_the_parameters(model, fast):
     fast(torch.ones(2)).sum().backward()
     optimizer.step()
     assert torch.equal(model.child.weight.detach(), torch.zeros(2))
+
+
+class Growing(nn.Module):
+    """Becomes a Grown in its first call, as lazy modules become the modules that they stand for."""
+
+    def forward(self, x):
+        self.__class__ = Grown
+        return x + 1
+
+
+class Grown(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class Other(nn.Module):
+    def forward(self, x):
+        return x - 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_module_of_another_class(kept, runtime):
+    original = Growing()
+    fast = tracer_core.compile(original, backend="eager")
+    modules = [original, fast] if kept else [fast]
+    if not kept:
+        del original
+    x = torch.ones(2)
+    assert torch.equal(fast(x), x + 1)
+    assert {type(one) for one in modules} == {Grown}
+    assert torch.equal(fast(x), x * 2)
+    for one in modules:  # whichever of them the program changes
+        one.__class__ = Other
+        assert torch.equal(fast(x), x - 1)
+        assert {type(one) for one in modules} == {Other}
+        one.__class__ = Grown
+        assert torch.equal(fast(x), x * 2)

@@ -239,8 +239,9 @@ def _put(
     purpose: Any,
 ) -> None:
     """Enters how a module is called into its state. original: whose state it shares. function: what
-    ``Module.__call__`` runs where torch traces; None where the module's class has replaced ``__call__``. hooked: the call while
-    the module has forward pre-hooks."""
+    ``Module.__call__`` runs where torch traces; None where the module's class has replaced
+    ``__call__``. hooked: the call while the module has forward pre-hooks. Where the program gives
+    one of both modules another class, the other gets it with the next call."""
     put_slot(CallSlot)
     found = vars(module).get(SLOT)
     table = found if type(found) is CallTable else CallTable(found)
@@ -263,15 +264,34 @@ def _put(
         found = compiled()
         return otherwise() if found is None else found
 
+    cls: type = original_class(module)
+
+    def agree(own: nn.Module) -> None:
+        nonlocal cls
+        made = reference()
+        for one, other in ((own, made), (made, own)):
+            if one is not None and other is not None and one.__class__ is not cls:
+                cls = other.__class__ = one.__class__
+                return
+
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (hooked if args[0]._forward_pre_hooks else run)(args, kwargs)
+        own = args[0]
+        agree(own)
+        result = (hooked if own._forward_pre_hooks else run)(args, kwargs)
+        agree(own)
+        return result
 
     def slot(*args: Any, **kwargs: Any) -> Any:
         own: Any = receiver()
+        if type(own) is not type(reference()):
+            agree(own)
         # torch.compile and torch.export trace the module: below they would see our own code.
         if torch_is_compiling():
             return function(own, *args, **kwargs)  # type: ignore[misc]
-        return (hooked if own._forward_pre_hooks else run)((own, *args), kwargs)
+        result = (hooked if own._forward_pre_hooks else run)((own, *args), kwargs)
+        if type(own) is not cls:  # a lazy module after its first call
+            agree(own)
+        return result
 
     table[key] = None if function is None else slot
     table.shared[key] = SharedCall(receiver, choose, purpose)
