@@ -52,6 +52,17 @@ def test_shapes_of_onnx():
     same(program, (X,), (X,), (torch.ones(2, 5),))
 
 
+@pytest.mark.parametrize("value", [1, "a", None, [1]])
+def test_shapes_of_what_is_no_tensor(value):
+    def program(value):
+        with pytest.raises(TypeError, match="must be Tensor"):
+            torch._shape_as_tensor(value)
+        with pytest.raises(TypeError, match="must be Tensor"):
+            torch._reshape_from_tensor(torch.ones(2), value)
+
+    tracer_core.compile(program, backend="eager")(value)
+
+
 REFS = {
     "add": lambda x: torch._refs.add(x, 1),
     "gelu": lambda x: torch._refs.nn.functional.gelu(x),

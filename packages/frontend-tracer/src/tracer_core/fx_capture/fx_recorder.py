@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -225,9 +225,15 @@ class Recorder(WrittenGraph):
         func, args, kwargs = self._with_numbers(func, args, kwargs)
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
+
+        @contextlib.contextmanager
+        def on_fakes() -> Iterator[None]:
+            with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
+                yield
+
         unfit = (
-            misfit(func, fake_args, fake_kwargs, self.fakes.mode)
-            or unchecked(func, fake_args, fake_kwargs, self.fakes.mode)
+            misfit(func, fake_args, fake_kwargs, on_fakes)
+            or unchecked(func, fake_args, fake_kwargs, on_fakes)
             or wrong_fakes.difference_of(func, fake_args, fake_kwargs)
         )
         if unfit is not None:

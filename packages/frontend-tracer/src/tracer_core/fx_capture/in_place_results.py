@@ -14,6 +14,7 @@ import torch
 
 from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.fx_capture.function_traits import operator_name
+from tracer_core.fx_capture.kernel_checks import OnFakes
 
 #: Python in-place operator -> its out-of-place form.
 _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
@@ -28,7 +29,9 @@ _CONVERT = frozenset(
 _KEPT = _CONVERT | RESHAPE_IN_PLACE
 
 
-def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+def misfit(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: OnFakes
+) -> str | None:
     """Returns why the result of an in-place operator cannot be written to its tensor, or None."""
     value = args[0] if args else None
     if not isinstance(value, torch.Tensor):
@@ -40,7 +43,7 @@ def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) 
     if compute is None:
         return None
     try:
-        with mode, torch.no_grad():
+        with on_fakes(), torch.no_grad():
             result = compute(*args, **kwargs)
     except Exception:
         return None  # the operator raises its own error where it runs

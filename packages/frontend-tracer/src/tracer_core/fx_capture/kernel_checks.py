@@ -7,6 +7,7 @@ wrong answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from tracer_core.fx_capture.number_checks import refused_number
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
+
+#: Makes the context in which operators run on fakes.
+OnFakes = Callable[[], AbstractContextManager[None]]
 
 _Check = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
 
@@ -638,7 +642,9 @@ def _missing_kernel(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return None
 
 
-def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+def unchecked(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: OnFakes
+) -> str | None:
     """Returns why a call may raise or behave differently although its fakes do not, or None."""
     name = operator_name(func)
     if name in _STATISTICS:
@@ -661,16 +667,16 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
         reason = check(args, kwargs)
         if reason is not None:
             return reason
-    return None if kwargs.get("out") is None else _other_result(func, args, kwargs, mode)
+    return None if kwargs.get("out") is None else _other_result(func, args, kwargs, on_fakes)
 
 
 def _other_result(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: OnFakes
 ) -> str | None:
     """Rejects ``out=`` of another dtype than the result, since kernels differ in the dtypes that they
     take, and ``out=`` that kernels resize to strides that are not contiguous, as fakes make them."""
     try:
-        with mode, torch.no_grad():
+        with on_fakes(), torch.no_grad():
             result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
     except Exception:
         return None  # the operator raises its own error where it runs

@@ -230,12 +230,16 @@ def assert_async(tracer: Tracer, input: Any, assert_msg: Any = None) -> Any:
 @special(*names("_shape_as_tensor"))
 def shape_as_tensor(tracer: Tracer, tensor: Any) -> Any:
     """Interprets a polyfill: the kernel's tensor has data, which no fake has."""
+    if not isinstance(tensor, torch.Tensor):  # torch's TypeError
+        return tracer.native_calls.call_torch(names("_shape_as_tensor")[0], [tensor], {})
     return tracer.calls.prepare(polyfills.shape_as_tensor, [tensor], {})
 
 
 @special(*names("_reshape_from_tensor"))
 def reshape_from_tensor(tracer: Tracer, tensor: Any, shape: Any) -> Any:
     """Interprets a polyfill, which reads the sizes."""
+    if not (isinstance(tensor, torch.Tensor) and isinstance(shape, torch.Tensor)):
+        return tracer.native_calls.call_torch(names("_reshape_from_tensor")[0], [tensor, shape], {})
     return tracer.calls.prepare(polyfills.reshape_from_tensor, [tensor, shape], {})
 
 
