@@ -21,6 +21,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("limit_table",),
         ("limits",),
         ("contract", "torch_private"),
+        ("ops",),
         ("compiled_callable", "compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
         ("background", "registry", "storage"),

@@ -55,6 +55,14 @@ from tracer_core.errors import (
     VerifyError,
 )
 from tracer_core.limit_table import Limit, LimitTable
+from tracer_core.ops.table import (
+    names_with,
+    overloads_with,
+    raises_by_value,
+    reasons,
+    spelled_with,
+)
+from tracer_core.ops.traits import Trait, has_effect, is_random, runs_once
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
@@ -102,6 +110,7 @@ __all__ = [
     "Store",
     "TracerError",
     "Training",
+    "Trait",
     "VerifyError",
     "add_value_check",
     "checks_indices",
@@ -116,19 +125,27 @@ __all__ = [
     "env",
     "flex_attention",
     "get_backend",
+    "has_effect",
     "hookimpl",
     "enabled",
+    "is_random",
     "linalg_checked",
     "logger",
     "lower",
     "op_support_check",
+    "names_with",
     "note",
     "operators",
+    "overloads_with",
     "packed",
     "private_folder",
     "promote",
+    "raises_by_value",
+    "reasons",
     "resolve",
+    "runs_once",
     "scan",
+    "spelled_with",
     "stage",
     "unpacked",
     "wants_text",

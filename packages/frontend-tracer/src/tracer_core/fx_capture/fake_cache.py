@@ -21,20 +21,15 @@ from tracer_core.fx_capture.meta_functions import (
     symbolic_convolution_format,
 )
 from tracer_core.fx_capture.result_strides import laid_out
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import classes, names, operators
 from tracer_core.torch_private.needed import OpOverload
 
 SLOW: Any = object()
 
 _aten = operators("aten")
-#: View operators whose C++ kernel gives the full answer when sizes are ints.
-_VIEWS = frozenset(names(
-    "view.default _unsafe_view.default _reshape_alias.default select.int slice.Tensor"
-    " expand.default permute.default transpose.int t.default unsqueeze.default squeeze.default"
-    " squeeze.dim squeeze.dims split.Tensor split_with_sizes.default unbind.int detach.default"
-    " alias.default as_strided.default diagonal.default unfold.default",
-    of="ops.aten",
-))  # fmt: skip
+_VIEWS = overloads_with(Trait.VIEW_KERNEL)
 #: Operators whose meta kernel is the meta function of their structured kernel.
 _STRUCTURED = frozenset(names(
     "add.Tensor sub.Tensor mul.Tensor div.Tensor relu.default silu.default gelu.default"

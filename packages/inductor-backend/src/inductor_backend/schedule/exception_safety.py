@@ -22,7 +22,7 @@ from inductor_backend.ir.nodes import BufferKind, Program
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
-from tracer_core.plugin_api import communicates
+from tracer_core.plugin_api import Trait, communicates, overloads_with, spelled_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _read_whole(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def _reads_all(user: torch.fx.Node) -> bool:
     name = str(getattr(user.target, "overloadpacket", ""))
-    return user.op == "output" or name == "aten.copy_" or name in _PRODUCTS
+    return user.op == "output" or name == "aten.copy_" or user.target in _PRODUCTS
 
 
 def _takes_all(user: torch.fx.Node) -> bool:
@@ -114,20 +114,11 @@ def _takes_all(user: torch.fx.Node) -> bool:
     target = user.target
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") == "getitem"
-    return torch.Tag.pointwise in target.tags or str(target.overloadpacket) in _TAKING_ALL
+    return torch.Tag.pointwise in target.tags or name_of_packet(target) in _TAKING_ALL
 
 
-_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"})
-_TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
-"aten.squeeze", "aten.alias",
-                         "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
-                         "aten.expand", "aten._to_copy",
-                         "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.var_mean",
-                         "aten._softmax",
-                         "aten._log_softmax", "aten.native_layer_norm", "aten.native_group_norm",
-                         "aten.native_dropout",
-                         "aten._native_batch_norm_legit_functional", "aten.nll_loss_forward",
-                         "aten.nll_loss2d_forward"})  # fmt: skip
+_PRODUCTS = overloads_with(Trait.PRODUCT)
+_TAKING_ALL = spelled_with(Trait.READS_ALL)
 
 
 def _never_raises(node: torch.fx.Node) -> bool:
@@ -221,17 +212,11 @@ _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
 }  # fmt: skip
 
 #: Operators whose result has the same elements as their operand.
-_SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
-"aten.squeeze", "aten.alias",
-                           "aten.detach", "aten.t", "aten.permute", "aten.transpose",
-                           "aten.clone"})  # fmt: skip
+_SAME_NUMBERS = spelled_with(Trait.KEEPS_ELEMENTS) | {"clone"}
 
 
 def _plain(index: Any) -> torch.fx.Node:
     """Returns the node that an index is a view of."""
-    while (
-        index.op == "call_function"
-        and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS
-    ):
+    while isinstance(index.target, OpOverload) and name_of_packet(index.target) in _SAME_NUMBERS:
         index = index.args[0]
     return index  # type: ignore[no-any-return]
