@@ -62,7 +62,7 @@ from tracer_core.ops.table import (
     reasons,
     spelled_with,
 )
-from tracer_core.ops.traits import Trait, has_effect, is_random, runs_once
+from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
@@ -128,6 +128,7 @@ __all__ = [
     "has_effect",
     "hookimpl",
     "enabled",
+    "is_pointwise",
     "is_random",
     "linalg_checked",
     "logger",

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import add_value_check, op_support_check, promote
+from tracer_core.plugin_api import (
+    add_value_check,
+    is_pointwise,
+    is_random,
+    op_support_check,
+    promote,
+)
 from tvm_backend import tvm_private
 from tvm_backend.build import fused
 from tvm_backend.converters import CONVERTERS
@@ -63,7 +69,7 @@ MOVES = frozenset(
 def supports(node: torch.fx.Node) -> str | None:
     """Returns None if TVM can run `node`, else why not."""
     target: Any = node.target
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if is_random(target):
         return "draws from its own stream of random numbers"
     for tensor in _probe.operands(node):
         if tensor.dtype not in DTYPES:
@@ -112,7 +118,7 @@ def _adds_up(target: Any, name: str) -> bool:
     """Returns whether an operator may compute sums. Long float16 sums lose all precision, and
     the op support check tests only the first sizes."""
     views = any(result.alias_info is not None for result in target._schema.returns)
-    return not views and name not in MOVES and torch.Tag.pointwise not in target.tags
+    return not views and name not in MOVES and not is_pointwise(target)
 
 
 def _fixed_index(node: torch.fx.Node) -> bool:

@@ -30,6 +30,7 @@ from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.saved_draws import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.contract.specs import DECOMPOSED
+from tracer_core.ops.traits import is_random
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import DispatchMode
 
@@ -297,7 +298,7 @@ class AtenRecorder(DispatchMode):
             func.namespace not in QUERIES | UNTOLD
             and not any(func in table for table in special)
             and func is not RANDOM_FROM
-            and torch.Tag.nondeterministic_seeded not in func.tags
+            and not is_random(func)
             and not func._schema.is_mutable
             and bool(func._schema.returns)
             and not self._is_composite(func)
@@ -312,7 +313,7 @@ class AtenRecorder(DispatchMode):
         return known
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and self.rng is not None:
+        if is_random(func) and self.rng is not None:
             call = f"{func}{map_aggregate((args, kwargs), _described)}"
             return self.rng.drawn(call, lambda: self._node(func, args, kwargs))
         return self._node(func, args, kwargs)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.traits import is_pointwise
 from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
@@ -47,7 +48,7 @@ def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
     if packet in ACCUMULATIONS:
         made: torch.dtype = node.meta["val"].dtype
         return made
-    if node.op != "call_function" or torch.Tag.pointwise not in getattr(target, "tags", ()):
+    if node.op != "call_function" or not is_pointwise(target):
         return None
     if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):
         return None

@@ -31,7 +31,7 @@ class Trait(enum.Flag):
     #: Compares computed values: both passes must compare the same bits (``x == x.amax()`` is false
     #: everywhere in a row whose x is recomputed with another rounding).
     DECIDES = enum.auto()
-    #: The result depends on no tensor's values.
+    #: The result depends on no tensor's values; an operand has the result's sizes.
     FILLS = enum.auto()
     #: The result's elements are whatever the memory holds.
     UNINITIALIZED = enum.auto()

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.passes.fx_edit import Editor
-from tracer_core.plugin_api import Trait, overloads_with
+from tracer_core.plugin_api import Trait, has_effect, overloads_with
 
 VIEWS = overloads_with(Trait.VIEW)
 
@@ -103,7 +102,7 @@ def _without(
         made[node] = graph.node_copy(node, made.__getitem__)
         made[node].meta = dict(node.meta)
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and not has_effect(node):
+        if node.op == "call_function" and not node.users and not has_effect(node.target):
             graph.erase_node(node)
     return torch.fx.GraphModule(editor.gm, graph), made
 

@@ -22,7 +22,7 @@ from inductor_backend.ir.nodes import BufferKind, Program
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
-from tracer_core.plugin_api import Trait, communicates, overloads_with, spelled_with
+from tracer_core.plugin_api import Trait, communicates, is_pointwise, overloads_with, spelled_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _takes_all(user: torch.fx.Node) -> bool:
     target = user.target
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") == "getitem"
-    return torch.Tag.pointwise in target.tags or name_of_packet(target) in _TAKING_ALL
+    return is_pointwise(target) or name_of_packet(target) in _TAKING_ALL
 
 
 _PRODUCTS = overloads_with(Trait.PRODUCT)

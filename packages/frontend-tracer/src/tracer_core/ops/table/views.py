@@ -9,7 +9,6 @@ _OF_ALL = Trait.VIEW | Trait.KEEPS_ELEMENTS | Trait.READS_ALL
 _RESHAPES = _OF_ALL | Trait.RESHAPES | Trait.KEEPS_ORDER
 _STRIDED = _OF_ALL | Trait.STRIDED_VIEW | _KERNEL
 _COPIES = Trait.CHEAP | Trait.EXACT | Trait.READS_ALL
-_FILLS = Trait.FILLS | Trait.CHEAP | Trait.EXACT
 
 FAMILIES = (
     OpFamily("view.default _unsafe_view.default", _RESHAPES | _KERNEL),
@@ -26,8 +25,10 @@ FAMILIES = (
 
     OpFamily("full.default full_like.default zeros.default zeros_like.default ones.default"
              " ones_like.default arange.default arange.start arange.start_step"
-             " scalar_tensor.default new_zeros.default new_ones.default new_full.default", _FILLS),
-    OpFamily("empty_like.default", _FILLS | Trait.UNINITIALIZED),
+             " scalar_tensor.default", Trait.FILLS | Trait.CHEAP | Trait.EXACT),
+    # No fills: the operand, which is read for its dtype and device only, may be much larger.
+    OpFamily("new_zeros.default new_ones.default new_full.default", Trait.CHEAP | Trait.EXACT),
+    OpFamily("empty_like.default", Trait.CHEAP | Trait.EXACT | Trait.UNINITIALIZED),
     OpFamily("empty empty_strided new_empty empty_permuted", Trait.UNINITIALIZED),
 
     OpFamily("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_",
