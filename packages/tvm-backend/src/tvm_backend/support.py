@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from tracer_core.plugin_api import (
+    Trait,
     add_value_check,
     is_pointwise,
     is_random,
     op_support_check,
     promote,
+    spelled_with,
 )
 from tvm_backend import tvm_private
 from tvm_backend.build import fused
@@ -27,18 +29,11 @@ from tvm_backend.translate import relax_module
 
 #: Operators that raise for an index out of range in PyTorch; TVM's kernels access memory out of
 #: bounds. Those whose indices a value check covers are supported (`indexing.fault`).
-UNCHECKED = frozenset({
-    "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill",
-    "index_put", "_unsafe_index",
-    "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward",
-    "one_hot", "put", "scatter",
-    "scatter_add", "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave",
-    "bincount",
-})  # fmt: skip
+UNCHECKED = spelled_with(Trait.CHECKS_INDICES)
 
 
 #: Divisions: for an integer divisor of 0 PyTorch raises, and TVM's code ends the process.
-DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
+DIVIDING = spelled_with(Trait.DIVIDES)
 
 
 #: Floating-point operators in which TVM loses NaN; the op support check does not test NaN.

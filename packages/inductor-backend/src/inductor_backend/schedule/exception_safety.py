@@ -19,10 +19,17 @@ import torch
 
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import BufferKind, Program
-from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
+from inductor_backend.kernels.aten_fallbacks import name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
-from tracer_core.plugin_api import Trait, communicates, is_pointwise, overloads_with, spelled_with
+from tracer_core.plugin_api import (
+    Trait,
+    communicates,
+    is_pointwise,
+    overloads_with,
+    raises_by_value,
+    spelled_with,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +132,18 @@ def _never_raises(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, OpOverload):
         return True  # an item of a result, arithmetic on sizes
-    if str(target).rpartition(".")[0] in _DIVISIONS:
+    if name_of_packet(target) in _DIVISIONS:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
     if communicates(target):
         return True  # a collective that fails ends the job
     if target.namespace not in ("aten", "prims"):
         return False
-    fallback = FALLBACKS.get(target)
-    return name_of_packet(target) not in RAISING if fallback is None else not fallback.may_raise
+    return not raises_by_value(name_of_packet(target).strip("_"))
 
 
 #: On integers these raise for a divisor of zero.
-_DIVISIONS = frozenset(
-    {"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"}
-)
+_DIVISIONS = spelled_with(Trait.DIVIDES)
 
 
 def _has_elements(node: torch.fx.Node) -> bool:

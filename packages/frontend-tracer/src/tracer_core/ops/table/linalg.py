@@ -14,7 +14,7 @@ FAMILIES = (
     OpFamily("linalg_lstsq.default", Trait.BLOCKS, "it waits for the device"),
     OpFamily("_linalg_check_errors.default", Trait.BLOCKS, "it reads the errors on the host"),
     # Of all operators whose names begin with ``linalg_`` (`table.raises_by_value`), these take any
-    # matrix. `linalg_norm` does not: some norms are sums of singular values.
+    # matrix; some norms do not (`fx_capture.may_raise`).
     OpFamily("linalg_vector_norm linalg_matmul linalg_multi_dot linalg_cross linalg_diagonal"
-             " linalg_vecdot", Trait.TAKES_ANY_MATRIX),
+             " linalg_vecdot linalg_norm", Trait.TAKES_ANY_MATRIX),
 )  # fmt: skip

@@ -12,7 +12,7 @@ FAMILIES = (
              " nll_loss_forward nll_loss2d_forward", Trait.READS_ALL),
     OpFamily("nll_loss2d nll_loss_nd cross_entropy cross_entropy_loss binary_cross_entropy"
              " multi_margin_loss multilabel_margin_loss", _ASSERTS),
-    OpFamily("multilabel_margin_loss_forward ctc_loss _use_cudnn_ctc_loss cov",
+    OpFamily("multilabel_margin_loss_forward ctc_loss _use_cudnn_ctc_loss",
              Trait.RAISES_BY_VALUE),
 
     OpFamily("bernoulli binomial dirichlet multinomial normal normal_functional poisson",
