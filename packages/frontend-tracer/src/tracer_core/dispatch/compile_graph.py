@@ -28,14 +28,12 @@ from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
-from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.scan import KEPT, CapturedScan
@@ -55,6 +53,7 @@ from tracer_core.dispatch import number_tensors
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, CompilerMissingError
+from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle

@@ -49,7 +49,6 @@ from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
-from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsViews
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
@@ -68,6 +67,7 @@ from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
+from tracer_core.ops.calls import uses_rng
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder

@@ -16,9 +16,9 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.joint_graph import GRADIENT_CALLS
-from tracer_core.aot.overlapping_writes import is_pointwise
 from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
+from tracer_core.ops.calls import is_elementwise
 from tracer_core.ops.table import names_with, raises_by_value
 from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
@@ -110,7 +110,7 @@ def _mixes_dtypes(node: torch.fx.Node) -> bool:
     dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
         return False
-    return not dtypes.isdisjoint(NOT_PROMOTED) or not is_pointwise(node.target, _name(node.target))
+    return not dtypes.isdisjoint(NOT_PROMOTED) or not is_elementwise(_name(node.target))
 
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
