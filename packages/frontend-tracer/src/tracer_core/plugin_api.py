@@ -146,6 +146,7 @@ __all__ = [
     "resolve",
     "runs_once",
     "scan",
+    "scan_steps",
     "spelled_with",
     "stage",
     "unpacked",
@@ -234,8 +235,8 @@ def checks_indices(node: torch.fx.Node) -> bool:
 def flex_attention() -> Any:
     """For backends with kernels for flex_attention: its two operators (`FORWARD`, `BACKWARD`), their
     argument `program` (`flex_of`, `ScalarProgram`), and what else they are made of. See
-    `tracer_core.aot.flex_attention`."""
-    from tracer_core.aot import flex_attention as implementation  # heavy: torch
+    `tracer_core.ops.higher_order.flex_attention`."""
+    from tracer_core.ops.higher_order import flex_attention as implementation  # heavy: torch
 
     return implementation
 
@@ -250,16 +251,24 @@ def linalg_checked() -> Any:
 
 def control_flow() -> Any:
     """For backends with kernels for whole loops and branches (they keep `tracer_core::scan`): the
-    operators `COND` and `WHILE`. See `tracer_core.aot.branches`."""
-    from tracer_core.aot import branches as implementation  # heavy: torch
+    operators `COND` and `WHILE`. See `tracer_core.ops.higher_order.control_flow`."""
+    from tracer_core.ops.higher_order import control_flow as implementation  # heavy: torch
 
     return implementation
 
 
 def scan() -> Any:
     """For backends with kernels for loops over slices: the operators `SCAN` and
-    `ASSOCIATIVE`, and their programs as graphs (`step_of`, `scalars_of`). See `tracer_core.aot.scan`."""
-    from tracer_core.aot import scan as implementation  # heavy: torch
+    `ASSOCIATIVE`. See `tracer_core.ops.higher_order.scan`."""
+    from tracer_core.ops.higher_order import scan as implementation  # heavy: torch
+
+    return implementation
+
+
+def scan_steps() -> Any:
+    """For the same backends: the programs of these operators as graphs (`step_of`, `scalars_of`).
+    See `tracer_core.aot.scan_steps`."""
+    from tracer_core.aot import scan_steps as implementation  # heavy: FakeTensor
 
     return implementation
 

@@ -73,6 +73,7 @@ from tracer_core.plugin_api import (
     env,
     note,
     scan,
+    scan_steps,
     stage,
     wants_text,
 )
@@ -235,7 +236,7 @@ class NativeStep:
 
 def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> Compilation:
     """Returns the compilation of a step, before its first stage."""
-    gm, sizes = scan().step_of(*of, table)
+    gm, sizes = scan_steps().step_of(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
     return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop, alone=c.alone)

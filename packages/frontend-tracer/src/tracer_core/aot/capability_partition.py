@@ -26,13 +26,13 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_size
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.frozen_parameters import compile_with_constants
 from tracer_core.aot.memory_owners import subgraph
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import NOTHING, Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.graph_names import derived_name

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core.aot import overlap
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.ops.calls import (
     AUGMENTED,
     KEYWORD_OPERATORS,

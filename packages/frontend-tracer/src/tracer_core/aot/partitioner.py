@@ -31,7 +31,6 @@ import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
 from tracer_core.aot.dead_code import is_size, remove_dead_nodes
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
@@ -40,6 +39,7 @@ from tracer_core.aot.norm_recomputation import Formula, formulas
 from tracer_core.aot.saved_draws import draws_on_accelerator, numbers
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.ops.table import overloads_with
 from tracer_core.ops.traits import Trait, is_pointwise, runs_once
 from tracer_core.torch_private.names import operators

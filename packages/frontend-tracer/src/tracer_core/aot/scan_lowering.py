@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
 from tracer_core.aot.dead_code import remove_dead_nodes
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.lower import Lowering, output_args
 from tracer_core.aot.request import Request, default_specs
-from tracer_core.aot.scan import SCANS, CapturedScan, Scan, program_of, settings
 from tracer_core.aot.symbolic_sizes import as_expression
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import Phase
+from tracer_core.ops.higher_order.control_flow import CapturedCond, CapturedWhile, Cond, While
+from tracer_core.ops.higher_order.scan import SCANS, CapturedScan, Scan, program_of, settings
 from tracer_core.ops.traits import is_pointwise, is_random
 from tracer_core.torch_private.names import operators
 

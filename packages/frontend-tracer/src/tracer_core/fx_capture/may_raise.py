@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.joint_graph import GRADIENT_CALLS
 from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
 from tracer_core.ops.calls import is_elementwise
+from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
 from tracer_core.ops.table import names_with, raises_by_value
 from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree

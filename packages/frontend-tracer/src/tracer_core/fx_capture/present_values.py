@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.contract.captured_graph import MARK, ORDERED
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.element_reads import read_at
 from tracer_core.fx_capture.fx_graph import WrittenGraph

@@ -73,6 +73,9 @@ class Trait(enum.Flag):
     #: Raises for other values where its operands are integers.
     RAISES_FOR_INTEGERS = enum.auto()
 
+    #: The result has the dtype of the first operand, whatever the others' dtypes are.
+    DTYPE_OF_FIRST = enum.auto()
+
     #: Reads a value back, or waits for the device, which no tag says (`OpFamily.why`).
     BLOCKS = enum.auto()
 

@@ -29,7 +29,7 @@ from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes import foreach
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
-from tracer_core.plugin_api import flex_attention, scan
+from tracer_core.plugin_api import flex_attention, scan, scan_steps
 
 aten = torch.ops.aten
 _FLEX, _SCAN = flex_attention(), scan()
@@ -194,7 +194,7 @@ def _associative_scan(rows: Any, program: str) -> Any:
 
 
 def _is_lowered_graph(program: str, rows: Any) -> bool:
-    graph = _SCAN.scalars_of(program, [one.dtype for one in rows]).graph
+    graph = scan_steps().scalars_of(program, [one.dtype for one in rows]).graph
     return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
 
 

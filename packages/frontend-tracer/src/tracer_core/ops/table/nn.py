@@ -12,6 +12,7 @@ FAMILIES = (
              " nll_loss_forward nll_loss2d_forward", Trait.READS_ALL),
     OpFamily("nll_loss2d nll_loss_nd cross_entropy cross_entropy_loss binary_cross_entropy"
              " multi_margin_loss multilabel_margin_loss", _ASSERTS),
+    OpFamily("huber_loss.default soft_margin_loss.default", Trait.DTYPE_OF_FIRST),
     OpFamily("multilabel_margin_loss_forward ctc_loss _use_cudnn_ctc_loss",
              Trait.RAISES_BY_VALUE),
 
