@@ -36,7 +36,8 @@ class Compilation:
     without what is computed of constants alone. cut: the graph without repeated subgraphs;
     cut_late: they are looked for after packing; go_on_at: the stage after it. text: of the
     generated module; code: the part of it that is executed. in_loop: the graph is the step of a
-    loop over slices. alone: it is to run without Python and ATen."""
+    loop over slices. alone: it is to run without Python and ATen. stages: that it
+    goes through, of one device or another."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
@@ -74,7 +75,33 @@ class Compilation:
     in_loop: bool = False
     alone: bool = False
     replication: str = "no region of the graph repeats"
+    stages: tuple[Stage, ...] = ()
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""
         return readers_outside(self.program, self.plan.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
+    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it
+    for short dumps. suffix: of the file in the debug folder, "" for that of the device's kernels.
+    frozen: only for graphs whose parameters are constants. alone: only for those that are to run
+    without Python and ATen."""
+
+    name: str
+    run: Callable[[Compilation], None]
+    device: str = ""
+    verify: Callable[[Compilation], None] | None = None
+    dump: Callable[[Compilation], str] | None = None
+    brief: Callable[[Compilation], str] | None = None
+    suffix: str = "txt"
+    frozen: bool = False
+    alone: bool = False
+
+    def is_for(self, c: Compilation) -> bool:
+        """Returns whether the graph goes through this stage."""
+        device = "cuda" if c.target.triton else "cpu"
+        wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
+        return self.device in ("", device) and wanted
