@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from inductor_backend import stages
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.target import Target
 from inductor_backend.lowering import graph as lowering

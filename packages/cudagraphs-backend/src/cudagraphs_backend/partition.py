@@ -10,9 +10,7 @@ from collections.abc import Iterable
 import torch
 
 from cudagraphs_backend.torch_private import OpOverload
-from tracer_core.plugin_api import Trait, operators, overloads_with
-
-aten = operators("aten")
+from tracer_core.plugin_api import Trait, overloads_with
 
 FILLS = overloads_with(Trait.FILLS)
 

@@ -56,7 +56,6 @@ from tracer_core.errors import (
 )
 from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.ops.table import (
-    names_with,
     overloads_with,
     raises_by_value,
     reasons,
@@ -134,7 +133,6 @@ __all__ = [
     "logger",
     "lower",
     "op_support_check",
-    "names_with",
     "note",
     "operators",
     "overloads_with",

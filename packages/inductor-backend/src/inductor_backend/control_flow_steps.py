@@ -17,12 +17,7 @@ from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
 from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.passes.decompositions import step_products
-from tracer_core.plugin_api import (
-    Phase,
-    control_flow,
-    scan,
-    scan_steps,
-)
+from tracer_core.plugin_api import Phase, control_flow, scan, scan_steps
 
 
 def compile_steps(c: Compilation) -> None:

@@ -28,10 +28,7 @@ from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
-from tracer_core.plugin_api import (
-    enabled,
-    note,
-)
+from tracer_core.plugin_api import enabled, note
 
 
 def lower_graph(c: Compilation) -> None:

@@ -28,11 +28,7 @@ from inductor_backend.passes.pad_matmul import with_padded_matmuls
 from inductor_backend.passes.weight_packing import with_own_kernels
 from inductor_backend.runtime.cuda.graphs import recorded
 from inductor_backend.runtime.module_runner import ModuleRunner
-from tracer_core.plugin_api import (
-    BackendError,
-    CompileSpec,
-    Runner,
-)
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
 _rewrite = rewrites.rewrite_stage
 
@@ -109,9 +105,6 @@ def _in_the_same_layout(first: Compilation) -> ModuleRunner:
     assert runner is not None
     if c.program.channels_last != first.program.channels_last:
         name = first.spec.name
-        raise BackendError(
-            "inductor",
-            "lower",
-            f"{name}: with other settings, other saved values would be channels-last",
-        )
+        detail = f"{name}: with other settings, other saved values would be channels-last"
+        raise BackendError("inductor", "lower", detail)
     return runner

@@ -17,10 +17,7 @@ from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.subgraph_cut import cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere
-from tracer_core.plugin_api import (
-    CompileSpec,
-    RequirementError,
-)
+from tracer_core.plugin_api import CompileSpec, RequirementError
 
 Rewrite = Callable[[torch.fx.GraphModule, CompileSpec], torch.fx.GraphModule]
 
@@ -114,14 +111,8 @@ def rewrite_stage(
     alone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
-    return Stage(
-        name,
-        run,
-        device,
-        None,
-        lambda c: c.gm.print_readable(print_output=False),
-        None,
-        "py",
-        frozen,
-        alone,
-    )
+    return Stage(name, run, device, None, _text, None, "py", frozen, alone)
+
+
+def _text(c: Compilation) -> str:
+    return c.gm.print_readable(print_output=False)

@@ -39,26 +39,8 @@ DIVIDING = spelled_with(Trait.DIVIDES)
 #: Floating-point operators in which TVM loses NaN; the op support check does not test NaN.
 LOSING_NAN = frozenset({"max.dim", "min.dim", "elu.default"})
 
-#: Operators that are neither pointwise nor views and compute no sums: supported in float16.
-MOVES = frozenset(
-    {
-        "_to_copy",
-        "cat",
-        "clone",
-        "constant_pad_nd",
-        "copy",
-        "flip",
-        "full_like",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "max_pool2d_with_indices",
-        "max_pool3d_with_indices",
-        "repeat",
-        "roll",
-        "stack",
-    }
-)
+#: Supported in float16, as pointwise operators and views are.
+MOVES = spelled_with(Trait.MOVES)
 
 
 def supports(node: torch.fx.Node) -> str | None:

@@ -50,6 +50,8 @@ class Trait(enum.Flag):
     VIEW_KERNEL = enum.auto()
     #: The whole result depends on every element of the operands, though no tag says pointwise.
     READS_ALL = enum.auto()
+    #: Moves elements and adds none up, though neither pointwise nor a view.
+    MOVES = enum.auto()
     #: A matmul or a convolution: reads dense operands whole, and returns memory of its own.
     PRODUCT = enum.auto()
 

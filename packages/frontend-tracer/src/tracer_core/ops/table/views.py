@@ -21,7 +21,9 @@ FAMILIES = (
     OpFamily("slice.Tensor select.int", Trait.VIEW | Trait.STRIDED_VIEW | _KERNEL),
     OpFamily("_reshape_alias.default split.Tensor split_with_sizes.default unbind.int"
              " as_strided.default diagonal.default unfold.default", _KERNEL),
-    OpFamily("clone.default _to_copy.default", _COPIES),
+    OpFamily("clone.default _to_copy.default", _COPIES | Trait.MOVES),
+    OpFamily("cat constant_pad_nd copy flip full_like max_pool1d max_pool2d max_pool3d"
+             " max_pool2d_with_indices max_pool3d_with_indices repeat roll stack", Trait.MOVES),
 
     OpFamily("full.default full_like.default zeros.default zeros_like.default ones.default"
              " ones_like.default arange.default arange.start arange.start_step"
