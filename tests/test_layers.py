@@ -29,6 +29,8 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("guards",),
         ("fx_capture",),
         ("bytecode",),
+        ("natives.effects",),
+        ("trace.tracing",),
         ("natives",),
         ("trace",),
         ("aot",),

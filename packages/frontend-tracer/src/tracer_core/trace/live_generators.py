@@ -23,7 +23,6 @@ from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
@@ -35,6 +34,7 @@ from tracer_core.trace.suspended_generators import (
     looks_ahead,
     peeked,
 )
+from tracer_core.trace.tracing import Tracing
 
 
 class LiveGenerators:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, Entry, second
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 
 def is_optimizers(tracer: Tracing) -> bool:

@@ -21,7 +21,6 @@ from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tracing import Tracing
 from tracer_core.ops.calls import draws_nothing, may_draw
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
 from tracer_core.ops.higher_order.subclass_calls import PlacedCall, WrapCall, inner_tensor
@@ -31,6 +30,7 @@ from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
 from tracer_core.trace.higher_order import Region
 from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.tracing import Tracing
 
 
 class TensorSubclasses(Component):

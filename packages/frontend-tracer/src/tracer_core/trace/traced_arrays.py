@@ -26,10 +26,10 @@ from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
 from tracer_core.limits import MAX_ARRAY_ELEMENTS, MAX_CONSTANT_ARRAY_ELEMENTS
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import numpy_functions
 from tracer_core.trace import numpy_calls
 from tracer_core.trace.numpy_versions import VERSIONS
+from tracer_core.trace.tracing import Tracing
 
 numpy: Any = numpy_types.numpy
 
