@@ -14,7 +14,7 @@ FAMILIES = (
              " repeat_interleave bincount scatter_reduce _unsafe_index _unsafe_index_put",
              _INDEXES),
     OpFamily("read_at read_element", Trait.RAISES_BY_VALUE | Trait.ASSERTS_ON_GPU),
-    OpFamily("_embedding_bag _embedding_bag_forward_only adaptive_max_unpool2d masked_scatter"
+    OpFamily("_embedding_bag _embedding_bag_forward_only masked_scatter"
              " max_unpool1d max_unpool2d max_unpool3d segment_reduce tensor_split",
              Trait.RAISES_BY_VALUE),
     OpFamily("histc histogram histogramdd nanquantile quantile renorm searchsorted",
