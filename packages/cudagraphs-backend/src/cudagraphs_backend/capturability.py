@@ -16,7 +16,7 @@ import torch
 from cudagraphs_backend.collectives import WAIT
 from cudagraphs_backend.state import states
 from cudagraphs_backend.torch_private import OpOverload, storage_key
-from tracer_core.plugin_api import Trait, communicates, operators, reasons
+from tracer_core.plugin_api import Trait, communicates, operators, overloads_with, reasons
 
 aten = operators("aten")
 
@@ -33,17 +33,7 @@ _DATA_TAGS = tuple(
 _BY_OFFSET = frozenset(
     {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 )
-
-_INDEXING = frozenset(
-    {
-        aten.index.Tensor,
-        aten.index_put.default,
-        aten.index_put_.default,
-        aten._index_put_impl_.default,
-        aten._unsafe_index.Tensor,
-        aten._unsafe_index_put.default,
-    }
-)
+_INDEXING = overloads_with(Trait.COUNTS_MASKS)
 
 
 def supports(node: torch.fx.Node) -> str | None:

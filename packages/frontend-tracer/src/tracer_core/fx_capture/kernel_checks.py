@@ -422,112 +422,54 @@ def _quantile(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 _CHECKS: dict[str, _Check] = {
-    "bucketize": _bucketized,
-    "nanquantile": _quantile,
+    "bucketize": _bucketized, "nanquantile": _quantile,
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
     **dict.fromkeys(("addcdiv", "addcdiv_"), _ratio),
     **dict.fromkeys(("add", "add_"), _summand),
-    **dict.fromkeys(
-        ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm"),
-        _normalized_as,
-    ),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
+        "instance_norm"), _normalized_as),
     **dict.fromkeys(("nll_loss", "cross_entropy", "cross_entropy_loss"), _likelihood),
-    "binary_cross_entropy": _of_one_dtype_after_casts,
-    "huber_loss": _whole_loss,
-    **dict.fromkeys(
-        (
-            f"{which}adaptive_{kind}_pool{n}d{suffix}"
-            for which in ("", "_")
-            for kind in ("avg", "max")
-            for n in (1, 2, 3)
-            for suffix in ("", "_with_indices")
-        ),
-        _pooled,
-    ),
+    "binary_cross_entropy": _of_one_dtype_after_casts, "huber_loss": _whole_loss,
+    **dict.fromkeys((f"{which}adaptive_{kind}_pool{n}d{suffix}" for which in ("", "_")
+        for kind in ("avg", "max") for n in (1, 2, 3) for suffix in ("", "_with_indices")),
+        _pooled),
     "fill_diagonal_": _diagonal,
-    **dict.fromkeys(
-        (
-            "complex",
-            "polar",
-            "grid_sample",
-            "grid_sampler",
-            "grid_sampler_2d",
-            "grid_sampler_3d",
-        ),
-        _of_one_dtype,
-    ),
-    **dict.fromkeys(
-        (
-            "index_add",
-            "index_add_",
-            "index_copy",
-            "index_copy_",
-            "put",
-            "put_",
-            "_unsafe_masked_index_put_accumulate",
-        ),
-        _written_as,
-    ),
+    **dict.fromkeys(("complex", "polar", "grid_sample", "grid_sampler", "grid_sampler_2d",
+        "grid_sampler_3d"), _of_one_dtype),
+    **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_", "put", "put_",
+        "_unsafe_masked_index_put_accumulate"), _written_as),
     **dict.fromkeys(("index_put", "index_put_"), _put),
     **dict.fromkeys(("setitem", "__setitem__"), _placed),
     **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
-    **dict.fromkeys(
-        ("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__", "__rsub__", "__isub__"),
-        _summed,
-    ),
-    "cummax": _running_extreme,
-    "cummin": _running_extreme,
-    "max": _extreme,
-    "min": _extreme,
+    **dict.fromkeys(("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__",
+        "__rsub__", "__isub__"), _summed),
+    "cummax": _running_extreme, "cummin": _running_extreme, "max": _extreme, "min": _extreme,
     **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power),
     **dict.fromkeys(("__rpow__", "rpow"), _power),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
     "_softmax_backward_data": _softmax_gradient,
-    **dict.fromkeys(
-        (
-            "addbmm",
-            "addbmm_",
-            "addmm",
-            "addmm_",
-            "addmv",
-            "addmv_",
-            "addr",
-            "addr_",
-            "baddbmm",
-            "baddbmm_",
-        ),
-        _added_to_product,
-    ),
-    **dict.fromkeys(
-        ("cdist", "imatmul", "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"),
-        _of_one_dtype_after_casts,
-    ),
-    "select": _selected,
-    "interpolate": _whole_images("mode", "area"),
-    "pad": _whole_images("mode", "reflect", "torch.bool"),
-    "unfold": _columns,
-    **dict.fromkeys(
-        ("scatter_reduce", "scatter_reduce_"), _whole_images("reduce", "mean", "torch.bool")
-    ),
+    **dict.fromkeys(("addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_",
+        "baddbmm", "baddbmm_"), _added_to_product),
+    **dict.fromkeys(("cdist", "imatmul", "linear", "matmul", "__matmul__", "__rmatmul__", "mm",
+        "mv"), _of_one_dtype_after_casts),
+    "select": _selected, "interpolate": _whole_images("mode", "area"),
+    "pad": _whole_images("mode", "reflect", "torch.bool"), "unfold": _columns,
+    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"),
+        _whole_images("reduce", "mean", "torch.bool")),
     **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_"), _running_total),
     "linspace": _spaced,
     **dict.fromkeys(("ldexp", "ldexp_"), _permuted_on_cuda),
     "one_hot": _permuted,
-    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
-    "batch_norm": _normalization,
-    "diagonal_scatter": _scatter_into(name("diagonal")),
-    "select_scatter": _scatter_into(_select),
-    "slice_scatter": _scatter_into(_slice),
-    "embedding": _embedding,
-    "fft_ihfftn": _unwritten,
-    "fft_ihfft2": _unwritten,
-    "index_select": _index_select,
-    "index_reduce": _index_reduce,
-    "index_reduce_": _index_reduce,
+    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"),
+        _seeds_on_cuda),
+    "batch_norm": _normalization, "diagonal_scatter": _scatter_into(name("diagonal")),
+    "select_scatter": _scatter_into(_select), "slice_scatter": _scatter_into(_slice),
+    "embedding": _embedding, "fft_ihfftn": _unwritten, "fft_ihfft2": _unwritten,
+    "index_select": _index_select, "index_reduce": _index_reduce, "index_reduce_": _index_reduce,
     **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
-}
+}  # fmt: skip
 
 #: Checks whose first operand may be something else than a tensor.
 _OF_NUMBERS = frozenset({_power, _summed})

@@ -17,7 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
-from tracer_core.ops.calls import is_elementwise
+from tracer_core.ops.calls import is_elementwise, name_of
 from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
 from tracer_core.ops.table import names_with, raises_by_value
 from tracer_core.ops.traits import Trait
@@ -229,9 +229,7 @@ def _is_inexact(value: Any) -> bool:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, OpOverload):
-        target = target.overloadpacket
-    return (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+    return name_of(target).strip("_")
 
 
 def _is_torchs(target: Any) -> bool:

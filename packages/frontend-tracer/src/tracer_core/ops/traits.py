@@ -52,6 +52,7 @@ class Trait(enum.Flag):
     READS_ALL = enum.auto()
     #: Moves elements and adds none up, though neither pointwise nor a view.
     MOVES = enum.auto()
+    MATMUL = enum.auto()
     #: A matmul or a convolution: reads dense operands whole, and returns memory of its own.
     PRODUCT = enum.auto()
 
@@ -68,6 +69,8 @@ class Trait(enum.Flag):
     TAKES_ANY_MATRIX = enum.auto()
     #: Its check of values is a device assertion on GPUs, which does not raise.
     ASSERTS_ON_GPU = enum.auto()
+    #: Writes values, or adds them, at positions of a copy of its first operand.
+    SCATTERS = enum.auto()
     #: Reads or writes memory at positions that are data.
     CHECKS_INDICES = enum.auto()
     #: Raises for a divisor of zero where its operands are integers.
@@ -75,6 +78,8 @@ class Trait(enum.Flag):
     #: Raises for other values where its operands are integers.
     RAISES_FOR_INTEGERS = enum.auto()
 
+    #: Counts the elements of an index that is a mask on the host.
+    COUNTS_MASKS = enum.auto()
     #: The result has the dtype of the first operand, whatever the others' dtypes are.
     DTYPE_OF_FIRST = enum.auto()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tracer_core.ops.traits import OpFamily, Trait
 
 FAMILIES = (
-    OpFamily("mm.default addmm.default bmm.default baddbmm.default convolution.default",
-             Trait.PRODUCT | Trait.READS_ALL),
+    OpFamily("mm.default addmm.default bmm.default baddbmm.default",
+             Trait.MATMUL | Trait.PRODUCT | Trait.READS_ALL),
+    OpFamily("convolution.default", Trait.PRODUCT | Trait.READS_ALL),
     OpFamily("cholesky cholesky_inverse cholesky_solve eig eigh geqrf inverse logdet lstsq lu"
              " lu_factor lu_solve lu_unpack matrix_exp matrix_power ormqr pinverse qr slogdet svd"
              " symeig triangular_solve nuclear_norm", Trait.RAISES_BY_VALUE),
