@@ -55,12 +55,7 @@ from tracer_core.errors import (
     VerifyError,
 )
 from tracer_core.limit_table import Limit, LimitTable
-from tracer_core.ops.table import (
-    overloads_with,
-    raises_by_value,
-    reasons,
-    spelled_with,
-)
+from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
