@@ -21,9 +21,9 @@ import torch
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.execution import kept
-from tracer_core.execution.guarded_cache import GuardedCache
-from tracer_core.execution.profitability import (
+from tracer_core.execution.entry.guarded_cache import GuardedCache
+from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.tiers.eager_or_compiled import (
     MAX_VERDICT_USES,
     EagerRegion,
     StoredVerdict,

@@ -16,7 +16,9 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import outcome
-from tracer_core.execution import capture, compiled_function, resume_codegen  # noqa: F401  (imported late)
+from tracer_core.execution import compiled_function
+from tracer_core.execution.capture import trace as capture  # noqa: F401  (imported late)
+from tracer_core.execution.entry import resume_codegen  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")

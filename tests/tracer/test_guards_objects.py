@@ -13,7 +13,7 @@ import tracer_core
 from tests.support.recompile_limits import limits_told
 from tests.tracer.facts import Box
 from tracer_core import markers
-from tracer_core.execution import guarded_cache
+from tracer_core.execution.entry import guarded_cache
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(2, 4)

@@ -27,8 +27,8 @@ from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 import tracer_core
 from tests.tracer.twin import module
 from tracer_core.errors import BackendError, TracerError
-from tracer_core.execution import capture as capturing
 from tracer_core.execution import compiled_function
+from tracer_core.execution.capture import trace as capturing
 from tracer_core.testing import compare
 from tracer_core.torch_private import settings
 from tracer_core.trace.tracer import Tracer

@@ -19,7 +19,8 @@ from tests.support.recompile_limits import limits_told
 from tests.tracer.twin import replaced, same
 from tracer_core.errors import RecompileLimitError
 from tracer_core.execution import capture as capturing
-from tracer_core.execution import compiled_function, guarded_cache
+from tracer_core.execution import compiled_function
+from tracer_core.execution.entry import guarded_cache
 from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.trace.eager_interpreter import RealMachine

@@ -17,10 +17,10 @@ import torch
 
 import tracer_core
 from tracer_core.contract.backend import Backend
-from tracer_core.execution import profitability
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.guarded_cache import MAX_SHORT_LIVED_OBJECTS
-from tracer_core.execution.profitability import (
+from tracer_core.execution.entry.guarded_cache import MAX_SHORT_LIVED_OBJECTS
+from tracer_core.execution.tiers import eager_or_compiled as profitability
+from tracer_core.execution.tiers.eager_or_compiled import (
     EARLY,
     MAX_RECAPTURES,
     MAX_SAMPLES,

@@ -18,7 +18,7 @@ from tests.support import threads
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
 from tracer_core.execution import compiled_function
-from tracer_core.execution.guarded_cache import GuardedCache
+from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.testing import CaptureCounter, compare
 
 THREADS = 8

@@ -40,18 +40,27 @@ from tracer_core.errors import (
     RecompileLimitWarning,
     TracerError,
 )
-from tracer_core.execution import profitability
-from tracer_core.execution.branch_profile import MIN_EQUAL_PROFILES, outcome
-from tracer_core.execution.capture_result import (
+from tracer_core.execution.capture.result import (
     Abandoned,
     Answers,
     BreakRecord,
     Captured,
     UserError,
 )
-from tracer_core.execution.guarded_cache import GuardedCache
-from tracer_core.execution.kept import NATIVE, Kept
-from tracer_core.execution.profitability import (
+from tracer_core.execution.entry.guarded_cache import GuardedCache
+from tracer_core.execution.entry.resume import (
+    GRAPH_RAISED,
+    HOOK_RAISED,
+    Exit,
+    NotRaised,
+    Suspended,
+    interpreter,
+)
+from tracer_core.execution.store.persistent_cache import NATIVE, Kept
+from tracer_core.execution.store.reader import LoadedEntry
+from tracer_core.execution.tiers import eager_or_compiled as profitability
+from tracer_core.execution.tiers.branch_profile import MIN_EQUAL_PROFILES, outcome
+from tracer_core.execution.tiers.eager_or_compiled import (
     MAX_SETTLED,
     SETTLED,
     Region,
@@ -61,16 +70,7 @@ from tracer_core.execution.profitability import (
     TimedRegion,
     Verdict,
 )
-from tracer_core.execution.resume import (
-    GRAPH_RAISED,
-    HOOK_RAISED,
-    Exit,
-    NotRaised,
-    Suspended,
-    interpreter,
-)
-from tracer_core.execution.single_use import SingleUses
-from tracer_core.execution.stored_entry import LoadedEntry
+from tracer_core.execution.tiers.single_use import SingleUses
 from tracer_core.fx_capture import wrong_fakes
 from tracer_core.fx_capture.data_errors import (
     ASSERTIONS,
@@ -99,7 +99,7 @@ from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
-    from tracer_core.execution.background_entry import Pending, SecondUse
+    from tracer_core.execution.tiers.background_entry import Pending, SecondUse
     from tracer_core.guards.explanation import Failed
     from tracer_core.trace.tracer import Tracer
 
@@ -908,8 +908,8 @@ class CompiledFunction:
         `_Unexpected` if nothing can be captured or the graph has no lowered form, since the graphs
         between the breaks may have one."""
         global _tracing
-        from tracer_core.execution.capture import capture  # heavy: the tracer
-        from tracer_core.execution.entry_builder import Generator  # heavy: the tracer
+        from tracer_core.execution.capture.trace import capture  # heavy: the tracer
+        from tracer_core.execution.entry.builder import Generator  # heavy: the tracer
 
         foresight = Foresight(segment.seen.foresees and self._may_expect())
         expects = bool(segment.seen.outcomes)

@@ -1,7 +1,7 @@
 """Assertions: answers of a tensor's value that the trace goes on with, and that the graph checks.
 
 A branch of which one way only raises is taken the other way. A branch that went the same way in
-several calls (`execution/branch_profile.py`) is expected to go that way again; any other one may be
+several calls (`execution/tiers/branch_profile.py`) is expected to go that way again; any other one may be
 expected to go as in the call that is being captured. The graph has one more result: whether all
 these conditions hold. The entry reads it before any side effect. Where it is false the program runs
 eagerly from where the entry begins.

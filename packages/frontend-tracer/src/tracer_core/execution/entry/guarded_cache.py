@@ -25,7 +25,7 @@ from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.execution.branch_profile import BranchProfile
+from tracer_core.execution.tiers.branch_profile import BranchProfile
 from tracer_core.fx_capture.seen import Seen
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.object_layout import weak_reference_offset

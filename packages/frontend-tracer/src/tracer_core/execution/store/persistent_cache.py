@@ -32,12 +32,12 @@ from tracer_core import limit_table
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
 from tracer_core.errors import BackendError, StoredError
-from tracer_core.execution.capture_result import Captured
-from tracer_core.execution.code_identity import code_hash
-from tracer_core.execution.environment import environment
-from tracer_core.execution.object_references import Finder, OtherSettings
-from tracer_core.execution.profitability import StoredVerdict
-from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
+from tracer_core.execution.capture.result import Captured
+from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.environment import environment
+from tracer_core.execution.store.find import Finder, OtherSettings
+from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
+from tracer_core.execution.tiers.eager_or_compiled import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_PERSISTED_BYTES, MAX_PERSISTED_ENTRIES
 from tracer_core.options import CompileConfig, env
@@ -346,8 +346,8 @@ def _key_of_name(document: Document) -> str:
 def _write(document: Document, function: Function) -> None:
     """Writes a document with the entries of this process first; a failure is logged, and the next
     process captures again."""
-    from tracer_core.execution.entry_writer import NotYet, entry_to_json  # heavy: the tracer
-    from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
+    from tracer_core.execution.store.describe import NotPortable  # heavy: the same
+    from tracer_core.execution.store.writer import NotYet, entry_to_json  # heavy: the tracer
 
     wanted = {id(record) for record in document.records}
     document.records.clear()

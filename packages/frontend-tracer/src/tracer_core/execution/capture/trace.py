@@ -21,8 +21,8 @@ from tracer_core.debug.crossed_limits import crossed, located
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import BackendError
-from tracer_core.execution.capture_result import Abandoned, Answers, UserError
-from tracer_core.execution.entry_builder import Refused
+from tracer_core.execution.capture.result import Abandoned, Answers, UserError
+from tracer_core.execution.entry.builder import Refused
 from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.graph_breaks import (
