@@ -27,7 +27,7 @@ from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
-from tracer_core.execution.compiled_function import tracing
+from tracer_core.execution.capture_lock import tracing
 from tracer_core.execution.entry.builder import TraceWriter
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
