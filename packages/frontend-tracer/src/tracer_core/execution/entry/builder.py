@@ -50,7 +50,7 @@ from tracer_core.execution.tiers.background_entry import (
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.function_traits import uses_rng
-from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsViews
+from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
@@ -308,7 +308,7 @@ class TraceWriter:
                 graph.erase_node(node)
         views = element_reads.why_views(graph) if recorder.copies_elements else None
         if views is not None:
-            raise WantsViews(0, "data_dependent_value", views)
+            raise Retry(0, "data_dependent_value", views, copies_elements=False)
         if recorder.data is not None:
             recorder.data.close()
         gm: torch.fx.GraphModule
