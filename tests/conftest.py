@@ -18,6 +18,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +58,9 @@ torchvision_ops.define()
 # discovery start others (tests/plugin).
 _discovery = sys.modules["tracer_core.registry.discovery"]
 _discovery.entry_points = functools.cache(_discovery.entry_points)
+for _entry in _discovery.entry_points(group=_discovery.PROJECT):
+    # read from the distribution's file at each access otherwise
+    vars(_entry).update(dist=SimpleNamespace(name=_entry.dist.name, version=_entry.dist.version))
 
 #: Files that take more than twelve seconds when all their tests run, the longest first.
 LONG = """
@@ -77,8 +81,14 @@ tracer/test_torch_attention tracer/test_tensor_subclasses tracer/test_nested_ten
 """.split()
 
 
+# torch.manual_seed notes the stack for each kind of device that is not initialized.
+_set_seed = (
+    torch.manual_seed if os.path.exists("/dev/nvidia0") else torch.default_generator.manual_seed
+)
+
+
 def _seed(node: pytest.Collector | pytest.Item) -> None:
-    torch.manual_seed(zlib.crc32(node.nodeid.encode()))
+    _set_seed(zlib.crc32(node.nodeid.encode()))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -130,6 +130,7 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch):
         find_compiler()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="needs ziglang")
 def test_the_compiler_that_pip_brings(tmp_path):
     done = ran(tmp_path / "cache", PATH=str(tmp_path))
