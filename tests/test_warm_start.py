@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import StoredError
 from tracer_core.execution import artifact
 
@@ -66,9 +65,7 @@ print("loaded", count)
 
 
 def run(program: str, path: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280
-    )
+    done = torch_server.run(["-c", program, path], timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

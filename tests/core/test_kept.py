@@ -673,6 +673,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("what", CHANGED)
 def test_a_change_is_seen(program, what):
     before, after, reason = CHANGED[what]
@@ -701,6 +702,7 @@ FOUND = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("what", FOUND)
 def test_the_same_program_is_found(program, what):
     program.started(CHANGED[what][0])
@@ -868,6 +870,7 @@ def test_other_numbers_of_threads_have_the_same_graphs_and_other_verdicts(progra
 # -- what is no code
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     "name, change",
     {

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import torch_server
 
 PROGRAM = """
 import json
@@ -42,13 +42,18 @@ UNDER = {"size": 2, "words": ["a"]}
 def captures(folder: Path, facts: dict[str, Any], limits: str) -> tuple[int, str]:
     """Returns how much one process captures, and its log."""
     (folder / "program.py").write_text(PROGRAM.format(**(UNDER | facts)))
-    done = subprocess.run(
-        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, timeout=120,
-        env=os.environ | {
-            "TRACER_KEEP": "1", "TRACER_CHECK": "0", "TRACER_LIMITS": limits, "TRACER_LOGS": "cache",
+    done = torch_server.run(
+        [str(folder / "program.py")],
+        timeout=120,
+        env=os.environ
+        | {
+            "TRACER_KEEP": "1",
+            "TRACER_CHECK": "0",
+            "TRACER_LIMITS": limits,
+            "TRACER_LOGS": "cache",
             "TRACER_CACHE_DIR": str(folder / "cache"),
         },
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
