@@ -5,6 +5,7 @@ A lookup gives a set: readers keep it as a constant, so that compile paths look 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tracer_core.ops.table import indexing, linalg, nn, pointwise, views
@@ -22,11 +23,16 @@ def _entries(traits: Trait) -> list[str]:
     ]
 
 
+@functools.cache
+def _overload(entry: str) -> tuple[Any, ...]:
+    return names(entry, of="ops.aten")
+
+
 def overloads_with(traits: Trait) -> frozenset[Any]:
     """Returns the overloads of ATen that the table lists with one of these traits; what this torch
     lacks is left out."""
     listed = [entry for entry in _entries(traits) if "." in entry]
-    return frozenset(names(" ".join(listed), of="ops.aten"))
+    return frozenset(one for entry in listed for one in _overload(entry))
 
 
 def spelled_with(traits: Trait) -> frozenset[str]:
