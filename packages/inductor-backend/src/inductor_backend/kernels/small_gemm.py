@@ -15,7 +15,7 @@ import torch
 from inductor_backend.kernels import native
 from inductor_backend.kernels.native import POSTS as ALL_POSTS
 
-#: Activations that the matmul fuses, by name: the number in native/tensors.h.
+#: Activations that the matmul fuses, by name: the number in kernels/cpu/tensors.h.
 POSTS = {
     name: ALL_POSTS[name]
     for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
