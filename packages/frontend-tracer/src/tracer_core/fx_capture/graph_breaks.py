@@ -214,17 +214,13 @@ def breaks_page() -> str:
     it: ``python -c "from tracer_core.fx_capture.graph_breaks import breaks_page;
     print(breaks_page(), end='')"``."""
     fill = partial(textwrap.fill, width=100, break_long_words=False, break_on_hyphens=False)
-    lines = [
-        "# Graph breaks",
-        "",
-        fill(
-            "At a graph break the graph so far runs, the instruction runs in eager mode, and a new graph"
-            " starts after it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the"
-            " kind, the line and the reason of each break; `fullgraph=True` raises instead. This page is"
-            " generated from the table in `fx_capture/graph_breaks.py`."
-        ),
-        "",
-    ]
+    intro = (
+        "At a graph break the graph so far runs, the instruction runs in eager mode, and a new graph"
+        " starts after it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the"
+        " kind, the line and the reason of each break; `fullgraph=True` raises instead. This page is"
+        " generated from the table in `fx_capture/graph_breaks.py`."
+    )
+    lines = ["# Graph breaks", "", fill(intro), ""]
     for kind, doc in BREAKS.items():
         lines += [
             f"## {kind}",
