@@ -6,7 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.code_size import Size, native_lines, package_sizes, python_lines, table
+from tools.code_size import (
+    Size,
+    allowed_sizes,
+    native_lines,
+    package_sizes,
+    python_lines,
+    table,
+    too_large,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,3 +100,12 @@ def test_a_revision_that_is_not_there():
     command = [sys.executable, "-m", "tools.code_size", "--since", "no-such-revision"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0 and "not a valid object name" in done.stderr
+
+
+def test_no_package_grows_unnoticed():
+    assert too_large(package_sizes(ROOT), allowed_sizes()) == []
+
+
+def test_a_package_that_grew():
+    (problem,) = too_large({"a": Size(90, 11), "b": Size(5, 0)}, {"a": 100, "b": 5})
+    assert problem == "a has 101 code lines, allowed are 100 (pyproject.toml)"
