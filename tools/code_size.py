@@ -135,7 +135,9 @@ def main() -> int:
     since = parser.parse_args().since
     sizes = package_sizes(ROOT)
     print(table(sizes, sizes_at(since) if since else None))
-    print(*(problems := too_large(sizes, allowed_sizes())), sep="\n")
+    problems = too_large(sizes, allowed_sizes())
+    for problem in problems:
+        print(problem)
     return bool(problems)
 
 
