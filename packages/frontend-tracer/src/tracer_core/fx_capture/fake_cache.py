@@ -40,12 +40,9 @@ _STRUCTURED = frozenset(names(
     " ge.Scalar leaky_relu.default hardtanh.default hardswish.default",
     of="ops.aten",
 ))  # fmt: skip
-_BATCH_NORMS = frozenset(
-    names(
-        "native_batch_norm.default cudnn_batch_norm.default miopen_batch_norm.default",
-        of="ops.aten",
-    )
-)
+_BATCH_NORMS = frozenset(names(
+    "native_batch_norm.default cudnn_batch_norm.default miopen_batch_norm.default", of="ops.aten"
+))  # fmt: skip
 #: Operator -> where its input, weight and settings are among its arguments; the third is the bias,
 #: or its sizes.
 _CONVOLUTIONS = {

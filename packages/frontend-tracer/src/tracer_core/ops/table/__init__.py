@@ -18,9 +18,7 @@ FAMILIES: tuple[OpFamily, ...] = (
 
 
 def _entries(traits: Trait) -> list[str]:
-    return [
-        entry for family in FAMILIES if family.traits & traits for entry in family.names.split()
-    ]
+    return [name for family in FAMILIES if family.traits & traits for name in family.names.split()]
 
 
 @functools.cache

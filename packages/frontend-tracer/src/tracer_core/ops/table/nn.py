@@ -13,8 +13,7 @@ FAMILIES = (
     OpFamily("nll_loss2d nll_loss_nd cross_entropy cross_entropy_loss binary_cross_entropy"
              " multi_margin_loss multilabel_margin_loss", _ASSERTS),
     OpFamily("huber_loss.default soft_margin_loss.default", Trait.DTYPE_OF_FIRST),
-    OpFamily("multilabel_margin_loss_forward ctc_loss _use_cudnn_ctc_loss",
-             Trait.RAISES_BY_VALUE),
+    OpFamily("multilabel_margin_loss_forward ctc_loss _use_cudnn_ctc_loss", Trait.RAISES_BY_VALUE),
 
     OpFamily("bernoulli binomial dirichlet multinomial normal normal_functional poisson",
              Trait.RAISES_BY_VALUE),
@@ -23,10 +22,9 @@ FAMILIES = (
     OpFamily("pack_padded_sequence pad_packed_sequence _padded_dense_to_jagged_forward"
              " _nested_tensor_size _spdiags", Trait.RAISES_BY_VALUE),
     # Scales and zero points are checked, and so are observed ranges.
-    OpFamily("quantize_per_tensor fake_quantize_per_tensor_affine"
-             " fake_quantize_per_channel_affine fake_quantize_per_tensor_affine_cachemask"
+    OpFamily("quantize_per_tensor fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"
+             " fake_quantize_per_tensor_affine_cachemask _fused_moving_avg_obs_fq_helper_functional"
              " fake_quantize_per_channel_affine_cachemask"
-             " _fused_moving_avg_obs_fq_helper_functional"
              " _fake_quantize_learnable_per_tensor_affine_backward"
              " _fake_quantize_learnable_per_channel_affine_backward", Trait.RAISES_BY_VALUE),
     # Backwards that may meet other values than their forwards did, and calls of autograd.

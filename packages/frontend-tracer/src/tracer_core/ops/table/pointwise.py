@@ -10,11 +10,9 @@ FAMILIES = (
              " masked_fill.Scalar", Trait.CHEAP),
     OpFamily("neg.default abs.default maximum.default minimum.default", Trait.CHEAP | Trait.EXACT),
     OpFamily("relu.default clamp.default clamp_min.default clamp_max.default", Trait.EXACT),
-    OpFamily("where.self where.ScalarSelf native_dropout_backward.default",
-             Trait.CHEAP | Trait.EXACT),
+    OpFamily("where.self where.ScalarSelf native_dropout_backward.default", Trait.CHEAP | Trait.EXACT),
     # A comparison with a number is not a decision: it jumps where few values are.
-    OpFamily("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar",
-             Trait.COMPARES | Trait.CHEAP),
+    OpFamily("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar", Trait.COMPARES | Trait.CHEAP),
     OpFamily("eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor",
              Trait.COMPARES | Trait.CHEAP | Trait.DECIDES),
     OpFamily("copy masked_fill where copysign setitem eq ne lt le gt ge", Trait.POINTWISE),
