@@ -60,6 +60,7 @@ def _trained(name: str, dtype: torch.dtype, compile: Any, skipped: int | None = 
     return _left(optimizer, parameters)
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
