@@ -120,6 +120,7 @@ def _adafactor(options: dict[str, Any], dtype: torch.dtype, compile: Any) -> Any
     return _left(optimizer, parameters)
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("name", ADAFACTOR)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])

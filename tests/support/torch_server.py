@@ -22,7 +22,7 @@ from pathlib import Path
 #: Variables that Python, torch or OpenMP read while the server starts.
 READ_EARLY = (
     "PYTHON",
-    "TORCH",
+    "TORCH_",  # and not TORCHINDUCTOR_CACHE_DIR, which torch sets
     "PYTORCH",
     "OMP_",
     "GOMP_",
