@@ -153,9 +153,9 @@ def process(program: str, text: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_limit_is_changed_for_one_process():
     program = (
-        "from tracer_core import limits; from tracer_core.execution import profitability\n"
+        "from tracer_core import limits; from tracer_core.execution.tiers import eager_or_compiled\n"
         "from inductor_backend.schedule import fusion\n"
-        "print(limits.MAX_RECAPTURES, profitability.MAX_RECAPTURES, fusion.MAX_FUSED_COPY,"
+        "print(limits.MAX_RECAPTURES, eager_or_compiled.MAX_RECAPTURES, fusion.MAX_FUSED_COPY,"
         " limits.LIMITS['MAX_RECAPTURES'].default, limits.MAX_TURN_SECONDS)"
     )
     done = process(program, " max_recaptures = 5 ,MAX_FUSED_COPY=7,MAX_TURN_SECONDS=0.5,")

@@ -41,7 +41,7 @@ assert report.stored and not report.left_out, report
 LOAD = """
 from tracer_core.bytecode import interpreter as machine
 from tracer_core.dispatch import compile_graph as dispatch
-from tracer_core.execution import capture as capturing
+from tracer_core.execution.capture import trace as capturing
 from inductor_backend.runtime.cpp import build as build_cpp
 
 def forbidden(*args, **kwargs):

@@ -22,7 +22,7 @@ import torch
 
 import tracer_core
 from tests.support.stored_backend import BACKEND
-from tracer_core.execution import kept
+from tracer_core.execution.store import persistent_cache as kept
 
 PROGRAMS = Path(__file__).with_name("kept_programs.txt")
 BEFORE, AFTER = 0, 1

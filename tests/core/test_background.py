@@ -76,7 +76,7 @@ def passed(gate, fast):
 
 
 def captures(fast):
-    return tracer_core.markers.compiled(fast).function.n_captures
+    return tracer_core.markers.compiled(fast).function.runtime.tiering.n_captures
 
 
 def twice(x):
@@ -584,7 +584,7 @@ fast, x = tracer_core.compile(program, when="background"), torch.ones(3, 5)
 assert torch.allclose(fast(x), program(x))
 assert tracer_core.progress(fast, wait=100).is_done
 assert torch.allclose(fast(x), program(x))
-print(tracer_core.markers.compiled(fast).function.n_captures)
+print(tracer_core.markers.compiled(fast).function.runtime.tiering.n_captures)
 """
     (tmp_path / "program.py").write_text(program)
     settings = {"TRACER_CACHE_DIR": str(tmp_path / "cache"), "TRACER_KEEP": "1"}

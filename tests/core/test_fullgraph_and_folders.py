@@ -15,8 +15,8 @@ import torch
 import tracer_core
 from tests.support import torch_server
 from tracer_core.errors import GraphBreakError, TracerError
-from tracer_core.execution import entry_builder
-from tracer_core.execution.capture import Abandoned
+from tracer_core.execution.capture.trace import Abandoned
+from tracer_core.execution.entry import builder as entry_builder
 from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.plugin_api import Backend
 

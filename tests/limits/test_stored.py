@@ -15,7 +15,7 @@ from tests.support import torch_server
 PROGRAM = """
 import json
 import torch, tracer_core
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock
 
 def run(x, word):
     table = torch.tensor([0.5] * {size})
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     with torch.no_grad():
         for word in {words!r}:
             torch.testing.assert_close(fast(x, word), run(x, word))
-    print(json.dumps(compiled_function.captures_so_far() // 2))
+    print(json.dumps(capture_lock.captures_so_far() // 2))
 """
 
 #: Limit -> (its value in the test, what of the program goes beyond it, what the log says).

@@ -14,7 +14,7 @@ from torch import nn
 import tracer_core
 from tests.support.kept_copies import kept_copies
 from tests.tracer.twin import same, twin
-from tracer_core.execution.input_snapshot import InputSnapshot
+from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
@@ -95,6 +95,16 @@ def test_nobody_reads_the_result(name, backend):
 
     steps = [(X, one) for one in (right, wrong, right)]
     twin(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+def test_nobody_reads_what_is_indexed(backend):
+    def body(x, other, log):
+        x[other]
+        return x * 2
+
+    steps = [(X, torch.tensor(one)) for one in ([0, 1], [0, 7], [-1, -1], [-9, 0])]
+    twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
 
 
 WRITES = {

@@ -37,6 +37,11 @@ class CompileConfig:
     native_if_faster: bool = False
     when: str = "now"
 
+    @property
+    def must_compile(self) -> bool:
+        """Whether falling back to eager mode is an error."""
+        return self.fullgraph or env().strict
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

@@ -1,8 +1,8 @@
 """Saves captured cache entries to a file and loads them in another process without tracing.
 
-The file is code, and is treated so: see `load`. It holds entries as `stored_entry` writes them. A
-file made by other versions, or whose code has changed since, is rejected with the reason; so is each
-entry that cannot be stored. What `kept` keeps by itself is the same in another place.
+The file is code, and is treated so: see `load`. It holds entries as `store.writer` writes them, which
+`store.persistent_cache` stores automatically in another place. A file made by other versions, or
+whose code has changed since, is rejected with the reason; so is each entry that cannot be stored.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tracer_core import markers
 from tracer_core.contract.version import __version__
 from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.entry_writer import entry_to_json
-from tracer_core.execution.object_descriptions import NotPortable
-from tracer_core.execution.object_references import Finder
-from tracer_core.execution.stored_entry import entry_from_json
+from tracer_core.execution.store.describe import NotPortable
+from tracer_core.execution.store.find import Finder
+from tracer_core.execution.store.reader import entry_from_json
+from tracer_core.execution.store.writer import entry_to_json
 from tracer_core.storage.private_file import open_private, replace_file
 
 FORMAT = 13

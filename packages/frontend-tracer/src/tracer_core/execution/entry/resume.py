@@ -1,0 +1,153 @@
+"""Runs a graph break in eager mode: the breaking instruction, and the plain instructions after it.
+
+In: the layouts and values of an activation at a break. Out: the value of the whole activation, or
+an `Exit` (the resume point where capture goes on) and the state there. The breaking instruction
+runs exactly once. After it only instructions run that belong in no graph: moves, loops over
+iterators that are already alive, arithmetic and branches on plain numbers and text. So the body of
+a loop with a break in it is one code region, and a number that came out of a tensor can decide a
+branch without a guard.
+
+A transition that is taken often is compiled to Python source (`transition_text`); opcodes without a
+row there are left to `RealMachine`, which has the same meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
+from tracer_core.bytecode.host_builtins import use_own_builtins
+
+if TYPE_CHECKING:
+    from tracer_core.trace.eager_interpreter import RealMachine
+
+use_own_builtins(globals())
+
+_COMPILE_AFTER = 3  # runs of a transition before its source is written
+
+
+class Exit:
+    """The resume point where a transition leaves the activation. Mutable. segment: the guarded
+    cache of the code region there, once known."""
+
+    __slots__ = ("layouts", "segment")
+
+    def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
+        self.layouts = layouts
+        self.segment: Any = None  # a `guarded_cache.GuardedCache`
+
+
+class Suspended:
+    """An activation at a break. Mutable. transition: consumes `values`, the flat state of its
+    frames."""
+
+    __slots__ = ("transition", "values")
+
+    def __init__(self, transition: Transition, values: tuple[Any, ...]) -> None:
+        self.transition, self.values = transition, values
+
+    def taken(self) -> Any:
+        """Returns the only value, which this holds no more: an exception's frames hold this."""
+        (value,), self.values = self.values, ()
+        return value
+
+
+class Transition:
+    """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.
+    raises: the exception that the trace saw the breaking instruction raise, and that leaves the
+    function. follows_graph: whether the code region before it runs a graph. stored: another process
+    ran it with the values of the trace."""
+
+    def __init__(
+        self,
+        layouts: tuple[FrameLayout, ...],
+        raises: str = "",
+        follows_graph: bool = True,
+        stored: bool = False,
+    ) -> None:
+        self.layouts, self.raises, self.follows_graph = layouts, raises, follows_graph
+        self.run: Callable[[Suspended], tuple[Exit | None, Any]] = self._counted
+        self._exits: dict[Any, Exit] = {}
+        self._runs = int(stored)
+
+    def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
+        self._runs += 1
+        if self._runs >= _COMPILE_AFTER:
+            from tracer_core.execution.entry.resume_codegen import (
+                TransitionWriter,  # heavy: few breaks
+            )
+
+            named = (self.interpret, self.failed, self.dropping)
+            written = TransitionWriter(self.layouts, self.exit, named)
+            self.run = (None if self.raises else written.function()) or self.interpret
+        return self.interpret(suspended)
+
+    def interpret(self, suspended: Suspended) -> tuple[Exit | None, Any]:
+        """Returns (None, value) when the activation returned, else (exit, state there). Only the
+        frames hold the activation's values meanwhile, so that they die as in eager."""
+        machine = interpreter()
+        frames, suspended.values = frames_of(self.layouts, suspended.values), ()
+        returned, value = machine.step(frames)
+        if self.raises and not machine.raised and self._runs <= 1:
+            # The first run has the values of the trace. Later ones need not raise: the cause of the
+            # exception is not guarded.
+            raise NotRaised(self.raises, frames, value)
+        return self._outcome(machine, frames, returned, value)
+
+    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
+        """Continues after `error` was raised by the instruction that `layouts` stands at."""
+        machine = interpreter()
+        machine.frames = frames = frames_of(layouts, values)
+        frames[-1].last = frames[-1].ip
+        frames[-1].ip += 1
+        machine.unwind(error, 0)
+        return self._outcome(machine, frames, False, None)
+
+    def _outcome(
+        self, machine: RealMachine, frames: list[Frame], returned: bool, value: Any
+    ) -> tuple[Exit | None, Any]:
+        if not returned:
+            returned, value = machine.realize()
+        if returned:
+            return None, value
+        layouts, state = flatten(frames)
+        return self.exit(layouts), tuple(state)
+
+    def dropping(
+        self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
+    ) -> tuple[Exit, Any]:
+        """Returns the exit and the state of an activation, without the values of dead variables."""
+        layouts, state = flatten(frames_of(layouts, values))
+        return self.exit(layouts), tuple(state)
+
+    def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
+        """Returns the exit at these layouts; always the same object."""
+        found = self._exits.get(layouts)
+        if found is None:
+            found = self._exits[layouts] = Exit(layouts)
+        return found
+
+
+def interpreter() -> RealMachine:
+    """Returns an interpreter that does what CPython does."""
+    from tracer_core.trace.eager_interpreter import RealMachine  # heavy: only breaks need it
+
+    return RealMachine()
+
+
+#: In place of a transition: the graph raised (the only value) before any side effect.
+GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
+
+#: In place of a transition: a saved-tensor hook of the program raised (the only value) in the graph.
+HOOK_RAISED: Any = type("HookRaised", (), {"__repr__": lambda self: "HOOK_RAISED"})()
+
+
+class NotRaised(Exception):
+    """An instruction that raised while it was traced did not raise when it ran. frames: the
+    activation after it; empty if it returned `value`."""
+
+    def __init__(self, what: str, frames: list[Frame], value: Any) -> None:
+        super().__init__(f"{what}, seen in the trace, was not raised")
+        self.frames, self.value = frames, value

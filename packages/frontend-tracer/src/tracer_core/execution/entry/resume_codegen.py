@@ -1,0 +1,419 @@
+"""Compiles a transition to Python source: follows its bytecode with names in place of values.
+
+The resulting function maps the state at the break to the next exit and the state there. It does
+what `RealMachine` would, and leaves opcodes without a row here to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, asks_for_locals, decode
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.opcodes.operators import SYMBOLS
+from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
+from tracer_core.execution.entry.generated_code import define
+from tracer_core.fx_capture.provenance import end_is_seen, kept_when_dead
+from tracer_core.limits import MAX_RESUMED_INSTRUCTIONS
+from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
+
+use_own_builtins(globals())
+
+#: Types whose objects a dead variable need not keep alive: their finalization cannot be observed,
+#: or nobody observes it.
+_DROPPED = SCALARS | {bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
+_CONTAINERS = frozenset({list, tuple, dict})
+_END: Any = object()
+#: These read the calling frame: some without arguments, eval and exec also with a text.
+_ASKS_FRAME = {
+    one.__name__: one for one in (super, globals, locals, vars, dir, compile, eval, exec)
+}
+_ASKS_REFERENCES = {one.__name__: one for one in WEAK_REFERENCES}
+
+
+class TransitionWriter:
+    """Writes the source of one transition. Used once. layouts: of the frames at the break.
+    exit_at(layouts): the exit there. named: methods of the transition that the text calls."""
+
+    def __init__(
+        self,
+        layouts: tuple[FrameLayout, ...],
+        exit_at: Callable[[tuple[FrameLayout, ...]], Any],
+        named: Sequence[Callable[..., Any]],
+    ) -> None:
+        self.layouts, self.exit_at, self.layout = layouts, exit_at, layouts[-1]
+        self.code: Code = decode(self.layout.code)
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            **{method.__name__: method for method in named}, **_ASKS_FRAME, **_ASKS_REFERENCES,
+            "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
+            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": kept_when_dead,
+            "call_from": call_from,
+        }  # fmt: skip
+        self.count = 0
+        #: Whether the frame is the outermost one, whose value is the activation's.
+        self.returns = (
+            len(layouts) == 1 and self.layout.on_return is None and not self.code.is_generator
+        )
+        #: Names of values that are plain on every path.
+        self.scalars: set[str] = set()
+
+    def function(self) -> Callable[[Any], tuple[Any, Any]] | None:
+        """Returns the compiled transition, or None if its instruction is left to the machine."""
+        if any(layout.n_exceptions for layout in self.layouts):
+            return None  # a callee could ask for the exception being handled
+        write = _FIRST.get(self.code.names[self.layout.ip])
+        if write is None:
+            return None
+        n = sum(layout.size for layout in self.layouts)
+        names = [f"a{i}" for i in range(n)]
+        inner = n - self.layout.size
+        self.before, own = names[:inner], names[inner:]
+        self.function_name = own[0]
+        position = 1
+        local: dict[int, str] = {}
+        for index in self.layout.locals:
+            local[index] = own[position]
+            position += 1
+        stack: list[str | None] = []
+        for present in self.layout.stack:
+            stack.append(own[position] if present else None)
+            position += present
+        self.after = own[position:]
+        path = _Path(self.layout.ip, stack, local, 1)
+        self.lines += ["def run(suspended):", f"    {', '.join(names)}, = suspended.values"]
+        watched = [f"seen({name})" for name in self._kept(names)]
+        if watched:  # the object must die when its variable is set, not when this returns
+            self.interpreted_if(" or ".join(watched), names)
+        if write is _first_call and (asks := _asks_machine(self, path)):
+            self.interpreted_if(asks, names)
+        self.lines.append("    suspended.values = ()")
+        write(self, path)
+        text = "\n".join(self.lines) + "\n"
+        title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
+        return define("run", text, dict(self.names), title)
+
+    def interpreted_if(self, condition: str, names: list[str]) -> None:
+        """Leaves the instruction to the machine if a condition holds; the variables then hold
+        nothing."""
+        self.lines += [f"    if {condition}:", f"        del {', '.join(names)}",
+                       "        return interpret(suspended)"]  # fmt: skip
+
+    # -- pieces of text --
+
+    def add(self, path: _Path, text: str) -> None:
+        self.lines.append("    " * path.depth + text)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"r{self.count}"
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def is_scalar(self, name: Any) -> bool:
+        """Returns whether the value behind a name (or a constant) is certainly plain."""
+        text = str(name)
+        return text in self.scalars or (text in self.names and type(self.names[text]) in SCALARS)
+
+    def _kept(self, names: list[str]) -> list[str]:
+        """Returns the names of the dead variables of the state."""
+        found, position = [], 0
+        for layout in self.layouts:
+            live = decode(layout.code).live[layout.ip]
+            found += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
+            position += layout.size
+        return found
+
+    def _at(self, path: _Path, bound: tuple[int, ...]) -> tuple[tuple[FrameLayout, ...], str]:
+        """Returns (layouts, text of the state) at a path's instruction, with these variables."""
+        # Names for calls with keywords belong to the instruction at which the activation stands.
+        kw_names = self.layout.kw_names if path.ip == self.layout.ip else ()
+        layout = replace(
+            self.layout,
+            ip=path.ip,
+            locals=bound,
+            stack=tuple(v is not None for v in path.stack),
+            kw_names=kw_names,
+        )
+        values = [*(path.local[i] for i in bound), *(v for v in path.stack if v is not None)]
+        state = ", ".join([*self.before, self.function_name, *values, *self.after])
+        return (*self.layouts[:-1], layout), f"({state},)"
+
+    def at(self, path: _Path) -> str:
+        """Returns the text of (exit, state) at a path's instruction."""
+        live = self.code.live[path.ip]
+        layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
+        plain = f"{self.constant(self.exit_at(layouts))}, {state}"
+        dead = [path.local[i] for i in sorted(path.local) if i not in live]
+        if not dead:
+            return plain
+        layouts, state = self._at(path, tuple(sorted(path.local)))
+        droppable = " and ".join(
+            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not kept({name}))"
+            for name in dict.fromkeys(dead)
+        )
+        return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
+
+    def leave(self, path: _Path) -> None:
+        """Ends the transition here; the next code region repeats loads whose value is unused."""
+        self.add(path, f"return {self.at(path.rewound())}")
+
+    def risky(self, path: _Path, text: str) -> str:
+        """Emits the statement `name = text`, whose exception continues where the bytecode says."""
+        name = self.fresh()
+        layouts, state = self._at(path, tuple(sorted(path.local)))
+        self.add(path, "try:")
+        self.add(path, f"    {name} = {text}")
+        self.add(path, "except BaseException as error:")
+        self.add(path, f"    return failed(error, {self.constant(layouts)}, {state})")
+        return name
+
+    def callers(self) -> str:
+        """Returns the text of the frames below a callee: see `call_from`."""
+        text, position = "", 0
+        for layout in self.layouts:
+            ip = layout.ip if layout is self.layout else layout.ip - 1
+            code = self.constant(calling_code(*calling_line(decode(layout.code), ip)))
+            text += f"({code}, a{position}.__globals__), "
+            position += layout.size
+        return text
+
+    # -- following the bytecode --
+
+    def follow(self, path: _Path) -> None:
+        """Emits instructions from `path` on, up to one that belongs to a code region."""
+        while True:
+            name = self.code.names[path.ip]
+            write = _FOLLOWING.get(name)
+            if write is None or path.length >= MAX_RESUMED_INSTRUCTIONS or path.ip in path.seen:
+                self.leave(path)
+                return
+            path.length, path.advance = path.length + 1, 1
+            if name in _LOADS:
+                path.mark()
+            if write(self, path, self.code.args[path.ip]):
+                return
+            path.ip += path.advance
+
+
+class _Path:
+    """One path through the bytecode. Mutable. ip; stack and local hold names (None: NULL); depth:
+    of indentation; advance: 1, or 0 after a jump. checkpoint: before the loads that are still
+    unused."""
+
+    __slots__ = ("ip", "stack", "local", "depth", "length", "seen", "advance", "checkpoint")
+
+    def __init__(self, ip: int, stack: list[str | None], local: dict[int, str], depth: int) -> None:
+        self.ip, self.stack, self.local, self.depth = ip, stack, local, depth
+        self.length, self.advance = 0, 1
+        self.seen: set[int] = set()
+        self.checkpoint: tuple[int, list[str | None]] | None = None
+
+    def split(self, ip: int, stack: list[str | None], deeper: int = 0) -> _Path:
+        other = _Path(ip, stack, dict(self.local), self.depth + deeper)
+        other.length, other.seen = self.length, set(self.seen)
+        return other
+
+    def mark(self) -> None:
+        if self.checkpoint is None:
+            self.checkpoint = self.ip, list(self.stack)
+
+    def used(self) -> None:
+        self.checkpoint = None
+
+    def rewound(self) -> _Path:
+        if self.checkpoint is None:
+            return self
+        return self.split(*self.checkpoint)
+
+
+# -- the breaking instruction
+# -------------------------------------------------------------------------
+
+
+def _first_call(w: TransitionWriter, path: _Path) -> None:
+    n = w.code.args[path.ip]
+    names = w.layout.kw_names
+    function, values = _called(w, path)
+    split = len(values) - len(names)
+    arguments = [str(v) for v in values[:split]]
+    named = list(zip(names, values[split:], strict=True))
+    given = "".join(f"{one}, " for one in arguments)
+    keywords = ", ".join(f"{name!r}: {value}" for name, value in named)
+    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({given}), {{{keywords}}})")
+    w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
+
+
+def _called(w: TransitionWriter, path: _Path) -> tuple[Any, list[Any]]:
+    """Returns the names of the callee and of the arguments of a CALL."""
+    n = w.code.args[path.ip]
+    values = path.stack[len(path.stack) - n :]
+    first, second = path.stack[-n - 2], path.stack[-n - 1]
+    own = [] if first is None or second is None else [second]
+    return second if first is None else first, [*own, *values]
+
+
+def _asks_machine(w: TransitionWriter, path: _Path) -> str:
+    """Returns the condition under which a callee asks for what only the machine knows."""
+    function, values = _called(w, path)
+    asks = _ASKS_REFERENCES if len(values) == 1 else {}
+    if not values or asks_for_locals(w.code.raw):
+        asks = asks | _ASKS_FRAME
+    return " or ".join(f"{function} is {name}" for name in asks)
+
+
+def _first_jump(w: TransitionWriter, path: _Path) -> None:
+    truth = w.risky(path, f"not {path.stack[-1]}")
+    _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
+
+
+# -- what may follow
+# ----------------------------------------------------------------------------------
+
+
+def _advance(w: TransitionWriter, path: _Path) -> None:
+    """Emits FOR_ITER, which has two paths."""
+    item = w.risky(path, f"next({path.stack[-1]}, END)")
+    w.add(path, f"if {item} is END:")
+    w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, [*path.stack, item]))
+
+
+def _branch(w: TransitionWriter, path: _Path, condition: str) -> None:
+    """Emits a conditional jump, taken if the text is true."""
+    w.add(path, f"if {condition}:")
+    w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, path.stack[:-1]))
+
+
+def _nop(w: TransitionWriter, path: _Path, arg: Any) -> None:
+    pass
+
+
+def _pop_top(w: TransitionWriter, path: _Path, arg: Any) -> None:
+    path.stack.pop()
+    path.used()
+
+
+def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> None:
+    path.local[arg] = str(path.stack.pop())
+    path.used()
+
+
+def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> None:
+    if type(arg) in (int, bool, type(None)):
+        text = f"({arg!r})"
+        w.scalars.add(text)
+    else:
+        text = w.constant(arg)
+    path.stack.append(text)
+
+
+def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    name = path.local.get(arg)
+    if name is None:
+        w.leave(path)
+        return True
+    if w.code.names[path.ip + 1] != "RETURN_VALUE":
+        w.add(path, f"if type({name}) not in SCALARS: return {w.at(path.rewound())}")
+    path.stack.append(name)
+    return False
+
+
+def _jump(w: TransitionWriter, path: _Path, arg: int) -> None:
+    path.seen.add(path.ip)
+    path.ip, path.advance = arg, 0
+
+
+def _unpack(w: TransitionWriter, path: _Path, arg: int) -> None:
+    value = path.stack[-1]
+    test = f"type({value}) is not tuple or len({value}) != {arg}"
+    w.add(path, f"if {test}: return {w.at(path.rewound())}")
+    items = [w.fresh() for _ in range(arg)]
+    w.add(path, f"{', '.join(items)}, = {value}")
+    path.stack[-1:] = items[::-1]
+    path.used()
+
+
+def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
+    names = [name for name in dict.fromkeys(values) if not w.is_scalar(name)]
+    if not names:
+        return
+    tests = " or ".join(f"type({name}) not in SCALARS" for name in names)
+    w.add(path, f"if {tests}: return {w.at(path.rewound())}")
+
+
+def _operate(w: TransitionWriter, path: _Path, symbol: str) -> None:
+    left, right = path.stack[-2:]
+    _scalars_only(w, path, left, right)
+    result = w.risky(path, f"{left} {symbol} {right}")
+    path.stack[-2:] = [result]
+    path.used()
+
+
+def _compare(w: TransitionWriter, path: _Path, arg: str) -> None:
+    _operate(w, path, arg)
+    w.scalars.add(str(path.stack[-1]))  # of two plain values
+
+
+def _binary(w: TransitionWriter, path: _Path, arg: int) -> None:
+    _operate(w, path, SYMBOLS[arg].rstrip("="))
+
+
+def _for_iter(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {w.at(path.rewound())}")
+    path.seen.add(path.ip)
+    _advance(w, path)
+    return True
+
+
+def _pop_jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    value = path.stack[-1]
+    _scalars_only(w, path, value)
+    path.used()
+    _branch(w, path, f"not {value}" if "FALSE" in w.code.names[path.ip] else f"{value}")
+    return True
+
+
+def _return_value(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    if not w.returns:
+        w.leave(path)
+    else:
+        w.add(path, f"return None, {path.stack[-1]}")
+    return True
+
+
+def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    if not w.returns:
+        w.leave(path)
+        return True
+    path.stack.append(w.constant(arg))
+    return _return_value(w, path, arg)
+
+
+_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+#: opcode -> function that emits the breaking instruction and what follows.
+_FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
+    "CALL": _first_call,
+    "FOR_ITER": _advance,
+    **dict.fromkeys(BRANCHES, _first_jump),
+}
+#: opcode -> function that emits it; True when the path ended. The same opcodes as
+#: `RealMachine.realize` follows.
+_FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool | None]] = {
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop), **dict.fromkeys(JUMPS, _jump),
+    **dict.fromkeys(BRANCHES, _pop_jump), "POP_TOP": _pop_top, "STORE_FAST": _store_fast,
+    "LOAD_CONST": _load_const, "LOAD_FAST": _load_fast, "UNPACK_SEQUENCE": _unpack,
+    "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,
+    "RETURN_VALUE": _return_value, "RETURN_CONST": _return_const,
+}  # fmt: skip
