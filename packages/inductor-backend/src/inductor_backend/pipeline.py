@@ -62,17 +62,19 @@ from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import (
+    COND,
+    SCAN,
+    WHILE_LOOP,
     BackendError,
     CompilerMissingError,
     CompileSpec,
     Phase,
     RequirementError,
     Runner,
-    control_flow,
     enabled,
     env,
     note,
-    scan,
+    scan_step,
     stage,
     wants_text,
 )
@@ -181,7 +183,7 @@ def _loops(c: Compilation) -> None:
 
 @functools.cache
 def _loop_rules() -> dict[Any, Callable[..., ExternNode]]:
-    return {scan().SCAN: _scan, control_flow().WHILE: _while, control_flow().COND: _cond}
+    return {SCAN: _scan, WHILE_LOOP: _while, COND: _cond}
 
 
 #: How a step is found: the operator's FX node, the arguments that it takes, its program.
@@ -235,7 +237,7 @@ class NativeStep:
 
 def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> Compilation:
     """Returns the compilation of a step, before its first stage."""
-    gm, sizes = scan().step_of(*of, table)
+    gm, sizes = scan_step(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
     return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop, alone=c.alone)

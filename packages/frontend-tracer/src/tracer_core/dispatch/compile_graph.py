@@ -106,8 +106,8 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
             functional = as_functional(config, backend.compile)
             return _compiled(captured, replace(config, backend=functional, options=None))
         return _torch_style(captured, config, backend.compile)
-    if backend.prepare is not None:
-        _called(backend, captured.name, lambda: resolve(backend.prepare)(captured.gm))
+    if (prepare := backend.prepare) is not None:
+        _called(backend, captured.name, lambda: resolve(prepare)(captured.gm))
     with collector_paused():
         return _compiled(captured, config)
 

@@ -59,8 +59,7 @@ def build_config(
     name = _mode(chosen, mode)
     _demand_available(chosen)
     settings = build_options(chosen, options)
-    if chosen.check is not None:
-        _ask_check(chosen, settings, name)
+    _ask_check(chosen, settings, name)
     # who chooses how it is compiled, or uses a backend to look into it, wants it compiled
     usual = chosen.fuses and not fullgraph and name == "default" and not options
     return CompileConfig(
@@ -71,7 +70,8 @@ def build_config(
 def _ask_check(backend: Backend, options: Any, mode: str) -> None:
     """Raises the error of the backend's `check`; an unexpected exception becomes BackendError."""
     try:
-        resolve(backend.check)(options, mode)
+        if backend.check is not None:
+            resolve(backend.check)(options, mode)
     except TracerError:
         raise
     except Exception as error:

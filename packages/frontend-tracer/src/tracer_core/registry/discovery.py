@@ -206,7 +206,9 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
     return sorted(row for row in told if is_part_of(row[0], names))
 
 
-def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
+def _told(
+    report: Lazy[Callable[[], Iterable[tuple[str, str]]]], backend: str
+) -> list[tuple[str, str]]:
     if isinstance(report, str) and report.partition(":")[0] not in sys.modules:
         return []  # its module was never imported, so it compiled nothing
     try:

@@ -34,7 +34,7 @@ from inductor_backend.kernels.selection import (
     own_kernel,
     own_product,
 )
-from tracer_core.plugin_api import flex_attention, operators
+from tracer_core.plugin_api import FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD, operators
 
 aten = operators("aten")
 
@@ -80,7 +80,7 @@ CUDA_KERNELS = {
 #: CPU operators whose kernels are generated with the graph's own.
 GENERATED = {
     op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
-    for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
+    for op in (FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD)
 }
 
 #: Batches of products, which may have symbolic sizes as other products may.
