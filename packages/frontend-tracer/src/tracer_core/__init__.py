@@ -1,7 +1,6 @@
-"""tracer_core: captures PyTorch programs as FX graphs while they run, for backends found at run
-time.
+"""Captures PyTorch programs as FX graphs while they run, for backends that are plug-ins.
 
-In: ``tracer_core.compile(model, backend=...)``. Out: the same model, compiled when it is called.
+``tracer_core.compile(model, backend=...)`` returns the model, compiled when it is called.
 This module only names what is public; importing it imports torch and no backend, and the tracer
 itself is imported when something is first compiled. ``tracer_core.registry.discovery`` is the
 public function: it is bound after the module of that name was imported, which ``from
@@ -18,13 +17,8 @@ from tracer_core.api import (
     explain,
     last_compile,
     list_backends,
-    load,
-    load_package,
-    package,
-    package_library,
     progress,
     reset,
-    save,
     warmup,
 )
 from tracer_core.contract.version import __version__
@@ -41,6 +35,7 @@ from tracer_core.markers import (
     mark_static,
 )
 from tracer_core.registry.discovery import BackendRow, register
+from tracer_core.saving import load, load_package, package, package_library, save
 
 __all__ = [
     "BackendRow",

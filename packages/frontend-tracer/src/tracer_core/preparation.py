@@ -50,9 +50,11 @@ def progress(function: CompiledFunction | None, wait: float) -> Progress:
 
 @dataclass(slots=True)
 class Item:
-    """One function to prepare. Mutable. fn: what is called. inputs: of each call."""
+    """One function to prepare. Mutable."""
 
+    #: What is called.
     fn: Callable[..., Any]
+    #: Of each call.
     inputs: Sequence[Inputs]
     function: CompiledFunction | None = field(init=False)
 

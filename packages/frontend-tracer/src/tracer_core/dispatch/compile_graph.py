@@ -411,10 +411,26 @@ def compile_torch_graph(
     mode: str | None = None,
     name: str = "graph_0",
 ) -> CompiledGraph:
-    """Compiles a torch-level graph that somebody else captured.
+    """Compiles a torch-level graph with a backend, without the tracer.
 
-    inputs: one real or fake tensor (or int) a placeholder. options: None, a dict or the backend's
-    dataclass. Raises BackendError, BackendNotFoundError, OptionError.
+    Lowers the graph, partitions it by `Backend.supports`, and checks the first result of the
+    backend's runner.
+
+    Args:
+        gm: The torch-level graph.
+        inputs: One real or fake tensor (or int) per placeholder.
+        backend: A `Backend`, or the name of an installed one.
+        options: As for `tracer_core.compile`.
+        mode: As for `tracer_core.compile`.
+        name: The name of the graph.
+
+    Returns:
+        A runner that takes and returns what the graph does.
+
+    Raises:
+        BackendError: The backend failed, under TRACER_STRICT=1; else the graph runs eagerly.
+        BackendNotFoundError: No installed backend has that name.
+        OptionError: A setting is wrong.
     """
     config = build_config(backend=backend, mode=mode, options=options)
     _take_symbols(gm, inputs, config.backend.name)

@@ -18,7 +18,7 @@ from typing import Any
 from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import BackendError, OptionError, TracerError
-from tracer_core.options import CompileConfig
+from tracer_core.options import CompileConfig, When
 from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.discovery import get, unavailable_reason
@@ -35,7 +35,7 @@ def build_config(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
-    when: str = "now",
+    when: When = "now",
 ) -> CompileConfig:
     """Checks the arguments of `compile()` and asks the backend whether it can work with them.
 
@@ -46,7 +46,7 @@ def build_config(
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)
     _demand("mode", mode, str | None)
-    _demand("when", when, typing.Literal["now", "background"])
+    _demand("when", when, When)
     if is_auto(backend) or is_auto(chosen := find_backend(backend)):
         own = build_options(AUTO, options)
         if when == "background" and own.wait:
