@@ -561,7 +561,7 @@ class CompiledFunction:
 
         def start(tracer: Tracer) -> list[Frame]:
             unread = [
-                LazyValue(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
+                LazyValue(value, tracer.provenance.sources.state(i, labels[i]))
                 for i, value in enumerate(state)
             ]
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
