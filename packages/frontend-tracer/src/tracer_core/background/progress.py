@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracer_core.background.compilation import COMPILING, UNDER_WAY, Compilation
+from tracer_core.background.compilation import Compilation, CompilationState
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class GraphProgress:
     #: The name of the graph.
     graph: str
     #: How far it is.
-    state: str
+    state: CompilationState
     #: The stage that began last.
     stage: str
     #: Seconds since the call that captured it, until its end.
@@ -39,12 +39,12 @@ class Progress(tuple[GraphProgress, ...]):
     @property
     def n_done(self) -> int:
         """The number of graphs that are not waiting or being compiled."""
-        return sum(one.state not in UNDER_WAY for one in self)
+        return sum(one.state.has_ended for one in self)
 
     def __repr__(self) -> str:
         lines = [
             f"{one.function:<32} {one.graph:<10} {one.seconds:7.1f} s  {one.detail}"
-            + (f" ({one.stage})" if one.state == COMPILING and one.stage else "")
+            + (f" ({one.stage})" if one.state is CompilationState.COMPILING and one.stage else "")
             for one in self
         ]
         return "\n".join(lines) or "nothing was compiled in the background"

@@ -48,7 +48,7 @@ from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
-from tracer_core.debug.fallbacks import WHOLE, Fallback, report
+from tracer_core.debug.fallbacks import WHOLE, Fallback, FallbackKind, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
 from tracer_core.dispatch import number_tensors
@@ -608,7 +608,7 @@ def _eagerly(captured: CapturedGraph, config: CompileConfig) -> Substitute:
 
 
 def _fall_back(
-    captured: CapturedGraph, config: CompileConfig, kind: str, reason: str
+    captured: CapturedGraph, config: CompileConfig, kind: FallbackKind, reason: str
 ) -> CompiledGraph:
     fallback = Fallback(kind, captured.name, config.backend.name, reason)
     report(fallback)
