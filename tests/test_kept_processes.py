@@ -57,7 +57,7 @@ PROGRAM = """
             result = fast(x)
             torch.testing.assert_close(result["out"], expected["out"])
             assert result["name"] == "second" and list(result) == ["out", "name"]
-    heavy = ("sympy", "torch._dynamo", "torch._inductor", "tracer_core.execution.capture",
+    heavy = ("sympy", "torch._dynamo", "torch._inductor", "tracer_core.execution.capture.trace",
              "tracer_core.bytecode.interpreter", "tracer_core.dispatch.compile_graph",
              "inductor_backend.pipeline", "inductor_backend.lowering")
     print("imported:", *(name for name in heavy if name in imported))

@@ -7,7 +7,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.limits.constants import (
 )
 from tests.limits.tested import ELSEWHERE, TESTED
 from tests.limits.untested import UNTESTED
+from tests.support import torch_server
 from tracer_core.limit_table import SHOWN, LimitTable
 from tracer_core.registry import limits
 
@@ -148,17 +148,14 @@ def test_two_limits_of_one_name():
 
 
 def process(program: str, text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"TRACER_LIMITS": text},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return torch_server.run(["-c", program], env=os.environ | {"TRACER_LIMITS": text}, timeout=120)
 
 
 def test_a_limit_is_changed_for_one_process():
     program = (
-        "from tracer_core import limits; from tracer_core.execution import profitability\n"
+        "from tracer_core import limits; from tracer_core.execution.tiers import eager_or_compiled\n"
         "from inductor_backend.schedule import fusion\n"
-        "print(limits.MAX_RECAPTURES, profitability.MAX_RECAPTURES, fusion.MAX_FUSED_COPY,"
+        "print(limits.MAX_RECAPTURES, eager_or_compiled.MAX_RECAPTURES, fusion.MAX_FUSED_COPY,"
         " limits.LIMITS['MAX_RECAPTURES'].default, limits.MAX_TURN_SECONDS)"
     )
     done = process(program, " max_recaptures = 5 ,MAX_FUSED_COPY=7,MAX_TURN_SECONDS=0.5,")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import StoredError
 from tracer_core.execution import artifact
 
@@ -42,7 +41,7 @@ assert report.stored and not report.left_out, report
 LOAD = """
 from tracer_core.bytecode import interpreter as machine
 from tracer_core.dispatch import compile_graph as dispatch
-from tracer_core.execution import capture as capturing
+from tracer_core.execution.capture import trace as capturing
 from inductor_backend.runtime.cpp import build as build_cpp
 
 def forbidden(*args, **kwargs):
@@ -66,9 +65,7 @@ print("loaded", count)
 
 
 def run(program: str, path: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280
-    )
+    done = torch_server.run(["-c", program, path], timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -1,6 +1,6 @@
 """Runs the programs of `kept_programs.txt` eagerly and compiled, as one process of their users does.
 
-In: a folder, for the programs' files, and which form of them. Out: result.json in the folder: name ->
+In: a folder, for the programs' files, which form of them, and their names. Out: result.json in the folder: name ->
 what differs from eager mode, what was said about kept entries, and how many captures there were.
 """
 
@@ -22,7 +22,7 @@ import torch
 
 import tracer_core
 from tests.support.stored_backend import BACKEND
-from tracer_core.execution import kept
+from tracer_core.execution.store import persistent_cache as kept
 
 PROGRAMS = Path(__file__).with_name("kept_programs.txt")
 BEFORE, AFTER = 0, 1
@@ -98,11 +98,13 @@ def run(text: str, form: int, folder: Path, name: str) -> dict[str, Any]:
     return {"differences": differences, "said": said, "captures": captures}
 
 
-def main(folder: Path, form: int) -> None:
+def main(folder: Path, form: int, names: set[str]) -> None:
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True
     results = {}
     for number, (name, text) in enumerate(programs().items()):
+        if name not in names:
+            continue
         try:
             results[name] = run(text, form, folder, f"kept_program_{number}")
         except Exception:
@@ -112,4 +114,4 @@ def main(folder: Path, form: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), set(sys.argv[3:]))

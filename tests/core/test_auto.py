@@ -5,8 +5,6 @@ twice.
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 import time
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tests.support.threads import together
 from tracer_core.autoselect.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
@@ -403,9 +402,7 @@ def test_a_program_may_end_while_candidates_are_tried():
         "fast = tracer_core.compile(lambda x: x + 1, backend=[slow, ('eager', {}), 'aten_eager'])\n"
         "print(fast(torch.ones(2)).tolist())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
+    done = torch_server.run(["-c", program], timeout=120)
     assert done.returncode == 0 and done.stdout == "[2.0, 2.0]\n", done.stderr
     assert "Error" not in done.stderr
 

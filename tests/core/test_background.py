@@ -7,8 +7,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -17,6 +15,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tests.support.recompile_limits import limits_told
 from tests.support.threads import together
 from tracer_core.background import giving_way
@@ -77,7 +76,7 @@ def passed(gate, fast):
 
 
 def captures(fast):
-    return tracer_core.markers.compiled(fast).function.n_captures
+    return tracer_core.markers.compiled(fast).function.runtime.tiering.n_captures
 
 
 def twice(x):
@@ -523,10 +522,7 @@ assert torch.equal(fast(x), twice(x))
 
 
 def run(text, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", CHILD + text], capture_output=True, text=True, timeout=120,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+    return torch_server.run(["-c", CHILD + text], timeout=120, env={**os.environ, **environment})
 
 
 def test_a_forked_child_compiles_for_itself():
@@ -588,12 +584,11 @@ fast, x = tracer_core.compile(program, when="background"), torch.ones(3, 5)
 assert torch.allclose(fast(x), program(x))
 assert tracer_core.progress(fast, wait=100).is_done
 assert torch.allclose(fast(x), program(x))
-print(tracer_core.markers.compiled(fast).function.n_captures)
+print(tracer_core.markers.compiled(fast).function.runtime.tiering.n_captures)
 """
     (tmp_path / "program.py").write_text(program)
     settings = {"TRACER_CACHE_DIR": str(tmp_path / "cache"), "TRACER_KEEP": "1"}
     environment = {k: v for k, v in os.environ.items() if k != "TRACER_CHECK"} | settings
     for n_captures in ("1", "0"):
-        done = subprocess.run([sys.executable, tmp_path / "program.py"], env=environment,
-                              capture_output=True, text=True, timeout=200)  # fmt: skip
+        done = torch_server.run([tmp_path / "program.py"], env=environment, timeout=200)
         assert (done.returncode, done.stdout.strip()) == (0, n_captures), done.stderr

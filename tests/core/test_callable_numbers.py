@@ -40,6 +40,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_whole_step_is_two_graphs_of_tensors(name: str, scheduled: bool) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core import api, diagnosis
 from tracer_core.registry.discovery import BackendRow
 
@@ -22,10 +23,9 @@ def findings(**options):
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     program = "import sys\nfrom tracer_core.diagnosis import main\nsys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    return torch_server.run(
+        ["-c", program, *arguments], env={**os.environ, **environment}, timeout=300
+    )
 
 
 def test_what_is_found_here(fresh_cache):

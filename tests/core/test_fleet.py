@@ -10,13 +10,13 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import OptionError
 from tracer_core.storage import fleet as module
 from tracer_core.storage.fleet import Fleet, fleet
@@ -448,8 +448,7 @@ def test_the_second_machine_compiles_nothing(redis_server, tmp_path):
             "TRACER_CACHE_DIR": str(tmp_path / machine), "TRACER_STORE": redis_server.url,
             "TRACER_STORE_KEY": KEY, "TRACER_STORE_TIMEOUT": "10",
         }  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment,
-                              capture_output=True, text=True, timeout=200)  # fmt: skip
+        done = torch_server.run(["-c", PROGRAM], env=environment, timeout=200)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout), calls.read_text().splitlines()
 

@@ -5,8 +5,6 @@ compilation off.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,10 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import GraphBreakError, TracerError
-from tracer_core.execution import entry_builder
-from tracer_core.execution.capture import Abandoned
+from tracer_core.execution.capture.trace import Abandoned
+from tracer_core.execution.entry import builder as entry_builder
 from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.plugin_api import Backend
 
@@ -154,14 +153,7 @@ def run(prepare: str = "", **environment: str) -> str:
     given = {**os.environ, **environment}
     del given["HOME"]
     program = PROGRAM.replace("PREPARE", prepare)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=given,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = torch_server.run(["-c", program], env=given, timeout=300)
     assert done.returncode == 0 and done.stdout == "done\n", done.stdout + done.stderr
     return done.stderr
 

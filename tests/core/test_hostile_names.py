@@ -7,8 +7,6 @@ from __future__ import annotations
 import ast
 import builtins
 import keyword
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 
 #: Each tries to end the string, comment or line that it may be written into.
 SAYS = "import builtins; builtins.planted = True"
@@ -57,6 +56,7 @@ def named(function, name: str):
     return made
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 @pytest.mark.parametrize("name", NAMES, ids=IDS)
 def test_files_and_functions(
@@ -86,14 +86,13 @@ def test_the_debug_folder_runs_no_name(tmp_path: Path, monkeypatch: pytest.Monke
     ]
     assert len(modules) == 3
     for path in modules:
-        done = subprocess.run(
-            [sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False
-        )
+        done = torch_server.run([str(path)], timeout=120)
         assert done.returncode == 0 and "planted" not in done.stdout + done.stderr, (
             done.stdout + done.stderr
         )
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("name", NAMES, ids=IDS)
 def test_training(name: str, backend: str) -> None:

@@ -21,14 +21,11 @@ import torch
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.execution import kept
-from tracer_core.execution.guarded_cache import GuardedCache
-from tracer_core.execution.profitability import (
-    MAX_VERDICT_USES,
-    EagerRegion,
-    StoredVerdict,
-    TimedRegion,
-)
+from tracer_core.execution.entry.guarded_cache import GuardedCache
+from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.tiers.eager_or_compiled import EagerRegion, TimedRegion
+from tracer_core.execution.tiers.verdicts import StoredVerdict
+from tracer_core.limits import MAX_VERDICT_USES
 
 _names = (f"kept_program_{number}" for number in itertools.count())
 
@@ -676,6 +673,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("what", CHANGED)
 def test_a_change_is_seen(program, what):
     before, after, reason = CHANGED[what]
@@ -704,6 +702,7 @@ FOUND = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("what", FOUND)
 def test_the_same_program_is_found(program, what):
     program.started(CHANGED[what][0])
@@ -818,28 +817,30 @@ def judged(program, monkeypatch):
 def decide(function, native):
     threads = torch.get_num_threads()
     found = StoredVerdict(3e-5, 2e-5, native, False, 2e-5, False, threads)
-    function.decided((1,), found.verdict(), found)
+    function.runtime.tiering.decided((1,), found.verdict(), found)
 
 
 def test_what_runs_natively_does_so_at_once_in_a_later_process(program, judged):
     decide(judged(), native=True)
     for _ in range(MAX_VERDICT_USES):
         function = judged()
-        assert isinstance(function._positional[1], EagerRegion)
+        assert isinstance(function.runtime.regions.positional[1], EagerRegion)
         assert "an earlier process found this" in told(program.fast)
         assert captures(program.fast) == 0 and not function.loaded
     x = X.clone().requires_grad_()  # the other grad mode has its own graphs
     torch.testing.assert_close(program.fast(x), torch.relu(x) * 2 + 1)
     assert captures(program.fast) == 1
-    assert isinstance(judged()._positional[1], TimedRegion)  # it is measured again
+    assert isinstance(judged().runtime.regions.positional[1], TimedRegion)  # it is measured again
 
 
 def test_what_stays_compiled_is_not_compared_in_a_later_process(program, judged):
     decide(judged(), native=False)
     function = judged()
-    assert type(function._positional[1]) is GuardedCache and len(function.loaded) == 1
+    assert (
+        type(function.runtime.regions.positional[1]) is GuardedCache and len(function.loaded) == 1
+    )
     decide(function, native=True)  # a later comparison of any process counts
-    assert isinstance(judged()._positional[1], EagerRegion)
+    assert isinstance(judged().runtime.regions.positional[1], EagerRegion)
 
 
 def test_a_verdict_belongs_to_its_code(program, judged):
@@ -847,17 +848,20 @@ def test_a_verdict_belongs_to_its_code(program, judged):
     program.started(PLAIN.replace("* 2", "* 3"))
     program.check(X)
     function = markers.compiled(program.fast).function
-    assert isinstance(function._positional[1], TimedRegion) and captures(program.fast) == 1
+    assert (
+        isinstance(function.runtime.regions.positional[1], TimedRegion)
+        and captures(program.fast) == 1
+    )
 
 
 def test_other_numbers_of_threads_have_the_same_graphs_and_other_verdicts(program, judged):
     decide(judged(), native=True)
-    assert isinstance(judged()._positional[1], EagerRegion)
+    assert isinstance(judged().runtime.regions.positional[1], EagerRegion)
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
         function = judged()
-        assert isinstance(function._positional[1], TimedRegion)
+        assert isinstance(function.runtime.regions.positional[1], TimedRegion)
         assert captures(program.fast) == 0 and len(function.loaded) == 1
     finally:
         torch.set_num_threads(before)
@@ -866,6 +870,7 @@ def test_other_numbers_of_threads_have_the_same_graphs_and_other_verdicts(progra
 # -- what is no code
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     "name, change",
     {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support import torch_server
 
 pytestmark = pytest.mark.sweep(keep=6)
 
@@ -47,9 +48,7 @@ __attribute__((constructor)) static void run(void) { printf("PLANTED CODE RAN\\n
 def ran(cache: Path | str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRACER_CACHE_DIR": str(cache), **more}
     environment.pop("TRACER_STRICT", None)  # as users run it
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True,
-    text=True, timeout=300,
-                          check=False)  # fmt: skip
+    return torch_server.run(["-c", PROGRAM], env=environment, timeout=300)
 
 
 def libraries(cache: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from tests.core.test_kept import captures, program, told  # noqa: F401  (a fixtu
 from tests.support.stored_backend import DRAWS_OTHERWISE, as_it_draws
 from tracer_core.aot import saved_draws
 from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.execution import kept
+from tracer_core.execution.store import persistent_cache as kept
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 
 MODEL = """

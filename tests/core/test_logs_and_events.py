@@ -6,14 +6,13 @@ import logging
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pluggy
 import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.debug import logs
 from tracer_core.errors import OptionError
 from tracer_core.plugin_api import hookimpl
@@ -66,12 +65,8 @@ def test_lines_go_to_stderr_in_a_program_without_logging():
         "from tracer_core.debug import logs; from tracer_core.registry import events; logs.configure();"
         "events.graph_break(kind='item', reason='.item() on a tensor', location='m.py:3 in f', hint='none')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PATH": "", "TRACER_LOGS": "graph_breaks"},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = torch_server.run(
+        ["-c", program], env={"PATH": "", "TRACER_LOGS": "graph_breaks"}, timeout=60
     )
     assert done.stdout == ""
     assert done.stderr.strip() == (
@@ -176,9 +171,9 @@ with torch.no_grad():
 
 def printed(*, logs: str, program: str = PROGRAM) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRACER_LOGS"}
-    done = subprocess.run([sys.executable, "-c", program], env={**environment,
-    **({"TRACER_LOGS": logs} if logs else {})},
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    done = torch_server.run(
+        ["-c", program], env={**environment, **({"TRACER_LOGS": logs} if logs else {})}, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 

@@ -118,6 +118,7 @@ def closures() -> dict[str, Any]:
     }
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("called", [False, True], ids=["before a call", "after a call"])
 @pytest.mark.parametrize("name", closures())
 def test_cloudpickle(name: str, called: bool) -> None:

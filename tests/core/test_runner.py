@@ -393,6 +393,7 @@ THIRD = Backend(
 )
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.usefixtures("no_object_is_called")
 @pytest.mark.parametrize(
     ("backend", "how"),

@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 def test_a_sample_of_faults(tmp_path):
     """In a process of its own: it forks, and this one may have threads."""
     state = tmp_path / "state.jsonl"

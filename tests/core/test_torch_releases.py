@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tests.support.processes import ROOT
 from tracer_core import api, torch_private
 from tracer_core.torch_private import releases
@@ -43,11 +42,12 @@ def told(version: str) -> tuple[str, list[str]]:
     """(stdout, lines on stderr that name torch's version) of a program under a torch that says it
     is this release.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(version=version)],
-        cwd=ROOT, env={**os.environ, "TRACER_STRICT": "1"}, capture_output=True, text=True,
+    done = torch_server.run(
+        ["-c", PROGRAM.format(version=version)],
+        cwd=ROOT,
+        env={**os.environ, "TRACER_STRICT": "1"},
         timeout=200,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip(), [
         line for line in done.stderr.splitlines() if f"torch {version}" in line

@@ -11,7 +11,7 @@ import torch
 import tracer_core
 from tests.core.test_background import Gate
 from tracer_core.errors import BackendError, OptionError
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def gate():
 
 
 def nothing_is_compiled(call):
-    before = compiled_function.captures_so_far()
+    before = capture_lock.captures_so_far()
     result = call()
-    assert compiled_function.captures_so_far() == before
+    assert capture_lock.captures_so_far() == before
     return result
 
 

@@ -11,6 +11,7 @@ ONE_GRAPH = {"graphs": 1, "breaks": [], "recompiles": 0}
 LIMIT = 300.0
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_one_graph(pair, backend):
     names = list(FEW if backend == "inductor" else PROGRAMS)
@@ -22,6 +23,7 @@ def test_ranks_that_differ(pair):
     pair.run("in_graph:one_compiles", limit=LIMIT)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_gradients(pair, backend):
     names = list(DIFFERENTIABLE)

@@ -7,6 +7,7 @@ import pytest
 from tests.distributed.placed import MODULES, PLANS, ROWS
 
 pytest.importorskip("torch.distributed.tensor")
+pytestmark = pytest.mark.sweep(keep=6)
 ONE_GRAPH = {"graphs": 1, "breaks": [], "recompiles": 0}
 LIMIT = 300.0
 
@@ -81,6 +82,7 @@ def test_parallelized(pair, plan):
         assert seen == ONE_GRAPH
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_transformers(pair, name):
     pytest.importorskip("transformers")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
+from tests.support import torch_server
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
 
@@ -72,9 +71,7 @@ x, w = torch.randn(64, 256), torch.randn(256, 256)
 torch.testing.assert_close(compiled(x, w), (x @ w).relu(), atol=1e-3, rtol=1e-3)
 assert os.sched_getaffinity(0) == before, os.sched_getaffinity(0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = torch_server.run(["-c", program], timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -122,7 +122,7 @@ def measured(count: int, own: int, folder: Path) -> list[dict[str, Any]]:
     import torch
 
     import tracer_core
-    from tracer_core.execution import kept
+    from tracer_core.execution.store import persistent_cache as kept
 
     torch.set_num_threads(1)
     x, w = torch.randn(4, 8), torch.randn(8, requires_grad=True)

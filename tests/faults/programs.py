@@ -29,7 +29,7 @@ def run(folder: Path, number: int) -> None:
     import torch
 
     import tracer_core
-    from tracer_core.execution import kept
+    from tracer_core.execution.store import persistent_cache as kept
 
     name = f"program_{number}"
     file = folder / f"{name}.py"

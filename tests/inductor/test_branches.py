@@ -74,6 +74,7 @@ def inputs(sign, n=3):
     return (R(n, 3).detach().abs() * sign).requires_grad_(), R(3, 3) if n == 3 else R(1, 3)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", CONDS)
 def test_branches_are_compiled(name, grad, texts):

@@ -144,6 +144,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_convolutions_learn_as_in_eager(name):
     make, shape = OTHERS[name]

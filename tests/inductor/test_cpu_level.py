@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
+from tests.support import torch_server
 from tracer_core.errors import OptionError
 from tracer_core.storage import processor
 from tracer_core.storage.processor import LEVELS, features, level
@@ -64,10 +64,11 @@ _HAVE = [one for one, needed in LEVELS.items() if needed <= features()]
 
 def run(text, tmp_path, cpu, *arguments):
     environment = {**os.environ, "TRACER_CACHE_DIR": str(tmp_path / "cache"), "TRACER_STRICT": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM + text, *map(str, arguments)], capture_output=True,
-        text=True, timeout=300, env=environment | ({"TRACER_CPU": cpu} if cpu else {}),
-    )  # fmt: skip
+    return torch_server.run(
+        ["-c", PROGRAM + text, *map(str, arguments)],
+        timeout=300,
+        env=environment | ({"TRACER_CPU": cpu} if cpu else {}),
+    )
 
 
 def registers(tmp_path):
@@ -79,6 +80,7 @@ def registers(tmp_path):
     return found
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump reads the machine code")
 @pytest.mark.parametrize("cpu", _HAVE)
 def test_code_is_for_the_level(tmp_path, cpu):

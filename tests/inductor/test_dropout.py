@@ -46,6 +46,7 @@ def compare(f: Any, *args: torch.Tensor) -> Any:
     return fast
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_masks_are_eagers(p: float, dtype: torch.dtype) -> None:

@@ -92,6 +92,7 @@ def _same_bits(function, compiled, x, flushed):
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize(
     "to", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool]
 )

@@ -24,6 +24,7 @@ def absolute(x):
     return F.smooth_l1_loss(x, torch.ones_like(x), beta=0.0)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("program", [smooth_l1, smooth_l1_mean, absolute])
 def test_gradients_at_nan_and_infinity(program, dtype):
@@ -59,6 +60,7 @@ ENLARGED = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", ENLARGED)
 def test_infinities_are_enlarged_at_sizes_that_change(name, backend):

@@ -75,6 +75,7 @@ def finite(results):
     return [torch.where(one.isfinite(), one, 0.0) for one in results]
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod", "rows", "columns", "widths", "shared", "options"),
     [
@@ -127,6 +128,7 @@ def test_one_batch_of_keys(written):
     assert written == ["flex_attention", "flex_attention_backward"]
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits(written, dtype):
     mask = create_block_mask(causal, None, None, 150, 150, device="cpu")

@@ -41,6 +41,7 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_tensor_has_eagers_result(name: str) -> None:
     f = PROGRAMS[name]

@@ -61,6 +61,7 @@ def leaves(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_equals_eager(fn, backend, caplog):
@@ -76,6 +77,7 @@ def test_equals_eager(fn, backend, caplog):
     assert not counter.breaks
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("fn", [fn for fn in PROGRAMS if fn is not factors])
 def test_gradients(fn):
     torch.manual_seed(0)

@@ -60,6 +60,7 @@ def test_max_pool_with_positions(name):
     assert c.compilation.runner.artifact.externs == ()
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", ["even", "uneven", "ceil", "gaps"])
 def test_average_pool_and_its_gradient(name):
     kernel, stride, padding, ceil = WINDOWS[name]

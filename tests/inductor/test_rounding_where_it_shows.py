@@ -94,6 +94,7 @@ def equal(got, want):
         assert same.all(), (place, mine[~same][:4], other[~same][:4])
 
 
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("chain", CHAINS)

@@ -16,6 +16,7 @@ from inductor_backend.debug import verify
 from inductor_backend.ir.nodes import Store
 from inductor_backend.pipeline import compile_graph
 from tests.inductor.compiling import compiled
+from tests.support import torch_server
 from tests.support.threads import together
 from tracer_core.plugin_api import BackendError, Runner, VerifyError
 
@@ -143,7 +144,7 @@ def test_a_stored_entry_is_json_and_runs_in_a_process_without_a_compiler(tmp_pat
         "PATH": "",
         "TRACER_CACHE_DIR": str(tmp_path / "empty"),
     }
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    done = torch_server.run(["-c", code], env=env)
     assert done.stdout == "same\n", done.stderr
 
 
@@ -160,7 +161,7 @@ def test_the_module_runs_alone(tmp_path):
     c = compiled(network, *inputs())
     path = tmp_path / "output_code.py"
     path.write_text(c.text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path)
+    done = torch_server.run([str(path)], cwd=tmp_path)
     assert "ms" in done.stdout, done.stderr
 
 

@@ -109,6 +109,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name):
     fn, *inputs = PROGRAMS[name]

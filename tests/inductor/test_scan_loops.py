@@ -197,6 +197,7 @@ def same(got, want):
             assert one.requires_grad == other.requires_grad
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_scan_is_a_loop(name, grad, texts):

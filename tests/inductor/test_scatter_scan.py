@@ -211,7 +211,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sweep(keep=14)
+@pytest.mark.sweep(keep=7)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name, monkeypatch):
     monkeypatch.setenv("TRACER_CHECK", "1")

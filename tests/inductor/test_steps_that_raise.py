@@ -112,6 +112,7 @@ def session(make, optimizer, bad, every, compiled):
     return seen
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("make", "optimizer", "bad", "every"),
     [

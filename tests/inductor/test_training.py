@@ -211,7 +211,7 @@ def fallbacks(monkeypatch):
     tracer_core.reset()
 
 
-@pytest.mark.sweep(keep=4)
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name,dtype", CASES, ids=lambda value: str(value).removeprefix("torch."))
 def test_training_step(name, dtype, fallbacks):
     if (

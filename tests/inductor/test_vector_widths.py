@@ -4,12 +4,10 @@
 LANES tells a unit how wide its vectors are. A machine runs its own width and all below.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 from inductor_backend.kernels import native
+from tests.support import torch_server
 
 pytestmark = pytest.mark.full
 
@@ -76,7 +74,5 @@ print("right")
 def test_kernels_are_right_with_vectors_of_any_width(lanes: int, tmp_path):
     program = tmp_path / "widths.py"
     program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program), str(lanes)], capture_output=True, text=True, timeout=280
-    )
+    done = torch_server.run([str(program), str(lanes)], timeout=280)
     assert done.stdout.strip() == "right", done.stdout + done.stderr[-3000:]

@@ -18,6 +18,7 @@ from inductor_backend.runtime.cpp import build as build_cpp
 from inductor_backend.runtime.cpp.build import build, load_binary
 from inductor_backend.runtime.cpp.objects import Unit
 from inductor_backend.runtime.cpp.toolchain import find_compiler, loaded_openmp_libraries
+from tests.support import torch_server
 from tests.support.threads import together
 from tracer_core.errors import BackendError
 
@@ -138,13 +139,8 @@ def test_stored_bytes_run_in_another_process_without_a_compiler(tmp_path: Path) 
     data = build([ADD], name="add").read_binary()
     (tmp_path / "stored").write_bytes(data)
     environment = {**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "new")}
-    done = subprocess.run(
-        [sys.executable, "-c", SECOND_PROCESS, str(tmp_path / "stored")],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=60,
-        check=False,
+    done = torch_server.run(
+        ["-c", SECOND_PROCESS, str(tmp_path / "stored")], env=environment, timeout=60
     )
     assert done.stdout.strip() == "56.0", done.stderr
     with pytest.raises(BackendError, match="checksum"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from inductor_backend.runtime.cpp.toolchain import find_compiler
+from tests.support import torch_server
 from tracer_core.errors import CompilerMissingError
 
 PROGRAM = """
@@ -47,11 +48,11 @@ print("fallbacks:", len(kinds))
 
 def ran(cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if k not in ("CXX", "CC", "TRACER_STRICT")}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+    return torch_server.run(
+        ["-c", PROGRAM],
         env={**inherited, "TRACER_CACHE_DIR": str(cache), **environment},
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+        timeout=400,
+    )
 
 
 def compiled(done: subprocess.CompletedProcess[str]) -> bool:
@@ -129,6 +130,7 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch):
         find_compiler()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="needs ziglang")
 def test_the_compiler_that_pip_brings(tmp_path):
     done = ran(tmp_path / "cache", PATH=str(tmp_path))

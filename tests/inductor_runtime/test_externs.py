@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from inductor_backend.kernels import (
 )
 from inductor_backend.kernels.packed_ops import OPERATORS
 from inductor_backend.kernels.selection import FALLBACKS, RULES, Operand, best
+from tests.support import torch_server
 
 aten = torch.ops.aten
 ACTIVATIONS = {
@@ -290,10 +289,9 @@ def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
         "native.restore({'linear': open(sys.argv[1], 'rb').read()})\n"
         "print(small_gemm.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True,
+    done = torch_server.run(
+        ["-c", program, str(tmp_path / "kernels")],
         timeout=60,
         env={**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")},
-        check=False,
-    )  # fmt: skip
+    )
     assert done.stdout.strip() == str(2.0 * 32 * 64), done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 import tracer_core
 from inductor_backend.runtime.cpp import build as build_cpp
 from inductor_backend.runtime.cpp.build import build
+from tests.support import torch_server
 from tests.support.threads import together
 
 #: Adds a number to each element, on several threads.
@@ -200,11 +199,5 @@ print("ends")
 
 def test_the_end_of_a_process_with_a_thread_in_a_kernel() -> None:
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", AT_EXIT],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = torch_server.run(["-c", AT_EXIT], timeout=120)
         assert done.returncode == 0 and done.stdout == "ends\n", done.stderr

@@ -16,7 +16,9 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import outcome
-from tracer_core.execution import capture, compiled_function, resume_codegen  # noqa: F401  (imported late)
+from tracer_core.execution import capture_lock
+from tracer_core.execution.capture import trace as capture  # noqa: F401  (imported late)
+from tracer_core.execution.entry import resume_codegen  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")
@@ -92,11 +94,11 @@ def run(case: Case, size: int) -> Run:
     """Runs a program eagerly and compiled; raises Mismatch where a result differs."""
     eager, target = case.make(size), case.make(size)
     compiled = tracer_core.compile(target, **case.options)
-    start, captures = compiled_function.captures_so_far(), []
+    start, captures = capture_lock.captures_so_far(), []
     with CaptureCounter() as counter, listening() as said:
         for args in case.calls(size):
             want, got = outcome(eager, args), outcome(compiled, args)
-            captures.append(compiled_function.captures_so_far() - start)
+            captures.append(capture_lock.captures_so_far() - start)
             if case.raises and type(got[0]).__name__ == case.raises:
                 said.append(str(got[0]))
                 continue

@@ -8,7 +8,7 @@ from torch import nn
 
 import tracer_core
 from tests.limits.case import Watched, change
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock
 
 
 @pytest.mark.parametrize("limit", [3, 2], ids=["under", "beyond"])
@@ -28,5 +28,5 @@ def test_modules_that_share_a_graph(monkeypatch, limit):
         for _ in range(6):
             for layer in layers:
                 torch.testing.assert_close(run(layer, x), layer(x).relu())
-            captures.append(compiled_function.captures_so_far())
+            captures.append(capture_lock.captures_so_far())
     assert watched.asked and captures[-1] == captures[1]

@@ -12,7 +12,7 @@ import tracer_core
 from tests.limits import restless
 from tests.limits.case import listening
 from tests.limits.restless import PROGRAMS, Restless
-from tracer_core.execution.compiled_function import captures_so_far
+from tracer_core.execution.capture_lock import captures_so_far
 from tracer_core.limits import MAX_RECOMPILES, MAX_SINGLE_USES
 from tracer_core.testing import compare
 
@@ -88,7 +88,7 @@ def test_a_program_that_settles_later_is_compiled():
     for session in few:
         compare(greet(session, x), fast(session, x))
     assert captures_so_far() == start
-    (segment,) = tracer_core.api.compiled(fast).function._starts.values()
+    (segment,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
     assert all(segment.holder((session, x)).hot is not None for session in few)
 
 
@@ -103,7 +103,7 @@ def test_many_layers_of_one_class_are_all_compiled():
     for layer in layers:
         compare(greet(layer, x), fast(layer, x))
     assert captures_so_far() == start
-    (segment,) = tracer_core.api.compiled(fast).function._starts.values()
+    (segment,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
     assert len(segment.entries) == len(layers)
 
 
@@ -111,8 +111,8 @@ def test_names_that_are_new_in_each_call_do_not_pile_up():
     *_, program = run("keyword_names")
     owner = tracer_core.api.compiled(program.function).function
     gc.collect()
-    assert len(owner._starts) <= MAX_SINGLE_USES + CALLS // SAMPLED
-    assert len(owner._named) <= len(owner._starts)
+    assert len(owner.runtime.regions.starts) <= MAX_SINGLE_USES + CALLS // SAMPLED
+    assert len(owner.runtime.regions.named) <= len(owner.runtime.regions.starts)
 
 
 def test_fullgraph_captures_all():

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import torch_server
+
 PROGRAM = """
 import json
 import torch, tracer_core
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock
 
 def run(x, word):
     table = torch.tensor([0.5] * {size})
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     with torch.no_grad():
         for word in {words!r}:
             torch.testing.assert_close(fast(x, word), run(x, word))
-    print(json.dumps(compiled_function.captures_so_far() // 2))
+    print(json.dumps(capture_lock.captures_so_far() // 2))
 """
 
 #: Limit -> (its value in the test, what of the program goes beyond it, what the log says).
@@ -42,13 +42,18 @@ UNDER = {"size": 2, "words": ["a"]}
 def captures(folder: Path, facts: dict[str, Any], limits: str) -> tuple[int, str]:
     """Returns how much one process captures, and its log."""
     (folder / "program.py").write_text(PROGRAM.format(**(UNDER | facts)))
-    done = subprocess.run(
-        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, timeout=120,
-        env=os.environ | {
-            "TRACER_KEEP": "1", "TRACER_CHECK": "0", "TRACER_LIMITS": limits, "TRACER_LOGS": "cache",
+    done = torch_server.run(
+        [str(folder / "program.py")],
+        timeout=120,
+        env=os.environ
+        | {
+            "TRACER_KEEP": "1",
+            "TRACER_CHECK": "0",
+            "TRACER_LIMITS": limits,
+            "TRACER_LOGS": "cache",
             "TRACER_CACHE_DIR": str(folder / "cache"),
         },
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 

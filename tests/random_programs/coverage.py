@@ -16,7 +16,7 @@ from unittest import mock
 
 from tests.support import effect_rows
 from tracer_core.bytecode import code as code_module
-from tracer_core.execution.entry_codegen import CacheEntry
+from tracer_core.execution.entry.codegen import CacheEntry
 from tracer_core.guards.guard import GuardKind
 from tracer_core.trace.tracer import Tracer
 

@@ -6,7 +6,7 @@ one pair a call.
 
 from __future__ import annotations
 
-from tracer_core.execution.input_snapshot import InputSnapshot
+from tracer_core.execution.entry.snapshot import InputSnapshot
 
 
 def kept_copies(monkeypatch):

@@ -69,7 +69,7 @@ def breaks(fast: Any) -> int:
 
 
 def captures(fast: Any) -> int:
-    return inner(fast).n_captures
+    return inner(fast).runtime.tiering.n_captures
 
 
 def kinked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -122,7 +122,9 @@ def test_what_does_not_hold_any_more_is_expected_no_more() -> None:
         x, y = usual()
         torch.testing.assert_close(fast(-x, y), kinked(-x, y))
     assert runs(lambda: fast(-x, y)) > 3
-    assert ASSERTIONS not in inner(fast)._starts[2,].seen.refused  # the program's own stay
+    assert (
+        ASSERTIONS not in inner(fast).runtime.regions.starts[2,].seen.refused
+    )  # the program's own stay
 
 
 def test_effects_happen_once_and_in_order() -> None:
@@ -228,7 +230,7 @@ def test_branches_that_go_both_ways_are_not_expected() -> None:
         if n == 3:
             before = captures(fast)
     assert captures(fast) == before
-    assert inner(fast)._starts[1,].profile.is_over
+    assert inner(fast).runtime.regions.starts[1,].profile.is_over
 
 
 @pytest.mark.usefixtures("without_foresight")
@@ -422,7 +424,7 @@ def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
     for _ in range(2 * MIN_EQUAL_PROFILES):
         x = torch.cat([torch.rand(3) + 0.1, -torch.rand(3)])
         torch.testing.assert_close(fast(x), program(x))
-    assert not inner(fast)._starts[1,].seen.outcomes
+    assert not inner(fast).runtime.regions.starts[1,].seen.outcomes
     runners = [one.runner for one in inner(fast).records]
     assert not any(one is not None and one.fallback is not None
                    and one.fallback.kind == "lowering" for one in runners)  # fmt: skip
@@ -460,7 +462,7 @@ def test_graphs_that_a_backend_fails_on_together_stay_apart(
         x = torch.rand(4)
         torch.testing.assert_close(fast(x), program(x))
     assert runs(lambda: fast(x)) >= 2  # by the backend
-    kept = inner(fast)._starts[1,].entries
+    kept = inner(fast).runtime.regions.starts[1,].entries
     fallbacks = [one.runner.fallback for one in inner(fast).records
                  if one.runner is not None and one.attempt in kept]  # fmt: skip
     assert not any(fallbacks)

@@ -14,7 +14,7 @@ from torch import nn
 import tracer_core
 from tests.support.kept_copies import kept_copies
 from tests.tracer.twin import same, twin
-from tracer_core.execution.input_snapshot import InputSnapshot
+from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)

@@ -13,7 +13,7 @@ import tracer_core
 from tests.support.recompile_limits import limits_told
 from tests.tracer.facts import Box
 from tracer_core import markers
-from tracer_core.execution import guarded_cache
+from tracer_core.execution.entry import guarded_cache
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(2, 4)
@@ -35,7 +35,7 @@ def eager(layer, x):
 
 
 def segments_of(fn):
-    return list(markers.compiled(fn).function._starts.values())
+    return list(markers.compiled(fn).function.runtime.regions.starts.values())
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_variants_of_objects_that_are_gone_count():
 
 
 def test_the_overall_bound(monkeypatch):
-    monkeypatch.setattr("tracer_core.execution.compiled_function.MAX_CACHE_ENTRIES", 10)
+    monkeypatch.setattr("tracer_core.execution.tiers.recompile_limit.MAX_CACHE_ENTRIES", 10)
     monkeypatch.setattr(guarded_cache, "MAX_CACHE_ENTRIES", 10)
     boxes = [Box(k=i) for i in range(15)]
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)

@@ -29,17 +29,20 @@ def _check(name, backend="eager"):
     same_gradients(lambda: FORMS[name]()[0], *calls, breaks=None if breaks else 0, backend=backend)
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("name", [name for name in FORMS if name not in SLOW])
 def test_a_form_is_captured(name):
     _check(name)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SLOW)
 def test_a_scan_is_captured(name):
     _check(name)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", LOWERED)
 def test_a_form_is_lowered(name):
     _check(name, "aten_eager")

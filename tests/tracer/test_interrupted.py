@@ -27,8 +27,8 @@ from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 import tracer_core
 from tests.tracer.twin import module
 from tracer_core.errors import BackendError, TracerError
-from tracer_core.execution import capture as capturing
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock
+from tracer_core.execution.capture import trace as capturing
 from tracer_core.testing import compare
 from tracer_core.torch_private import settings
 from tracer_core.trace.tracer import Tracer
@@ -258,7 +258,7 @@ def torch_state():
     return {
         "settings": held, "rng": torch.get_rng_state(),
         "functions": torch._C._len_torch_function_stack(),
-        "dispatchers": torch._C._len_torch_dispatch_stack(), "tracing": compiled_function._tracing,
+        "dispatchers": torch._C._len_torch_dispatch_stack(), "tracing": capture_lock.STATE.thread,
         "log": logging.getLogger("torch._subclasses.fake_tensor").disabled,
         "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(), "free": lock_is_free(), "handled": sys.exc_info()[0],
@@ -274,9 +274,9 @@ def lock_is_free():
 
 
 def _take():
-    taken = compiled_function._LOCK.acquire(blocking=False)
+    taken = capture_lock.STATE.lock.acquire(blocking=False)
     if taken:
-        compiled_function._LOCK.release()
+        capture_lock.STATE.lock.release()
     return taken
 
 
@@ -488,7 +488,7 @@ def test_errors_of_the_tracer(name, at_line, monkeypatch):
             at_line(None)
         assert (
             torch._C._len_torch_function_stack() == 0
-            and compiled_function._tracing is None
+            and capture_lock.STATE.thread is None
             and lock_is_free()
         )
 

@@ -18,8 +18,9 @@ from benchmarks import changing
 from tests.support.recompile_limits import limits_told
 from tests.tracer.twin import replaced, same
 from tracer_core.errors import RecompileLimitError
+from tracer_core.execution import activation
 from tracer_core.execution import capture as capturing
-from tracer_core.execution import compiled_function, guarded_cache
+from tracer_core.execution.entry import guarded_cache
 from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.trace.eager_interpreter import RealMachine
@@ -394,7 +395,7 @@ def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
         return x * x
 
     compiled = tracer_core.compile(breaks, backend="eager")
-    with replaced(compiled_function, "MAX_REGIONS", 2):
+    with replaced(activation, "MAX_REGIONS", 2):
         for n in range(8):
             if n == 2:
                 interpreted.clear()

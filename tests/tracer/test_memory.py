@@ -67,7 +67,13 @@ def _left():
 
 def variants_of(fast):
     function = markers.compiled(fast).function
-    return sum(len(s.entries) for s in [*function._starts.values(), *function._segments.values()])
+    return sum(
+        len(s.entries)
+        for s in [
+            *function.runtime.regions.starts.values(),
+            *function.runtime.regions.inside.values(),
+        ]
+    )
 
 
 def assert_flat(call, calls):
@@ -156,7 +162,7 @@ def test_many_short_lived_objects():
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
     assert_flat(lambda i: fast(Box(k=2), X), 2_000)
     function = markers.compiled(fast).function
-    (segment,) = function._starts.values()
+    (segment,) = function.runtime.regions.starts.values()
     assert len(segment._roots) <= 1
     assert all(len(r.attempt.__globals__["guard_cache"]._fast_paths) <= 1 for r in function.records)
 

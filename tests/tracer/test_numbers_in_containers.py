@@ -118,6 +118,7 @@ def test_a_sequence(name: str, kind: Any) -> None:
     _settles(OF_SEQUENCES[name], lambda n: kind([0.5 + n, 1.5 + n * n, -2.5 * n]))
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("name", "count"), [("items", 600), ("zip", 600), ("sum", 600), ("list", 600), ("list", 2000)]
 )

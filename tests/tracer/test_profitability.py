@@ -17,10 +17,10 @@ import torch
 
 import tracer_core
 from tracer_core.contract.backend import Backend
-from tracer_core.execution import profitability
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.guarded_cache import MAX_SHORT_LIVED_OBJECTS
-from tracer_core.execution.profitability import (
+from tracer_core.execution.entry.guarded_cache import MAX_SHORT_LIVED_OBJECTS
+from tracer_core.execution.tiers import eager_or_compiled as profitability
+from tracer_core.execution.tiers.eager_or_compiled import (
     EARLY,
     MAX_RECAPTURES,
     MAX_SAMPLES,
@@ -150,7 +150,7 @@ def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
     assert verdicts(fast) == [False]
     assert costs.eagers <= WARM + SAMPLES // 2  # it is seen early
     inner = function_behind(fast)
-    assert inner._positional == {1: inner._starts[1,]}
+    assert inner.runtime.regions.positional == {1: inner.runtime.regions.starts[1,]}
 
 
 def test_a_clear_difference_is_seen_early(costs: Costs) -> None:
@@ -329,7 +329,7 @@ def test_a_program_that_captures_in_every_call_gives_way(
     with caplog.at_level(logging.WARNING, "tracer_core"):
         for n in range(ENOUGH):
             check_scaled(fast, held(n))
-        first, spent = costs.captures, function_behind(fast).capture_seconds
+        first, spent = costs.captures, function_behind(fast).runtime.tiering.capture_seconds
         assert verdicts(fast) == [True]
         assert first <= 1 + MAX_SHORT_LIVED_OBJECTS + MAX_RECAPTURES // 2
         costs.now += 7 * spent  # not yet
@@ -367,7 +367,7 @@ def test_a_program_whose_traces_lead_to_nothing_is_no_longer_traced(
     fast = tracer_core.compile(program, backend=counting(costs))
     for _ in range(2 * ENOUGH):
         assert torch.equal(fast(torch.ones(4)), torch.full((4,), 2.0))
-    assert function_behind(fast).n_captures <= MAX_RECAPTURES // 2
+    assert function_behind(fast).runtime.tiering.n_captures <= MAX_RECAPTURES // 2
     assert verdicts(fast) == []
 
 
@@ -537,7 +537,7 @@ def test_functions_that_call_each_other_are_compared_one_after_the_other(costs: 
         current = profitability._current
         if current is not None and current() is not None:
             owners = [function_behind(one) for one in (fast, fast_inner)]
-            timed = [one for one in owners if one._positional[1] is current()]
+            timed = [one for one in owners if one.runtime.regions.positional[1] is current()]
             assert len(timed) == 1
     assert len(verdicts(fast)) == len(verdicts(fast_inner)) == 1
     assert verdicts(fast_inner) == [True]

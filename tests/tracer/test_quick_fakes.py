@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
+from tests.support import torch_server
 from tests.support.releases import RELEASE
 from tracer_core import torch_private
 from tracer_core.fx_capture import fake_cache
@@ -390,9 +389,7 @@ torch._dynamo.disable = lambda fn, *args, **kwargs: shielded.append(fn) or disab
 torch.testing.assert_close(torch._refs.mean(x), x.mean())
 assert shielded and not hasattr(torch._compile, "getattr"), "shields are not torch's again"
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = torch_server.run(["-c", program])
     assert done.returncode == 0, done.stderr
 
 
@@ -417,9 +414,7 @@ for one in sys.argv[1:]:
     assert one not in sys.modules, one
 """
     heavy = ["torch._dynamo", "torch.distributed.tensor", *(["sympy"] if RELEASE < (2, 14) else [])]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=False
-    )
+    done = torch_server.run(["-c", program, *heavy])
     assert done.returncode == 0, done.stderr
 
 

@@ -166,6 +166,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_the_model_is_seen_with_old_and_new_caches(script, name):
     net, fast, caches = _settled(script)

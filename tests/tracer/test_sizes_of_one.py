@@ -79,7 +79,13 @@ def shares(result, x):
 
 def graphs(fast):
     function = markers.compiled(fast).function
-    return sum(len(s.entries) for s in [*function._starts.values(), *function._segments.values()])
+    return sum(
+        len(s.entries)
+        for s in [
+            *function.runtime.regions.starts.values(),
+            *function.runtime.regions.inside.values(),
+        ]
+    )
 
 
 def compared(program, backend):

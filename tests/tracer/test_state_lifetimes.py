@@ -392,7 +392,7 @@ def test_dead_tensors_and_numbers_are_let_go():
 
     runner = CompiledFunction(fn, build_config(backend="eager"))
     runner(X)
-    states = [len(key[0].locals) for key in runner._segments]
+    states = [len(key[0].locals) for key in runner.runtime.regions.inside]
     assert states == [2, 1]  # x and n; z
 
 

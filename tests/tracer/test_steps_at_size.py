@@ -266,7 +266,7 @@ def test_a_step_that_raises_leaves_what_eager_leaves() -> None:
 
 def test_captures_that_give_nothing_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose trace fails at every call: it must not be traced at every call."""
-    from tracer_core.execution import capture
+    from tracer_core.execution.capture import trace as capture
 
     traced: list[None] = []
     original = capture.capture

@@ -192,6 +192,7 @@ WRAPPERS = {
 LOWERED = ("linear", "views", "made inside", "through __torch_dispatch__")
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize(
     ("name", "backend"), [*((n, "eager") for n in WRAPPERS), *((n, "inductor") for n in LOWERED)]
 )
@@ -530,6 +531,7 @@ AS_CAPTURED = {
 }
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_gradients_of_wrappers(name, backend):

@@ -17,8 +17,8 @@ import tracer_core
 from tests.support import threads
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
-from tracer_core.execution import compiled_function
-from tracer_core.execution.guarded_cache import GuardedCache
+from tracer_core.execution import capture_lock
+from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.testing import CaptureCounter, compare
 
 THREADS = 8
@@ -51,7 +51,7 @@ def test_one_module_is_compiled_once():
 def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeypatch):
     """The second thread has looked, and found nothing, before the first one begins to trace."""
     waiting, done = threading.Event(), threading.Event()
-    original = compiled_function._can_trace
+    original = capture_lock.can_trace
 
     def can_trace():
         if threading.current_thread().name == "second":
@@ -59,7 +59,7 @@ def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeyp
             assert done.wait(10)
         return original()
 
-    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
+    monkeypatch.setattr(capture_lock, "can_trace", can_trace)
     fast = tracer_core.compile(lambda x: x * 2, backend="eager")
     results = []
     with CaptureCounter() as counter:
@@ -77,7 +77,7 @@ def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeyp
 
 def test_a_lookup_between_the_end_of_a_trace_and_its_entry(monkeypatch):
     traced, missed = threading.Event(), threading.Event()
-    add, may_trace = GuardedCache.add, compiled_function._can_trace
+    add, may_trace = GuardedCache.add, capture_lock.can_trace
 
     def add_late(self, *args):
         traced.set()
@@ -90,7 +90,7 @@ def test_a_lookup_between_the_end_of_a_trace_and_its_entry(monkeypatch):
         return may_trace()
 
     monkeypatch.setattr(GuardedCache, "add", add_late)
-    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
+    monkeypatch.setattr(capture_lock, "can_trace", can_trace)
     fast = tracer_core.compile(lambda x: x * 2, backend="eager")
     results = []
     with CaptureCounter() as counter:
@@ -153,7 +153,7 @@ def test_a_lookup_during_the_trace_of_another_thread_is_done_again(monkeypatch):
     back: they fail meanwhile, and hold again before that thread may trace."""
     shared = {"factor": 2.0}
     inside, missed = threading.Event(), threading.Event()
-    may_trace = compiled_function._can_trace
+    may_trace = capture_lock.can_trace
 
     def can_trace():
         if threading.current_thread().name == "reader":
@@ -185,7 +185,7 @@ def test_a_lookup_during_the_trace_of_another_thread_is_done_again(monkeypatch):
     write = tracer_core.compile(writes, backend="eager", dynamic=False)
     read = tracer_core.compile(reads, backend="eager", dynamic=False)
     compare((X + 1) * 2, read(X))
-    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
+    monkeypatch.setattr(capture_lock, "can_trace", can_trace)
     results = {}
     writer = threading.Thread(target=lambda: results.update(writer=write(X)), daemon=True)
     reader = threading.Thread(

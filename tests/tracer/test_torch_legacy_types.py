@@ -66,6 +66,7 @@ def converted(x):
     return x.type(torch.DoubleTensor), (x * 2).type(torch.LongTensor), x.type("torch.HalfTensor")
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
     "program",

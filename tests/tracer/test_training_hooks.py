@@ -200,6 +200,7 @@ BREAKS = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("name", PREPARED)
 def test_hook_from_before(name: str, backend: str) -> None:

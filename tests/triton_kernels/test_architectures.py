@@ -20,6 +20,7 @@ def report(tmp_path_factory):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("here", "runs"),
     [("80", "80"), ("86", "80"), ("90", "90")],  # 8.6 runs what is made for 8.0
@@ -28,6 +29,7 @@ def test_a_gpu_gets_its_machine_code_without_triton(report, here, runs):
     assert report["restored"][here] == {one: one == runs for one in ("80", "90")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("here", ["75", "100"])
 def test_another_gpu_is_told_what_is_held(report, here):
     assert report["restored"][here] == (
@@ -36,6 +38,7 @@ def test_another_gpu_is_told_what_is_held(report, here):
     )
 
 
+@pytest.mark.full
 def test_what_an_architecture_cannot_run_is_said_where_the_package_is_made(report):
     refused = report["refused"]
     assert refused["unknown"].startswith("unknown architecture 'gfx90'; known: sm_70, sm_75")

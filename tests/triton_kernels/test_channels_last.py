@@ -119,6 +119,7 @@ def convolutions(made):
     ]
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_eagers_values_and_strides(name, dynamic):
@@ -180,6 +181,7 @@ class Residual(nn.Module):
         return self.head(torch.cat([x, x.sigmoid()], 1)[:, 8:24].mean((2, 3)))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("pool", [False, True])
 def test_training(given, pool):

@@ -108,6 +108,7 @@ def few(b, h, q, kv):
     return (kv % 7 < 5) & (q != 1)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mask_mod", [None, few], ids=["every key", "a mask"])
 @pytest.mark.parametrize("rows", [1, 3])

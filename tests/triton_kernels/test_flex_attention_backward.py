@@ -74,6 +74,7 @@ def backwards_written(monkeypatch):
     return written
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod", "rows", "columns", "width", "options"),
     [

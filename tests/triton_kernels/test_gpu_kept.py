@@ -28,7 +28,7 @@ PROGRAM = '''
     import torch.nn.functional as F
     from torch import nn
     import tracer_core
-    from tracer_core.execution import kept
+    from tracer_core.execution.store import persistent_cache as kept
 
     device, dtype = os.environ.get("KEPT_DEVICE", "cuda"), getattr(torch, sys.argv[1])
 

@@ -109,6 +109,7 @@ def flex_report(tmp_path_factory):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("learned", [False, True])
 def test_flex_attention(flex_report, learned):
     """Its kernels multiply in tensor cores (but for that which combines the parts of a walk), fit into

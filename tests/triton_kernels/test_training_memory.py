@@ -152,7 +152,7 @@ POOLS = {
 }
 
 
-@pytest.mark.sweep(keep=4)
+@pytest.mark.sweep(keep=2)
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("narrow", [False, True])
@@ -284,6 +284,7 @@ CUT = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", CUT)
 def test_gradients_of_pools_in_a_backward_of_several_parts(name, as_on_gpus):

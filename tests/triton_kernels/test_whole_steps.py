@@ -48,6 +48,7 @@ def compilations(monkeypatch):
     return found
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -19,7 +19,7 @@ from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_callable import call_object
 from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.stages import records_of
-from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.capture.result import BreakRecord, Captured
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get

@@ -43,6 +43,11 @@ class CompileConfig:
     #: When graphs are compiled.
     when: When = "now"
 
+    @property
+    def must_compile(self) -> bool:
+        """Whether falling back to eager mode is an error."""
+        return self.fullgraph or env().strict
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

@@ -24,7 +24,7 @@ from tracer_core.background.compilation import Compilation, CompilationState
 from tracer_core.background.progress import Progress, progress_of
 from tracer_core.debug.logs import logger
 from tracer_core.errors import TracerError
-from tracer_core.execution import compiled_function
+from tracer_core.execution import capture_lock, compiled_function
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.inputs import Inputs
 from tracer_core.limits import MAX_WARMUP_ROUNDS
@@ -86,13 +86,13 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
         bar = stack.enter_context(_shown(show, sum(len(item.inputs) for item in items)))
         for _ in range(MAX_WARMUP_ROUNDS + rounds):
             known = set(map(id, compiled_function.compilations()))
-            before = compiled_function.captures_so_far()
+            before = capture_lock.captures_so_far()
             for item in items:
                 item.call_all()
             new = [one for one in compiled_function.compilations() if id(one) not in known]
             _wait(new, bar)
             _raise_failed(new)
-            quiet = quiet + 1 if compiled_function.captures_so_far() == before else 0
+            quiet = quiet + 1 if capture_lock.captures_so_far() == before else 0
             if quiet >= rounds:
                 return
     raise TracerError(

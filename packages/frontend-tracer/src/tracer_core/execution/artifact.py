@@ -20,10 +20,10 @@ from tracer_core import markers
 from tracer_core.contract.version import __version__
 from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.entry_writer import entry_to_json
-from tracer_core.execution.object_descriptions import NotPortable
-from tracer_core.execution.object_references import Finder
-from tracer_core.execution.stored_entry import entry_from_json
+from tracer_core.execution.store.describe import NotPortable
+from tracer_core.execution.store.find import Finder
+from tracer_core.execution.store.reader import entry_from_json
+from tracer_core.execution.store.writer import entry_to_json
 from tracer_core.storage.private_file import open_private, replace_file
 
 FORMAT = 13

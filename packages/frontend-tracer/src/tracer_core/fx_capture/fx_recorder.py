@@ -30,7 +30,7 @@ from tracer_core.fx_capture.function_traits import (
     recordable,
 )
 from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES, WrittenGraph
-from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
+from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
@@ -216,7 +216,7 @@ class Recorder(WrittenGraph):
 
     def _ask_for_data_sizes(self, kind: str, reason: str) -> None:
         if self.may_follow_data:
-            raise WantsSymbols(self.step(), kind, reason)
+            raise Retry(self.step(), kind, reason, unbacked_symints=True)
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Does the work of `call` for a function that is known to be supported."""
@@ -347,7 +347,7 @@ class Recorder(WrittenGraph):
     def _on_fakes(
         self, func: Any, given: list[Any], args: Any, kwargs: Any, memory: list[torch.Tensor]
     ) -> Any:
-        """Runs a function on fakes. Raises Break or WantsSymbols where the fakes fail."""
+        """Runs a function on fakes. Raises Break or Retry where the fakes fail."""
         run_args, run_kwargs = args, kwargs
         if self.sizes.numbers and is_blind(func):
             given_numbers = args, kwargs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,26 +168,13 @@ class Restart(BaseException):
         self.step, self.kind, self.reason, self.location = step, kind, reason, location
 
 
-class WantsSymbols(Restart):
-    """Restarts the trace with unbacked SymInts, because the program uses a data-dependent size."""
+class Retry(Restart):
+    """Restarts the trace with other options. changes: fields of `execution.capture.request.TraceOptions`
+    and their values."""
 
-
-class WantsNumbers(Restart):
-    """Restarts the trace with symbolic scalars, because the program draws random numbers."""
-
-
-class WantsNoAssertions(Restart):
-    """Restarts the trace with graph breaks at assertions, because the graph mutates an input before
-    they are checked."""
-
-
-class WantsNoForesight(Restart):
-    """Restarts the trace with graph breaks at branches on tensors, because it meets too many of
-    them: a loop that follows data."""
-
-
-class WantsViews(Restart):
-    """Restarts the trace without copies in place of subscripts by numbers that depend on data."""
+    def __init__(self, step: int, kind: str, reason: str, **changes: Any) -> None:
+        super().__init__(step, kind, reason)
+        self.changes = changes
 
 
 class RunNatively(BaseException):

@@ -25,10 +25,10 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.compiled_callable import call_object
 from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
-from tracer_core.execution.capture import capture
-from tracer_core.execution.capture_result import Abandoned, Answers, UserError
-from tracer_core.execution.compiled_function import tracing
-from tracer_core.execution.entry_builder import TraceWriter
+from tracer_core.execution.capture.result import Abandoned, Answers, UserError
+from tracer_core.execution.capture.trace import capture
+from tracer_core.execution.capture_lock import tracing
+from tracer_core.execution.entry.builder import TraceWriter
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,

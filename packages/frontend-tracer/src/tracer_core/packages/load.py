@@ -12,7 +12,7 @@ from tracer_core.aot.ambient_modes import without_modes
 from tracer_core.contract.backend import Backend
 from tracer_core.dispatch.validation import build_options
 from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
-from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.execution.store.stored_runner import spec_from_json, stored_runner, with_outputs
 from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
 from tracer_core.packages.containers import Node, builder
 from tracer_core.packages.inputs import ArgumentReader, Rules

@@ -15,8 +15,8 @@ from tracer_core.contract.backend import wants_constants
 from tracer_core.debug.logs import logger
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import MarkedSizeError, OptionError, PackageError
-from tracer_core.execution.entry_writer import constant_to_json, serialized, spec_to_json
-from tracer_core.execution.object_descriptions import NotPortable
+from tracer_core.execution.store.describe import NotPortable
+from tracer_core.execution.store.writer import constant_to_json, serialized, spec_to_json
 from tracer_core.limits import MAX_SIZES_OF_ONE
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
 from tracer_core.options import CompileConfig

@@ -1,7 +1,7 @@
 """Assertions: answers of a tensor's value that the trace goes on with, and that the graph checks.
 
 A branch of which one way only raises is taken the other way. A branch that went the same way in
-several calls (`execution/branch_profile.py`) is expected to go that way again; any other one may be
+several calls (`execution/tiers/branch_profile.py`) is expected to go that way again; any other one may be
 expected to go as in the call that is being captured. The graph has one more result: whether all
 these conditions hold. The entry reads it before any side effect. Where it is false the program runs
 eagerly from where the entry begins.
@@ -18,7 +18,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
-from tracer_core.fx_capture.graph_breaks import WantsNoForesight
+from tracer_core.fx_capture.graph_breaks import Retry
 from tracer_core.fx_capture.present_values import PresentValues
 from tracer_core.fx_capture.seen import Foresight, Outcome
 from tracer_core.fx_capture.unbacked import is_whole_number
@@ -72,7 +72,7 @@ class CallForesight:
 
     def asks(self, frame: Frame) -> bool:
         """Returns whether the instruction of a frame, a branch, is to be foreseen. Raises
-        WantsNoForesight where there are too many."""
+        Retry where there are too many."""
         if not self._foresight.wanted:
             return False
         at = frame.code.raw, frame.last
@@ -84,7 +84,7 @@ class CallForesight:
             total = self._asked.total() > MAX_SPECULATED_BRANCHES
             crossed("MAX_SPECULATED_BRANCHES" if total else "MAX_SPECULATIONS_OF_BRANCH")
             reason = "a loop that follows the values of tensors"
-            raise WantsNoForesight(0, "data_dependent_branch", reason)
+            raise Retry(0, "data_dependent_branch", reason, speculates=False)
         return True
 
     def values(self, *tensors: torch.Tensor) -> list[torch.Tensor] | None:
@@ -102,11 +102,11 @@ class CallForesight:
         return found[2] if found is not None and found[1] == tensor._version else None
 
     def note(self, tensor: torch.Tensor, number: int) -> None:
-        """Notes the number in a tensor. Raises WantsNoForesight where there are too many."""
+        """Notes the number in a tensor. Raises Retry where there are too many."""
         if len(self._numbers) >= MAX_SPECULATED_NUMBERS:
             crossed("MAX_SPECULATED_NUMBERS")
             reason = "many numbers that follow the values of tensors"
-            raise WantsNoForesight(0, "data_dependent_value", reason)
+            raise Retry(0, "data_dependent_value", reason, speculates=False)
         self._numbers[id(tensor)] = tensor, tensor._version, number
 
     def _counted(self, found: list[Any] | None) -> list[Any] | None:

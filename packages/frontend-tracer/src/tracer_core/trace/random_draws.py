@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Restart, WantsNumbers
+from tracer_core.fx_capture.graph_breaks import Restart, Retry
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.natives.tracing import Tracing
@@ -119,7 +119,7 @@ class RandomDraws(Component):
         if bits > MAX_RANDOM_BITS or many:
             self.tracer.break_graph(_KIND, _REASON)
         if self.recorder.fakes.shape_env is None:
-            raise WantsNumbers(self.tracer.outer_step, _KIND, _REASON)
+            raise Retry(self.tracer.outer_step, _KIND, _REASON, random_numbers=True)
         drawn, make = self._of(obj), self.sources.make
         value = drawn_ahead(obj, [*drawn.steps, (method, args)])[-1]
         self.tracer.side_effects.mutations += 1

@@ -8,7 +8,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import element_reads
-from tracer_core.fx_capture.graph_breaks import WantsViews
+from tracer_core.fx_capture.graph_breaks import Retry
 from tracer_core.guards.source import SourceKind
 from tracer_core.natives.effects import special
 from tracer_core.torch_private.names import names, operators
@@ -140,7 +140,8 @@ def storage_offset(tracer: Tracer, tensor: Any) -> Any:
         fake = recorder.as_fake(tensor)
         storage = torch_private.storage_id(fake)
         if recorder.copies_elements and element_reads.is_copy(recorder.graph, storage):
-            raise WantsViews(0, "data_dependent_value", "a storage offset of a view at a number")
+            reason = "a storage offset of a view at a number"
+            raise Retry(0, "data_dependent_value", reason, copies_elements=False)
         given = recorder.fakes.inputs()
         inputs = [real for real, one in given if torch_private.storage_id(one) == storage]
         tensor = fake

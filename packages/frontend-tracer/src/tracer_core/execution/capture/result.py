@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.execution.resume import Transition
+from tracer_core.execution.entry.resume import Transition
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.own_reference import object_of
 
 if TYPE_CHECKING:
     from tracer_core.aot.compiled_graph import CompiledGraph
-    from tracer_core.execution.background_entry import Pending
+    from tracer_core.execution.tiers.background_entry import Pending
     from tracer_core.guards.explanation import Failure
     from tracer_core.guards.source import Source
 

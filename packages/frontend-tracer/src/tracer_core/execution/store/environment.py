@@ -16,7 +16,7 @@ import torch
 
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
-from tracer_core.execution.distributions import installed
+from tracer_core.execution.store.distributions import installed
 from tracer_core.registry.discovery import registry
 from tracer_core.storage.processor import built_for
 

@@ -12,7 +12,7 @@ from types import CellType
 from typing import Any
 
 from tracer_core.contract.captured_graph import CapturedGraph
-from tracer_core.execution.background_entry import may_run_eagerly
+from tracer_core.execution.tiers.background_entry import may_run_eagerly
 from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.limits import MAX_COMPILED_FIRST_STEP
 from tracer_core.options import CompileConfig

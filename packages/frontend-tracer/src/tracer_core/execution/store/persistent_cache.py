@@ -32,12 +32,13 @@ from tracer_core import limit_table
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
 from tracer_core.errors import BackendError, StoredError
-from tracer_core.execution.capture_result import Captured
-from tracer_core.execution.code_identity import code_hash
-from tracer_core.execution.environment import environment
-from tracer_core.execution.object_references import Finder, OtherSettings
-from tracer_core.execution.profitability import StoredVerdict
-from tracer_core.execution.stored_entry import LoadedEntry, entry_from_json
+from tracer_core.execution.call import StartKey
+from tracer_core.execution.capture.result import Captured
+from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.environment import environment
+from tracer_core.execution.store.find import Finder, OtherSettings
+from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
+from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_PERSISTED_BYTES, MAX_PERSISTED_ENTRIES
 from tracer_core.options import CompileConfig, env
@@ -67,7 +68,7 @@ class Function(Protocol):
     def take(self, entry: LoadedEntry) -> None:
         """Adds an entry of another process."""
 
-    def go_by(self, key: tuple[Any, ...], found: StoredVerdict) -> bool:
+    def go_by(self, key: StartKey, stored: StoredVerdict) -> bool:
         """Goes by what another process found to be faster for a start, if it may; returns whether it
         does."""
 
@@ -97,17 +98,17 @@ class Kept:
     """What is kept of one compiled function. Mutable. current: the start that is being called. found,
     seconds: what the last look for entries of earlier processes has found, and how long it took."""
 
-    def __init__(self, function: Function) -> None:
-        self._function: weakref.ref[Function] = OwnReference(function)
+    def __init__(self, owner: Function, function: Any, config: CompileConfig) -> None:
+        self._function: weakref.ref[Function] = OwnReference(owner)
         self._documents: dict[str, Document] = {}
         #: Key of a start -> its document that was called last.
         self._of_start: dict[tuple[Any, ...], Document] = {}
-        self._own = _parts_of(function)
+        self._own = _parts_of(function, config)
         self.current: Document | None = None
         self.found, self.seconds = "", 0.0
         self._n_explained = 0
 
-    def enter(self, key: tuple[Any, ...], state: Iterable[Any]) -> int:
+    def enter(self, key: StartKey, state: Iterable[Any]) -> int:
         """Notes which start is called, when a call finds no entry. key: its number of arguments and
         keywords. Returns how many entries another process left for it; 0 from the second time on.
         NATIVE: another process found that eager mode is faster. Its entries are looked for once a
@@ -144,7 +145,7 @@ class Kept:
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         return self._documents.setdefault(handle, Document(parts, name))
 
-    def _judged(self, document: Document, key: tuple[Any, ...], function: Function) -> bool:
+    def _judged(self, document: Document, key: StartKey, function: Function) -> bool:
         """Goes by the verdict of an earlier process; returns whether this call runs natively."""
         found = _stored_verdict(document)
         if found is None or not found.holds or not function.go_by(key, found):
@@ -169,7 +170,7 @@ class Kept:
         reason = differing[0] if differing else "it depends on more"
         self.found += f"; {record.name} was captured, as no entry fits: not {reason}"
 
-    def decided(self, key: tuple[Any, ...], found: StoredVerdict) -> None:
+    def decided(self, key: StartKey, found: StoredVerdict) -> None:
         """Keeps which way is faster for a start."""
         document = self._of_start.get(key)
         if document is not None:
@@ -222,10 +223,9 @@ class Kept:
         return any(document.records for document in self._documents.values())
 
 
-def _parts_of(function: Function) -> dict[str, str] | None:
+def _parts_of(target: Any, config: CompileConfig) -> dict[str, str] | None:
     """Returns what a key covers of a function and its settings; None where nothing is kept: its
     entries cannot be serialized, or depend on what has no text."""
-    config, target = function.config, function.function
     backend, options = config.backend, repr(config.options)
     both = backend.serialize is not None and backend.deserialize is not None
     if not both or not isinstance(backend.compile, str):
@@ -347,8 +347,8 @@ def _key_of_name(document: Document) -> str:
 def _write(document: Document, function: Function) -> None:
     """Writes a document with the entries of this process first; a failure is logged, and the next
     process captures again."""
-    from tracer_core.execution.entry_writer import NotYet, entry_to_json  # heavy: the tracer
-    from tracer_core.execution.object_descriptions import NotPortable  # heavy: the same
+    from tracer_core.execution.store.describe import NotPortable  # heavy: the same
+    from tracer_core.execution.store.writer import NotYet, entry_to_json  # heavy: the tracer
 
     wanted = {id(record) for record in document.records}
     document.records.clear()

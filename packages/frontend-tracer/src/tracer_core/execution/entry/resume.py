@@ -75,7 +75,9 @@ class Transition:
     def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            from tracer_core.execution.resume_codegen import TransitionWriter  # heavy: few breaks
+            from tracer_core.execution.entry.resume_codegen import (
+                TransitionWriter,  # heavy: few breaks
+            )
 
             named = (self.interpret, self.failed, self.dropping)
             written = TransitionWriter(self.layouts, self.exit, named)

@@ -18,20 +18,35 @@ and the next try comes after a multiple of the seconds that captures took.
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from tracer_core.background.compilation import Compilation
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.limits import MAX_RECAPTURES, MAX_VERDICT_USES, MIN_RECAPTURES
+from tracer_core.debug.logs import logger
+from tracer_core.execution.call import StartKey, name_of
+from tracer_core.execution.entry.entries import Entries
+from tracer_core.execution.entry.regions import Region, Regions
+from tracer_core.execution.store.persistent_cache import Kept
+from tracer_core.execution.tiers.verdicts import (
+    EARLY,
+    MAX_SAMPLES,
+    SAMPLES,
+    StoredVerdict,
+    Verdict,
+    leads,
+    verdict,
+)
+from tracer_core.limits import MAX_RECAPTURES, MIN_RECAPTURES
+from tracer_core.options import CompileConfig, env
 
 use_own_builtins(globals())
 
@@ -43,8 +58,6 @@ thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
 SETTLED, MAX_SETTLED = 8, 4096
-#: Measured calls of each way, at first and where they contradict one another.
-SAMPLES, MAX_SAMPLES = 16, 64
 #: How many calls in a row run one way. The first of them does not count, because what the other way
 #: left in the processor's caches makes it slower than calls of a settled program are. Two lengths,
 #: so that it is not always the same kind of call in a program that repeats a few kinds.
@@ -52,15 +65,9 @@ IN_A_ROW = (3, 4)
 #: Calls before those that count: eager mode may have caches to fill, and Python specializes the
 #: bytecode of a function after some calls.
 WARM = 2 * sum(IN_A_ROW)
-#: The share of an eager call by which a compiled one must be slower, and by how many standard
-#: errors it must be slower in more than half of all pairs of samples.
-MARGIN, SURE = 0.05, 3.0
 #: A compiled call of more seconds computes so much that entering it does not matter; with graph
 #: breaks, where it is entered again and again, one of so many.
 MAX_SECONDS, MAX_BROKEN_SECONDS = 0.1, 1.0
-#: After so many samples of each way the comparison ends if the median of one leads by this factor
-#: and no sample of the other is as short as its longest.
-EARLY, LEAD = 6, 0.8
 #: One in so many eager calls is timed; where two such in a row took this factor longer than the
 #: measured ones, the program is another one now.
 WATCHED, SLOWER = 64, 3.0
@@ -78,111 +85,113 @@ Run = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """compiled, eager: median seconds of a call. native: the function runs in eager mode from now
-    on. with_backward: what was compared is the time from call to call. unclear: eager mode has the
-    better median, but other samples contradict it. captures: the share of calls that captured again
-    where the function does not settle; `compiled` may then be what captures alone cost a call.
-    remembered: another process found it."""
+class Ways:
+    """How calls of one form can be made, each as a whole."""
 
-    compiled: float
-    eager: float
-    native: bool
-    with_backward: bool = False
-    unclear: bool = False
-    captures: float = 0.0
-    remembered: bool = False
-
-    def __str__(self) -> str:
-        if self.captures:
-            return (
-                f"{self.captures:.0%} of the calls captured again, {self.compiled * 1e3:.1f} ms a "
-                f"call, eager {self.eager * 1e3:.3f} ms: runs natively, and is tried again later"
-            )
-        what = " from call to call, backward included" if self.with_backward else " a call"
-        stays = "runs natively from now on" if self.native else "stays compiled"
-        return (
-            f"compiled {self.compiled * 1e6:.1f} µs, eager {self.eager * 1e6:.1f} µs{what}: {stays}"
-            f"{' (an earlier process found this)' if self.remembered else ''}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredVerdict:
-    """A verdict that later processes go by. usual: the seconds of an eager call. grad: the grad mode
-    that it was found in. threads: torch's number of threads then; with others the other way may be
-    faster. uses: how many processes went by it: a first measurement may be wrong, so that after
-    `MAX_VERDICT_USES` it is measured again."""
-
-    compiled: float
-    eager: float
-    native: bool
-    with_backward: bool
-    usual: float
-    grad: bool
-    threads: int
-    uses: int = 0
-
-    @property
-    def holds(self) -> bool:
-        """Whether this process goes by it."""
-        return self.uses < MAX_VERDICT_USES and self.threads == torch.get_num_threads()
-
-    def verdict(self) -> Verdict:
-        return Verdict(self.compiled, self.eager, self.native, self.with_backward, remembered=True)
-
-    def region(self, host: Host, key: Any, region: Region) -> Region:
-        """Returns what stands for a cache in the table of starts."""
-        if not self.native:
-            return region
-        return EagerRegion(host, key, region, self.grad, self.usual, _call_clock(), None)
-
-
-class Region(Protocol):
-    """What the table of starts holds."""
-
-    def run(self, state: Any) -> Any: ...
-
-
-class Host(Protocol):
-    """The compiled function that a comparison belongs to, of `function`. n_captures: how many
-    captures began. n_changes: these, and how many graphs were compiled since their capture. n_first:
-    how many captures were the first ones of an object that lives on. capture_seconds: what all
-    captures took."""
-
+    key: StartKey
     function: Callable[..., Any]
-    n_captures: int
-    n_changes: int
-    n_first: int
-    capture_seconds: float
-    tally: Tally
+    #: Makes the eager call.
+    eager: Run
+    #: Takes a region; returns what makes the compiled call, or returns MISS.
+    compiled: Callable[[Region], Run]
+    #: Makes the compiled call, and captures where no entry fits.
+    capturing: Run
+
+
+class Tiering:
+    """The comparisons of one compiled function. Mutable."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        config: CompileConfig,
+        regions: Regions,
+        entries: Entries,
+        compilations: list[Compilation],
+        kept: Kept,
+    ) -> None:
+        self._function, self.config, self._regions = function, config, regions
+        self._entries, self._compilations, self._kept = entries, compilations, kept
+        #: How many captures began, and graphs were compiled since their capture.
+        self.n_changes = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what was measured."""
+        #: How many captures began; how many were the first ones of an object that lives on; the
+        #: seconds of all.
+        self.n_captures = self.n_first = 0
+        self.capture_seconds = 0.0
+        #: What captures cost, of which the comparisons of all starts keep count.
+        self.tally = Tally()
+        #: Calls without a capture before the next comparison.
+        self._wait = SETTLED
+        self.verdicts: list[Verdict] = []
 
     def may_measure(self) -> bool:
-        """Returns whether the two ways may take turns in this process."""
+        """Returns whether calls in eager mode and compiled ones may take turns: not where the clock
+        does not see when a call ends (CUDA), nor where each process would choose for itself."""
+        world = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return not torch.cuda.is_initialized() and not (
+            world and torch.distributed.get_world_size() > 1
+        )
+
+    def may_run_eagerly(self) -> bool:
+        """Returns whether the user leaves it to us which calls are compiled."""
+        return self.config.native_if_faster and not self.config.must_compile
 
     def is_waiting(self) -> bool:
         """Returns whether graphs run eagerly until they are compiled in the background."""
+        return not all(compilation.is_done for compilation in self._compilations)
 
     def is_broken(self) -> bool:
         """Returns whether there are graph breaks in the function."""
+        return bool(self._entries.breaks)
 
-    def whole(self, key: Any, region: Region) -> Run:
-        """Returns what makes the whole compiled call, or returns MISS."""
+    def timed(self, ways: Ways, region: Region) -> Region:
+        """Returns what compares the ways of a start, or the region itself where it must stay
+        compiled."""
+        if not self.may_run_eagerly() or env().always_compiled:
+            return region
+        return TimedRegion(self, ways, region, self._wait)
 
-    def capturing(self, key: Any) -> Run:
-        """Returns what makes the whole compiled call, and captures where no entry fits."""
+    def show(self, ways: Ways, region: Region) -> None:
+        """Lets calls find a start, at first compared with eager mode."""
+        if self._regions.shown(ways.key) is None:
+            self._regions.show(ways.key, self.timed(ways, region))
 
-    def eager(self, key: Any) -> Run:
-        """Returns what makes the eager call."""
+    def put(self, key: StartKey, old: Region, new: Region) -> None:
+        """Replaces a region among those that calls find, unless it was dropped meanwhile."""
+        self._regions.replace(key, old, new)
 
-    def timed(self, key: Any, region: Region) -> Region:
-        """Returns what begins a later comparison."""
+    def compare_again(self, ways: Callable[[StartKey], Ways]) -> None:
+        """Begins a new comparison of the starts that stay compiled: something was captured, or a
+        trace led to nothing."""
+        for key, cache in list(self._regions.starts.items()):
+            if self._regions.shown(key) is cache:
+                self._regions.show(key, self.timed(ways(key), cache))
 
-    def put(self, key: Any, old: Region, new: Region) -> None:
-        """Replaces a region in the table of starts if it is still there."""
+    def decided(self, key: StartKey, found: Verdict, stored: StoredVerdict | None) -> None:
+        """Notes a verdict, and keeps it; logs the first one that eager mode won."""
+        if stored is not None:
+            self._kept.decided(key, stored)
+        self._wait = min(2 * self._wait, MAX_SETTLED)
+        if found.native and not any(earlier.native for earlier in self.verdicts):
+            logger().warning("%s: %s", name_of(self._function), found)
+        self.verdicts.append(found)
 
-    def decided(self, key: Any, found: Verdict, kept: StoredVerdict | None) -> None:
-        """Tells the user, and keeps it for later processes."""
+    def apply(self, stored: StoredVerdict, ways: Ways) -> bool:
+        """Goes by the verdict of another process, where this one would compare; returns whether it
+        does."""
+        region = self._regions.shown(ways.key)
+        if not isinstance(region, TimedRegion) or not self.may_measure():
+            return False
+        cache: Region = self._regions.starts[ways.key]
+        if stored.native:
+            cache = EagerRegion(self, ways, cache, stored.grad, stored.usual, _call_clock(), None)
+        self._regions.show(ways.key, cache)
+        self.verdicts.append(stored.verdict())
+        return True
 
 
 @dataclass(slots=True)
@@ -201,7 +210,7 @@ class Tally:
     #: When calls were no longer counted, and how long one took then.
     _since: tuple[float, float] | None = None
 
-    def look(self, host: Host) -> None:
+    def look(self, host: Tiering) -> None:
         """Counts a call that captured. The first entry of an object says nothing about the next
         calls: each object has one."""
         if host.n_captures != self._captures and host.n_first == self._first:
@@ -239,7 +248,7 @@ class Tally:
         self.again = 0
         return share
 
-    def pause(self, host: Host) -> float:
+    def pause(self, host: Tiering) -> float:
         """Notes that the function does not settle; returns the seconds until it is tried again."""
         self.found += 1
         return PAUSE * host.capture_seconds * float(2 ** (self.found - 1))
@@ -268,13 +277,13 @@ class TimedRegion:
     """Stands in for the cache of a start; see the module's docstring. Mutable, used for one
     comparison."""
 
-    __slots__ = ("_host", "_key", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
+    __slots__ = ("_host", "_ways", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
     "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used", "_is_long",
     "_clock", "_enough", "_tally", "_weighs", "_captures_too", "__weakref__")  # fmt: skip
 
-    def __init__(self, host: Host, key: Any, region: Region, wait: int) -> None:
-        self._host, self._key, self._region, self._wait = host, key, region, wait
-        self._eager, self._whole = host.eager(key), host.whole(key, region)
+    def __init__(self, host: Tiering, ways: Ways, region: Region, wait: int) -> None:
+        self._host, self._ways, self._region, self._wait = host, ways, region, wait
+        self._eager, self._whole = ways.eager, ways.compiled(region)
         self._used, self._is_long, self._clock = 0.0, 0, clock
         #: Captures that were seen; the one in which the comparison began was not.
         self._captures, self._tally = -1, host.tally
@@ -327,7 +336,7 @@ class TimedRegion:
         """Starts measuring unless another function is being measured."""
         global _current
         if not self._host.may_measure():
-            self._host.put(self._key, self, self._region)
+            self._host.put(self._ways.key, self, self._region)
             return False
         if self._host.is_waiting():
             self._left = SETTLED
@@ -396,7 +405,7 @@ class TimedRegion:
             return
         self._tally.restart()
         self._weighs = False
-        self._whole = self._host.capturing(self._key)
+        self._whole = self._ways.capturing
         self._begin_anew()
 
     def _is_too_long(self, seconds: float) -> bool:
@@ -412,14 +421,14 @@ class TimedRegion:
             if self._captures_too:
                 found = dataclasses.replace(found, captures=self._tally.restart())
                 again = clock() + self._tally.pause(host) if found.captures else None
-            region = EagerRegion(host, self._key, region, self._grad, typical, self._clock, again)
+            region = EagerRegion(host, self._ways, region, self._grad, typical, self._clock, again)
         else:
             self._tally.leave(min(found.compiled, found.eager) or found.compiled)
         if tell:
-            host.decided(self._key, found, self._stored(found))
+            host.decided(self._ways.key, found, self._stored(found))
         if found.unclear:
-            region = host.timed(self._key, region)
-        host.put(self._key, self, region)
+            region = host.timed(self._ways, region)
+        host.put(self._ways.key, self, region)
 
     def _stored(self, found: Verdict) -> StoredVerdict | None:
         """Returns a verdict for later processes; None where it says something about this one."""
@@ -430,46 +439,6 @@ class TimedRegion:
             found.compiled, found.eager, found.native, found.with_backward, usual, self._grad,
             torch.get_num_threads(),
         )  # fmt: skip
-
-
-def verdict(
-    compiled: Sequence[float],
-    eager: Sequence[float],
-    call: float,
-    with_backward: bool = False,
-    captures_too: bool = False,
-) -> Verdict:
-    """Compares samples of the two ways. call: the seconds of an eager call, of which `MARGIN` is
-    taken. Eager mode wins only if medians, sums without the largest samples, and enough pairs (the
-    rank-sum test) agree: calls of different kinds or a busy machine leave the function compiled.
-    captures_too: some calls capture, so that the sums alone decide."""
-    if captures_too:
-        ours, theirs = statistics.fmean(compiled), statistics.fmean(eager)
-        return Verdict(ours, theirs, ours - theirs > MARGIN * call, with_backward)
-    ours, theirs = _median(compiled), _median(eager)
-    n = len(compiled) * len(eager)
-    pairs = sum(a > b for a in compiled for b in eager)
-    error = math.sqrt((len(compiled) + len(eager) + 1) / (12 * n)) if n else 1.0
-    is_slower = ours - theirs > MARGIN * call and _mean(compiled) > _mean(eager)
-    native = (
-        len(compiled) >= SAMPLES // 2 <= len(eager)
-        and is_slower
-        and pairs >= (0.5 + SURE * error) * n
-    )
-    return Verdict(ours, theirs, native, with_backward, unclear=is_slower and not native)
-
-
-def leads(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Returns whether one way is so much faster that no more samples are needed."""
-    return max(one) < min(other) and statistics.median(one) < LEAD * statistics.median(other)
-
-
-def _median(samples: Sequence[float]) -> float:
-    return statistics.median(samples) if samples else 0.0
-
-
-def _mean(samples: Sequence[float]) -> float:
-    return statistics.fmean(sorted(samples)[: len(samples) - 1])
 
 
 def _has_history(result: Any) -> bool:
@@ -492,25 +461,25 @@ class EagerRegion:
     and then. grad: the grad mode that this was found in. again: when a function that did not settle
     is tried again, whatever its grad mode; else None."""
 
-    __slots__ = ("_host", "_key", "_region", "_grad", "_usual", "_clock", "_again", "_function",
+    __slots__ = ("_host", "_ways", "_region", "_grad", "_usual", "_clock", "_again", "_function",
                  "_eager", "_left", "_slow")  # fmt: skip
 
     def __init__(
         self,
-        host: Host,
-        key: Any,
+        host: Tiering,
+        ways: Ways,
         region: Region,
         grad: bool,
         usual: float,
         clock: Callable[[], float],
         again: float | None,
     ) -> None:
-        self._host, self._key, self._region = host, key, region
+        self._host, self._ways, self._region = host, ways, region
         self._grad = grad if again is None else None
         self._usual, self._clock, self._again = usual, clock, again
         #: What a call needs no more than; None with keyword arguments.
-        self._function = host.function if len(key) == 1 else None
-        self._eager = host.eager(key)
+        self._function = ways.function if len(ways.key) == 1 else None
+        self._eager = ways.eager
         self._left, self._slow = WATCHED, False
 
     def run(self, state: Any) -> Any:
@@ -527,7 +496,7 @@ class EagerRegion:
     def _watched(self, state: Any) -> Any:
         """Makes a call that finds out whether things are as they were."""
         if not self._host.may_measure():  # the program has moved to a GPU
-            self._host.put(self._key, self, self._region)
+            self._host.put(self._ways.key, self, self._region)
             return self._region.run(state)
         self._left = WATCHED
         if self._again is not None:
@@ -545,4 +514,4 @@ class EagerRegion:
         return result
 
     def _compare(self) -> None:
-        self._host.put(self._key, self, self._host.timed(self._key, self._region))
+        self._host.put(self._ways.key, self, self._host.timed(self._ways, self._region))

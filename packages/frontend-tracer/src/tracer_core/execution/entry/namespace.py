@@ -19,7 +19,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
-from tracer_core.execution.resume import GRAPH_RAISED, HOOK_RAISED, Suspended
+from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Suspended
 from tracer_core.fx_capture.data_errors import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,

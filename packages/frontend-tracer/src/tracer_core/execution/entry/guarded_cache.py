@@ -25,7 +25,8 @@ from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.execution.branch_profile import BranchProfile
+from tracer_core.execution.call import RegionKey
+from tracer_core.execution.tiers.branch_profile import BranchProfile
 from tracer_core.fx_capture.seen import Seen
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.object_layout import weak_reference_offset
@@ -137,7 +138,7 @@ class GuardedCache:
     "other_data", "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured", "_at",
                  "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: RegionKey) -> None:
         self.key = key
         self.entries: list[Attempt] = []
         self.seen = Seen()
@@ -260,6 +261,10 @@ class GuardedCache:
         self.loose = 0
         for root in list(self._roots.values()):
             root.captured = 0
+
+    def forget_assumptions(self) -> None:
+        """Assumes nothing more of branches on tensors."""
+        self.seen.outcomes, self.seen.foresees = (), False
 
     def skips_capture(self) -> bool:
         """Returns whether a call that nothing fits does without a capture, because the last ones gave

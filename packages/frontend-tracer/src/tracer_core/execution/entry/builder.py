@@ -32,8 +32,14 @@ from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import stage
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
-from tracer_core.execution import second_use
-from tracer_core.execution.background_entry import (
+from tracer_core.execution.capture.result import BreakRecord, Captured, Portable
+from tracer_core.execution.entry.codegen import CacheEntry, settings_checks
+from tracer_core.execution.entry.generated_code import define
+from tracer_core.execution.entry.namespace import memories, runtime_namespace
+from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.snapshot import InputSnapshot
+from tracer_core.execution.tiers import second_use
+from tracer_core.execution.tiers.background_entry import (
     MORE_GUARDS,
     Pending,
     SecondUse,
@@ -41,16 +47,10 @@ from tracer_core.execution.background_entry import (
     may_wait,
     run_eagerly,
 )
-from tracer_core.execution.capture_result import BreakRecord, Captured, Portable
-from tracer_core.execution.entry_codegen import CacheEntry, settings_checks
-from tracer_core.execution.generated_code import define
-from tracer_core.execution.generated_namespace import memories, runtime_namespace
-from tracer_core.execution.input_snapshot import InputSnapshot
-from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.function_traits import uses_rng
-from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsViews
+from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
@@ -308,7 +308,7 @@ class TraceWriter:
                 graph.erase_node(node)
         views = element_reads.why_views(graph) if recorder.copies_elements else None
         if views is not None:
-            raise WantsViews(0, "data_dependent_value", views)
+            raise Retry(0, "data_dependent_value", views, copies_elements=False)
         if recorder.data is not None:
             recorder.data.close()
         gm: torch.fx.GraphModule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tracer_core.execution.guarded_cache import SAMPLED, GuardedCache, Root
+from tracer_core.execution.entry.guarded_cache import SAMPLED, GuardedCache, Root
 from tracer_core.limits import MAX_SINGLE_USES
 
 

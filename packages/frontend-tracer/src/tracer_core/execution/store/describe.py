@@ -20,10 +20,10 @@ import torch
 
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
-from tracer_core.execution.capture_result import Captured
-from tracer_core.execution.code_identity import Unknown, digest_of, shown
-from tracer_core.execution.input_snapshot import InputSnapshot
-from tracer_core.execution.resume import Transition
+from tracer_core.execution.capture.result import Captured
+from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.snapshot import InputSnapshot
+from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of

@@ -1,6 +1,6 @@
 """What a cache entry whose graph runs eagerly needs to become the one whose graph is compiled.
 
-In: the captured graph, and what `tracer_core.execution.entry_builder` wrote of the entry. Out: the
+In: the captured graph, and what `tracer_core.execution.entry.builder` wrote of the entry. Out: the
 compiled graph, and the same entry with it: the same guards (and those on sizes that compiling
 added), fetches and effects. The two entries share no variable, so a call runs the one or the other.
 What compiling reads of the program is taken at the capture: stand-ins share the memory of its
@@ -29,9 +29,9 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.debug import stages
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
-from tracer_core.execution.generated_code import define
-from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.input_snapshot import InputSnapshot
+from tracer_core.execution.entry.generated_code import define
+from tracer_core.execution.entry.namespace import runtime_namespace
+from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.guards.guard import Relation

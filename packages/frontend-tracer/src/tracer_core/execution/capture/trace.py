@@ -11,7 +11,7 @@ import gc
 import types
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
@@ -20,20 +20,15 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed, located
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
-from tracer_core.errors import BackendError
-from tracer_core.execution.capture_result import Abandoned, Answers, UserError
-from tracer_core.execution.entry_builder import Refused
+from tracer_core.execution.capture.request import RETRIED, Fails, TraceOptions
+from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.graph_breaks import (
     Break,
     Restart,
+    Retry,
     RunNatively,
-    WantsNoAssertions,
-    WantsNoForesight,
-    WantsNumbers,
-    WantsSymbols,
-    WantsViews,
 )
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.seen import Foresight, Seen
@@ -41,19 +36,8 @@ from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.natives.effects import add_rows_of_imported
 from tracer_core.options import CompileConfig
-from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.trace.tracer import Tracer
-
-
-class Fails(BaseException):
-    """The program fails in this trace after it read an answer of is_compiling(). where: the line
-    that read the answer. reason: how the program fails."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(where, reason)
-        self.where, self.reason = where, reason
-
 
 StartFrames = Callable[[Tracer], list[Frame]]
 Made = TypeVar("Made")
@@ -111,31 +95,21 @@ def capture(
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     add_rows_of_imported()
-    forced: dict[int, tuple[str, str, str]] = {}
-    unbuildable: set[type] = set()
     settings = torch_private.torch_state()
-    refused, follows_data, draws = seen.refused, False, False
-    asserts, copies = ASSERTIONS not in refused, True
-    as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
+    options = TraceOptions(
+        is_compiling=not answers.as_eager,
+        doubts_is_compiling=not answers.as_eager,
+        assertions=ASSERTIONS not in seen.refused,
+        refused=frozenset(seen.refused),
+    )
     for _ in range(MAX_CAPTURE_RESTARTS):
-        at_torch_level = config.backend.ir == "torch"
-        shapes = ShapePolicy(
-            False if "sizes" in refused else config.dynamic,
-            seen,
-            config.backend.shapes == "symbolic" or at_torch_level,
-            _takes_numbers(config) and refused.isdisjoint(("numbers", "sizes")),
-            _follows_data(config) and refused <= {ASSERTIONS},
-            follows_data,
-            draws,
-            # elsewhere a break costs less than a graph that is cut
-            takes_data_floats=config.fullgraph,
-            takes_assertions=asserts,
-            foresight=foresight,
-            copies_elements=copies,
-        )
+        shapes = _shape_policy(options, config, seen, foresight)
         shapes.look(list(state))
-        tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
-        tracer.doubts = doubts
+        tracer = Tracer(
+            shapes, dict(options.breaks), set(options.unbuildable), natives,
+            not options.is_compiling, config.fullgraph,
+        )  # fmt: skip
+        tracer.doubts = options.doubts_is_compiling
         try:
             with (
                 closing(tracer),
@@ -143,40 +117,14 @@ def capture(
                 located(tracer.where),
             ):  # twice: an interrupt may skip the first call
                 captured = _trace(writer, tracer, start, state, config, settings, name)
-        except Fails as failed:
-            forced.clear()  # the other answer leads to other steps
-            if as_eager:  # it fails in eager too
-                as_eager = doubts = False
-            else:
-                as_eager, told = True, (failed.where, failed.reason)
-        except WantsSymbols:
-            follows_data = True
-        except WantsNumbers:
-            draws = True
-        except WantsNoAssertions:
-            asserts = False
-        except WantsNoForesight:
-            foresight = None
-        except WantsViews:
-            copies = False
-        except Restart as restart:
-            forced[restart.step] = (restart.kind, restart.reason, restart.location)
-        except CannotRebuild as error:
-            if error.kind in unbuildable:
-                raise Abandoned(f"a value cannot be made again: {error}") from error
-            # The next trace breaks where the first value of its type appears.
-            unbuildable.add(error.kind)
-        except Refused as error:
-            # The next trace, and later ones of this place, guard them by value.
-            what = "sizes" if error.what in refused else error.what
-            if what in refused:  # without symbols it fails too
-                raise cast(BackendError, error.__cause__) from None
-            refused.add(what)
+        except RETRIED as error:
+            options = options.after(error)
+            seen.refused |= options.refused  # later traces of this place guard them by value
         else:
-            if as_eager and not answers.as_eager:
+            if not options.is_compiling and not answers.as_eager:
                 answers.as_eager = True
                 logger().warning("%s: is_compiling() says False from here on, because the program fails where it says "
-                                 "True at %s: %s", name, *told)  # fmt: skip
+                                 "True at %s: %s", name, *options.failure)  # fmt: skip
             return captured
         finally:
             made = [OwnReference(one.cls) for one in tracer.entries.classes.values()]
@@ -184,6 +132,27 @@ def capture(
             _collect_classes(made)
     crossed("MAX_CAPTURE_RESTARTS")
     raise Abandoned("the trace was restarted too often")
+
+
+def _shape_policy(
+    options: TraceOptions, config: CompileConfig, seen: Seen, foresight: Foresight | None
+) -> ShapePolicy:
+    """Returns how a trace treats sizes and numbers."""
+    refused = options.refused
+    return ShapePolicy(
+        False if "sizes" in refused else config.dynamic,
+        seen,
+        config.backend.shapes == "symbolic" or config.backend.ir == "torch",
+        _takes_numbers(config) and refused.isdisjoint(("numbers", "sizes")),
+        _follows_data(config) and refused <= {ASSERTIONS},
+        options.unbacked_symints,
+        options.random_numbers,
+        # elsewhere a break costs less than a graph that is cut
+        takes_data_floats=config.fullgraph,
+        takes_assertions=options.assertions,
+        foresight=foresight if options.speculates else None,
+        copies_elements=options.copies_elements,
+    )
 
 
 def _collect_classes(made: list[OwnReference]) -> None:
@@ -240,7 +209,7 @@ def _trace(
                 tracer.fakes.any_was_written() or communicates(tracer.recorder.graph)
             ):  # the program could not run again in eager mode
                 reason = "an input is mutated, or ranks communicate, before an assertion is checked"
-                raise WantsNoAssertions(tracer.outer_step, "data_dependent_branch", reason)
+                raise Retry(tracer.outer_step, "data_dependent_branch", reason, assertions=False)
             for _, step in tracer.subclasses.entered():
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)

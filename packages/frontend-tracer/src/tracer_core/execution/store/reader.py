@@ -34,13 +34,13 @@ from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.drawn_again import Draw
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
-from tracer_core.execution.capture_result import BreakRecord
-from tracer_core.execution.code_identity import code_hash
-from tracer_core.execution.distributions import differing
-from tracer_core.execution.generated_code import define
-from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.object_references import Finder, OtherSettings
-from tracer_core.execution.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.execution.capture.result import BreakRecord
+from tracer_core.execution.entry.generated_code import define
+from tracer_core.execution.entry.namespace import runtime_namespace
+from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.distributions import differing
+from tracer_core.execution.store.find import Finder, OtherSettings
+from tracer_core.execution.store.stored_runner import spec_from_json, stored_runner, with_outputs
 from tracer_core.fx_capture.data_errors import AccumulatorHeld
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS

@@ -1,0 +1,1 @@
+"""Cache entries, the regions that they belong to, and the code that is generated for them."""

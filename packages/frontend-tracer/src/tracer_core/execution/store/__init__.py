@@ -1,0 +1,1 @@
+"""Stores cache entries and verdicts for later processes."""
