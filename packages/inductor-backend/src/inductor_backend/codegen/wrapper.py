@@ -52,10 +52,11 @@ HEADER = (
 
 @dataclass(slots=True)
 class Step:
-    """A run of kernels, or one operator call. fresh: outputs that it is the first to write."""
+    """A run of kernels, or one operator call."""
 
     run: Run | None = None
     extern: ExternNode | None = None
+    #: Outputs that it is the first to write.
     fresh: list[str] = field(default_factory=list)
 
 

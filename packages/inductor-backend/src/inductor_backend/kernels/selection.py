@@ -48,9 +48,9 @@ SMALL_PRODUCT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` turns into
-    ints."""
+    """A tensor argument."""
 
+    #: Ints, or expressions that the `hint` of `best` turns into ints.
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
     dtype: torch.dtype

@@ -117,9 +117,10 @@ def _line(operator: str, places: Counter[str]) -> str:
 
 @dataclass(slots=True)
 class _Library:
-    """A library that is being written. interface, entry, weights: see their types."""
+    """A library that is being written."""
 
     c: Compilation
+    #: See their types.
     interface: Interface
     entry: Entry
     weights: Weights

@@ -29,12 +29,12 @@ _OPERANDS: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator. tensors: its operands and results by the names that kernels use.
-    layouts: theirs."""
+    """One call of an operator."""
 
     flex: FlexProgram
     scale: float
     numbers: Mapping[str, Expr]
+    #: Its operands and results by the names that kernels use. layouts: theirs.
     tensors: Mapping[str, Strided]
     dtypes: Mapping[str, torch.dtype]
 

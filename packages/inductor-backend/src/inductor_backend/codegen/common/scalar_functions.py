@@ -127,16 +127,19 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program of which a part is written. narrow: positions are 32-bit integers. kinds, registers:
-    dtype and text of what is in registers. names: of values. inner: buffers that change within a
-    row. scores: those that are computed from scores or their gradients."""
+    """A program of which a part is written."""
 
     program: Program
+    #: Positions are 32-bit integers.
     narrow: bool
+    #: Dtype and text of what is in registers.
     kinds: dict[str, torch.dtype]
     registers: dict[str, str]
+    #: The names of values.
     names: dict[Value, str]
+    #: Buffers that change within a row.
     inner: set[str]
+    #: The values that are computed from scores or their gradients.
     scores: set[str]
 
 
