@@ -15,8 +15,19 @@ PAGES = sorted(
         *DOCS.rglob("*.md"),
         ROOT / "benchmarks" / "README.md",
         ROOT / "changes" / "README.md",
+        *ROOT.glob("packages/*/README.md"),
+        *ROOT.glob("examples/*/README.md"),
     ]
 )
+
+#: Pages that programs write from results.
+GENERATED = {
+    *DOCS.glob("conformance/*.md"),
+    *(
+        DOCS / f"{name}.md"
+        for name in ("checks", "cpython", "ecosystem", "limits_table", "operators")
+    ),
+}
 
 
 def links(page):
@@ -49,5 +60,17 @@ def test_the_index_lists_every_page():
     assert set(DOCS.rglob("*.md")) - listed - decisions == {DOCS / "README.md"}
 
 
-def test_the_status_is_one_page():
-    assert len((DOCS / "status.md").read_text().splitlines()) <= 60
+@pytest.mark.parametrize(("name", "lines"), [("status", 60), ("limits", 100)])
+def test_pages_for_a_first_look_are_short(name, lines):
+    assert len((DOCS / f"{name}.md").read_text().splitlines()) <= lines
+
+
+@pytest.mark.parametrize(
+    "page", sorted({*PAGES} - GENERATED), ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_prose_has_at_most_100_columns(page):
+    """Tables, headings, code and lines of one long word may be longer."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    prose = [line for line in text.splitlines() if not re.match(r" *\||#|    |!\[", line)]
+    breakable = [line for line in prose if re.search(r"\S +\S", re.sub(r"`[^`]*`", "", line))]
+    assert [line for line in breakable if len(line) > 100] == []

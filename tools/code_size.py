@@ -1,5 +1,8 @@
 """``python -m tools.code_size [--since REVISION]``: code lines of each package.
 
+Exits with 1 if a package has more lines than ``[tool.code_size]`` of pyproject.toml allows: a change
+that needs more raises the number there, and its commit says why.
+
 Counts what the packages ship, without blanks, comments and docstrings: Python by its tokens and its
 syntax tree, C and C++ with their comments taken out. With ``--since``, prints the lines at that
 revision of git beside those of the working tree.
@@ -12,9 +15,11 @@ import ast
 import io
 import re
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tokenize
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,14 +111,35 @@ def table(now: dict[str, Size], before: dict[str, Size] | None = None) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
+def too_large(sizes: dict[str, Size], allowed: dict[str, int]) -> list[str]:
+    """Returns a line for each package that has more lines than it may have, or no number."""
+    return [
+        f"{name} has {sum(size):,} code lines, allowed are {allowed.get(name, 0):,} (pyproject.toml)"
+        for name, size in sizes.items()
+        if sum(size) > allowed.get(name, 0)
+    ]
+
+
+def allowed_sizes() -> dict[str, int]:
+    """Returns how many lines of Python, C and C++ each package may have."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    sizes: dict[str, int] = settings["tool"]["code_size"]
+    return sizes
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--since", metavar="REVISION", help="a revision of git to compare with")
     since = parser.parse_args().since
-    print(table(package_sizes(ROOT), sizes_at(since) if since else None))
+    sizes = package_sizes(ROOT)
+    print(table(sizes, sizes_at(since) if since else None))
+    problems = too_large(sizes, allowed_sizes())
+    for problem in problems:
+        print(problem)
+    return bool(problems)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,11 +19,11 @@ PAGE = ROOT / "docs" / "cpython.md"
 REASONS: tuple[tuple[str, str], ...] = (
     (
         r".*weak_(key|value)s",
-        "natively run code counts weak references, the tracer's own among them",
+        "code in eager mode counts weak references, including the tracer's",
     ),
     (
         r".*(splittable_popitem|SharedKeyTests|sizeof_exact|del_expand).*",
-        "measures the memory of an object that is made again",
+        "measures the memory of an object that is reconstructed",
     ),
     (
         r".*tp_version_tag.*",
@@ -43,57 +43,57 @@ REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r".*(sneaky_frame_object|clear_locals)",
-        "frames of generators and tracebacks are stand-ins",
+        "frames of generators and tracebacks are replicas",
     ),
     (
         r".*EG_subclass",
-        "a group raised again across a break has another traceback object, with equal entries",
+        "an exception group raised again across a graph break has another traceback object, with equal entries",
     ),
     (
         r".*restored_object_new",
-        "CPython's own mistake about slots, which the trace does not repeat",
+        "a bug of CPython about slots, which the trace does not repeat",
     ),
     (
         r".*reversed_dict.*(restore|during_iteration)",
-        "iterators see where a dictionary's table has gaps, which one that is made again lacks",
+        "iterators see gaps in a dictionary's table, which a rebuilt table lacks",
     ),
     (
         r".*close_clears_frame",
-        "what a closed generator of the trace holds dies when the trace ends",
+        "objects that a closed generator of the trace holds die when the trace ends",
     ),
     (
         r"test_(opcache|type_cache)\.(?!TestRacesDoNotCrash.test_store).*",
-        "looks at how CPython specialized a function's own instructions, which the trace does not run",
+        "reads how CPython specialized a function's instructions, which the trace does not run",
     ),
     (
         r".*(type_firstlineno|inherited_slot_update)",
         "an entry of a class is set and read as an entry in one region: without TRACER_STRICT it runs"
-        " natively",
+        " in eager mode",
     ),
     (
         r".*partial_as_method",
-        "C code warns in eager mode, of an instruction that is no call: the line is the interpreter's",
+        "C code warns in eager mode at an instruction that is not a call: the line is the interpreter's",
     ),
     (
         r".*search_methods_reentrancy.*",
-        "the trace asks for an __index__ before C code holds the buffer that it searches",
+        "the trace calls __index__ before C code holds the buffer that it searches",
     ),
     (
         r".*replace_oom",
-        "allocations fail at a count, the tracer's own among them",
+        "allocations fail at a count, which includes the tracer's",
     ),
     (
         r"test_opcache\.TestRacesDoNotCrash.*",
-        "threads run and trace loops over many objects, beyond the address space of a run (8 GiB)",
+        "threads trace loops over many objects, beyond the address space of a run (8 GiB)",
     ),
     (
         r"test_pprint\..*width",
-        "256 places break in one loop, and each capture looks for deaths in 20,000 items: 15 s alone,"
+        "one loop breaks at 256 instructions, and each capture searches 20,000 items for finalizers: 15 s alone,"
         " beyond 60 s beside another job",
     ),
     (
         r"test_decimal\..*",
-        "a _decimal.SignalDict cannot be made again: without TRACER_STRICT it runs natively",
+        "a _decimal.SignalDict cannot be reconstructed: without TRACER_STRICT it runs in eager mode",
     ),
 )
 
@@ -115,12 +115,13 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# CPython's own tests",
         "",
-        "Made by `python -m tests.cpython.page` from `benchmarks/results/cpython/`: the test methods of files of CPython's",
-        "`Lib/test`, and the examples of their doctests, each run twice in processes of their own: as it is, and compiled",
-        "(`TRACER_STRICT=1`, backend `eager`, graph breaks allowed). Both runs must have the same outcome: passed, skipped for",
-        "the same reason, or failed with the same exception and message. A hang (60 s) or a crash is an outcome too.",
-        "Of a file that a sweep has not finished, a part of the methods is listed. Methods that were equal at an earlier",
-        "commit may not have run again at the one named.",
+        "Test methods of CPython's `Lib/test`, and the examples of their doctests. Each runs twice, in",
+        "processes of its own: in CPython, and compiled (`TRACER_STRICT=1`, backend `eager`, graph breaks",
+        "allowed). Both runs must have the same outcome: passed, skipped for the same reason, or failed with",
+        "the same exception and message. A hang (60 s) or a crash is an outcome too. If a sweep has not",
+        "finished a file, some of its methods are missing. Methods that were equal at an earlier commit may",
+        "not have run again at the commit below. Generated by `python -m tests.cpython.page` from",
+        "`benchmarks/results/cpython/`.",
         "",
     ]
     for version, one in results.items():
@@ -129,7 +130,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         different = len(outcomes) - n_equal
         lines.append(
             f"- **Python {one['python']}: {len(outcomes)} methods, {n_equal} equal, {different} different"
-            f" ({100 * different / max(1, len(outcomes)):.2f} %)**, at commit {one['commit']}; natively:"
+            f" ({100 * different / max(1, len(outcomes)):.2f} %)**, at commit {one['commit']}; in CPython:"
             f" {_natively(one)}"
         )
     head = " | ".join(f"{version}: methods | equal | different" for version in versions)
@@ -140,7 +141,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
             lines.append(f"| {file} | " + " | ".join(cell or " |  | " for cell in cells) + " |")
     lines += ["", "## What differs", ""]
     for version, one in results.items():
-        lines += [f"### Python {version}", "", "| method | natively | compiled | reason |",
+        lines += [f"### Python {version}", "", "| method | CPython | compiled | reason |",
                   "|---|---|---|---|"]  # fmt: skip
         for file, name, outcome in _methods(one):
             if not equal(outcome):

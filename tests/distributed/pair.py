@@ -25,7 +25,7 @@ RANKS = 2
 #: How glibc allocates in the ranks: blocks that were freed are overwritten, and no thread keeps a
 #: list of its own of them, which is the one place where malloc checks nothing. What writes to freed
 #: memory, or frees twice, ends there, with a message, and not minutes later in another thread
-#: (docs/decisions/0009-several-processes.md).
+#: (docs/lab/distributed.md).
 STRICT_MALLOC = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 #: Characters of a rank's output that an error shows; of one that died, with the stacks of all its
 #: threads.

@@ -97,6 +97,16 @@ def test_nobody_reads_the_result(name, backend):
     twin(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+def test_nobody_reads_what_is_indexed(backend):
+    def body(x, other, log):
+        x[other]
+        return x * 2
+
+    steps = [(X, torch.tensor(one)) for one in ([0, 1], [0, 7], [-1, -1], [-9, 0])]
+    twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
+
+
 WRITES = {
     "a division in place": lambda t, n: t.clone().floor_divide_(n),
     "an assignment": lambda t, n: operator.setitem(t.clone(), n * 5, 1),

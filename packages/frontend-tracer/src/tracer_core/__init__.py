@@ -38,33 +38,15 @@ from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.saving import load, load_package, package, package_library, save
 
 __all__ = [
-    "BackendRow",
-    "Inputs",
-    "__version__",
-    "allow_in_graph",
-    "assume_constant_result",
-    "backends",
-    "cache",
-    "compile",
-    "compile_many",
-    "disable",
-    "disallow_in_graph",
-    "doctor",
-    "errors",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "last_compile",
-    "list_backends",
-    "load",
-    "load_package",
-    "mark_dynamic",
-    "mark_static",
-    "package",
-    "package_library",
-    "progress",
-    "register",
-    "reset",
-    "save",
-    "warmup",
-]
+    # compiling, and what became of it
+    "compile", "compile_many", "warmup", "explain", "last_compile", "progress", "reset",
+    # marks
+    "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
+    "is_compiling", "mark_dynamic", "mark_static",
+    # other processes
+    "load", "load_package", "package", "package_library", "save", "cache",
+    # backends and this machine
+    "BackendRow", "backends", "list_backends", "register", "doctor",
+    # the rest
+    "Inputs", "__version__", "errors",
+]  # fmt: skip

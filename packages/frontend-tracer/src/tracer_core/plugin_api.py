@@ -200,45 +200,32 @@ def get_backend(name: str) -> Backend:
     return backend
 
 
-#: Exported names whose modules import FakeTensor or define operators: imported at their first use.
+#: Modules that import FakeTensor or define operators -> exported names (name=its name there), which
+#: are imported at their first use.
 _DEFERRED = {
-    "ASSOCIATIVE_SCAN": "tracer_core.aot.scan:ASSOCIATIVE",
-    "COND": "tracer_core.aot.branches:COND",
-    "ContiguousGraph": "tracer_core.engine_support.contiguous:ContiguousGraph",
-    "FLEX_ATTENTION": "tracer_core.aot.flex_attention:FORWARD",
-    "FLEX_ATTENTION_BACKWARD": "tracer_core.aot.flex_attention:BACKWARD",
-    "FLEX_UNMASKED_BLOCK": "tracer_core.aot.flex_attention:WHOLE",
-    "FlexProgram": "tracer_core.aot.flex_attention:Flex",
-    "LINALG_CHECKED": "tracer_core.aot.linalg_checks:CHECKED",
-    "Lowered": "tracer_core.aot.request:Lowered",
-    "OpSupportCheck": "tracer_core.engine_support.op_support:OpSupportCheck",
-    "ResultForm": "tracer_core.engine_support.contiguous:ResultForm",
-    "SCALAR_LOAD": "tracer_core.aot.scalar_program:LOAD",
-    "SCALAR_SIZE": "tracer_core.aot.scalar_program:SIZE",
-    "SCAN": "tracer_core.aot.scan:SCAN",
-    "ScalarProgram": "tracer_core.aot.scalar_program:ScalarProgram",
-    "ScalarRef": "tracer_core.aot.scalar_program:Ref",
-    "ValueCheck": "tracer_core.engine_support.value_checks:ValueCheck",
-    "WHILE_LOOP": "tracer_core.aot.branches:WHILE",
-    "add_value_check": "tracer_core.engine_support.value_checks:add_value_check",
-    "checks_indices": "tracer_core.engine_support.value_checks:checkable",
-    "compile_graph": "tracer_core.dispatch.compile_graph:compile_torch_graph",
-    "contiguous_graph": "tracer_core.engine_support.contiguous:contiguous_graph",
-    "flex_attention_backward_decomposed": "tracer_core.aot.flex_attention:decomposed_backward",
-    "flex_attention_decomposed": "tracer_core.aot.flex_attention:decomposed",
-    "flex_program": "tracer_core.aot.flex_attention:flex_of",
-    "op_support_check": "tracer_core.engine_support.op_support:OpSupportCheck",
-    "promote": "tracer_core.engine_support.type_promotion:promote",
-    "scalar_function": "tracer_core.aot.scalar_program:function_of",
-    "scan_by_tree": "tracer_core.aot.scan:by_tree",
-    "scan_in_sequence": "tracer_core.aot.scan:in_turn",
-    "scan_scalars": "tracer_core.aot.scan:scalars_of",
-    "scan_step": "tracer_core.aot.scan:step_of",
+    "aot.branches": "COND WHILE_LOOP=WHILE",
+    "aot.flex_attention": "FLEX_ATTENTION=FORWARD FLEX_ATTENTION_BACKWARD=BACKWARD "
+    "FLEX_UNMASKED_BLOCK=WHOLE FlexProgram=Flex "
+    "flex_attention_backward_decomposed=decomposed_backward flex_attention_decomposed=decomposed "
+    "flex_program=flex_of",
+    "aot.linalg_checks": "LINALG_CHECKED=CHECKED",
+    "aot.request": "Lowered",
+    "aot.scalar_program": "SCALAR_LOAD=LOAD SCALAR_SIZE=SIZE ScalarProgram ScalarRef=Ref "
+    "scalar_function=function_of",
+    "aot.scan": "ASSOCIATIVE_SCAN=ASSOCIATIVE SCAN scan_by_tree=by_tree scan_in_sequence=in_turn "
+    "scan_scalars=scalars_of scan_step=step_of",
+    "dispatch.compile_graph": "compile_graph=compile_torch_graph",
+    "engine_support.contiguous": "ContiguousGraph ResultForm contiguous_graph",
+    "engine_support.op_support": "OpSupportCheck op_support_check=OpSupportCheck",
+    "engine_support.type_promotion": "promote",
+    "engine_support.value_checks": "ValueCheck add_value_check checks_indices=checkable",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DEFERRED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = resolve(_DEFERRED[name])
-    return value
+    for module, exports in _DEFERRED.items():
+        for exported, _, attribute in (item.partition("=") for item in exports.split()):
+            if exported == name:
+                value = resolve(f"tracer_core.{module}:{attribute or name}")
+                return globals().setdefault(name, value)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,10 +13,8 @@ from typing import Any
 #: Operators whose result has the dtype of the first input.
 KEEPS_DTYPE = frozenset({
     "Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Flatten", "Floor", "Gather",
-    "Identity", "Log", "MatMul",
-    "Max", "Min", "Mul", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Slice", "Softmax", "Sqrt",
-    "Squeeze", "Sub", "Tanh",
-    "Transpose", "Unsqueeze",
+    "Identity", "Log", "MatMul", "Max", "Min", "Mul", "Neg", "Reciprocal", "Reshape", "Sigmoid",
+    "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
 })  # fmt: skip
 
 

@@ -25,8 +25,7 @@ POOLS = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_in
 #: Among equal elements these return the first, as eager does; they lose NaN.
 EXTREMES = frozenset({
     aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim,
-    aten.min.dim,
-    aten.argmax.default, aten.argmin.default,
+    aten.min.dim, aten.argmax.default, aten.argmin.default,
 })  # fmt: skip
 
 

@@ -77,11 +77,11 @@ def fused(module: Any) -> Any:
     from tvm import relax
 
     passes = relax.transform
-    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(),
-    passes.DeadCodeElimination(),
-            passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FoldConstant(),
-            passes.FuseOps(),
-            passes.FuseTIR()]  # fmt: skip
+    fuse = [
+        passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(),
+        passes.DeadCodeElimination(), passes.LegalizeOps(), passes.AnnotateTIROpPattern(),
+        passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR(),
+    ]  # fmt: skip
     return tvm.transform.Sequential(fuse)(module)
 
 

@@ -23,11 +23,9 @@ from tvm_backend.translate import relax_module
 #: bounds. Those whose indices a value check covers are supported (`indexing.fault`).
 UNCHECKED = frozenset({
     "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill",
-    "index_put", "_unsafe_index",
-    "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward",
-    "one_hot", "put", "scatter",
-    "scatter_add", "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave",
-    "bincount",
+    "index_put", "_unsafe_index", "_unsafe_index_put", "index_select", "nll_loss",
+    "nll_loss_forward", "nll_loss2d_forward", "one_hot", "put", "scatter", "scatter_add",
+    "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave", "bincount",
 })  # fmt: skip
 
 

@@ -53,9 +53,10 @@ class Frame:
     while that runs.
     namespace: the names of a class body, None for functions."""
 
-    __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return",
-    "exceptions", "saved",
-                 "generator", "last", "namespace")  # fmt: skip
+    __slots__ = (
+        "function", "code", "locals", "stack", "ip", "kw_names", "on_return", "exceptions",
+        "saved", "generator", "last", "namespace",
+    )  # fmt: skip
 
     def __init__(self, function: types.FunctionType, code: Code | None = None) -> None:
         self.function = function

@@ -1,8 +1,8 @@
 """Saves captured cache entries to a file and loads them in another process without tracing.
 
-The file is code, and is treated so: see `load`. It holds entries as `stored_entry` writes them. A
-file made by other versions, or whose code has changed since, is rejected with the reason; so is each
-entry that cannot be stored. What `kept` keeps by itself is the same in another place.
+The file is code, and is treated so: see `load`. It holds entries as `store.writer` writes them, which
+`store.persistent_cache` stores automatically in another place. A file made by other versions, or
+whose code has changed since, is rejected with the reason; so is each entry that cannot be stored.
 """
 
 from __future__ import annotations

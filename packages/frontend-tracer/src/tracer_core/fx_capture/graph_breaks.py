@@ -7,8 +7,10 @@ has had any effect.
 
 from __future__ import annotations
 
+import textwrap
 import types
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 
@@ -22,7 +24,7 @@ class BreakDoc:
 
 BREAKS: dict[str, BreakDoc] = {
     "data_dependent_branch": BreakDoc(
-        "Python needs the value of a tensor to decide which way to go",
+        "Python needs the value of a tensor to decide a branch",
         "use torch.where, or torch.cond, or move the decision out of the compiled function",
     ),
     "data_dependent_value": BreakDoc(
@@ -35,8 +37,8 @@ BREAKS: dict[str, BreakDoc] = {
         "use an operator with a fixed result shape, for instance torch.where with three arguments",
     ),
     "unknown_native": BreakDoc(
-        "a function written in C has no row in the effect table, so what it reads or changes is"
-        " unknown",
+        "a function written in C has no row in the native effects table, so what it reads or"
+        " changes is unknown",
         "move the call out of the compiled function, or tracer_core.allow_in_graph(function)",
     ),
     "native_python": BreakDoc(
@@ -45,41 +47,41 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "side_effect_native": BreakDoc(
         "a call has an effect outside the program (files, time, random numbers of Python, messages"
-        " that are not plain)",
+        " that code of the program shows)",
         "move the call out of the compiled function",
     ),
     "async_function": BreakDoc(
-        "an async function runs when its event loop wants, not when it is called",
+        "an async function runs in its event loop, not when it is called",
         "compile the ordinary functions that it calls",
     ),
     "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
     "requested": BreakDoc("graph_break() was called", "remove the call"),
     "live_iterator": BreakDoc(
-        "an iterator made before this segment is advanced",
-        "loop over a list or a range made in the same segment",
+        "an iterator from before this code region is advanced",
+        "loop over a list or a range that is created in the same code region",
     ),
     "unsupported_opcode": BreakDoc(
         "the tracer has no handler for a bytecode instruction", "write the statement in another way"
     ),
     "unsupported_mutation": BreakDoc(
-        "an object of this kind cannot be changed and replayed yet",
+        "a change of an object of this kind cannot be replayed yet",
         "change it outside the compiled function",
     ),
     "unsupported_value": BreakDoc(
-        "a value of this kind cannot be carried out of a trace",
-        "make it outside the compiled function",
+        "a value of this kind cannot be reconstructed after a trace",
+        "create it outside the compiled function",
     ),
     "class_statement": BreakDoc(
-        "a class is made in a way that cannot be followed, or it outlives the segment and cannot be"
-        " made again",
-        "make the class outside the compiled function",
+        "a class is created in a way that cannot be followed, or it outlives the code region and"
+        " cannot be created again",
+        "create the class outside the compiled function",
     ),
     "tensor_subclass": BreakDoc(
-        "a tensor is sparse, nested or quantized, a DTensor is written to, draws random numbers on a"
-        " GPU, or is still on its way from other processes, or a tensor of a subclass with"
-        " __torch_dispatch__ carries gradients and is written to, is used under torch.func, or is made"
-        " without Python code",
-        "use plain tensors, or run operators of such a tensor under torch.no_grad()",
+        "a tensor is sparse, nested or quantized; a DTensor is written to, draws random numbers on a"
+        " GPU, or waits for a communication; or a tensor of a subclass with __torch_dispatch__"
+        " carries gradients and is written to, is used under torch.func, or is created without"
+        " Python code",
+        "use ordinary tensors, or run operators of such a tensor under torch.no_grad()",
     ),
     "tensor_metadata_mutation": BreakDoc(
         "the metadata of an input tensor is changed in place (resize_, .data=, .grad=,"
@@ -87,24 +89,25 @@ BREAKS: dict[str, BreakDoc] = {
         "change it outside the compiled function",
     ),
     "autograd_in_graph": BreakDoc(
-        "a backward cannot be captured here: its graph reaches out of the segment, hooks wait for"
-        " its gradients, or the program asks for autograd's own records (grad_fn, _version, hooks"
-        " on tensors)",
+        "a backward cannot be captured here: its graph begins before the code region, hooks wait for"
+        " its gradients, or the program reads autograd's own records (grad_fn, _version, hooks on"
+        " tensors)",
         "compute the loss and call backward() in one compiled function, without a graph break"
         " between them",
     ),
     "higher_order": BreakDoc(
-        "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
-        " graph, or changes something that existed before; or it is one that cannot be a node"
-        " (functionalize, a function of scores that computes more than one number)",
-        "let it depend on tensors only and return what it makes",
+        "a function passed to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
+        " graph, or changes something that existed before; or it cannot be a node (functionalize, a"
+        " function of scores that computes more than one number)",
+        "let it depend on tensors only and return its results",
     ),
     "processes": BreakDoc(
-        "processes talk to each other here in a way that no graph holds: objects, barriers, handles"
-        " that live on, tensors that require a gradient in place; or DistributedDataParallel, or"
-        " fully_shard inside of a compiled module, does what it does before and after a forward",
-        "functional collectives, and wait() in the compiled function; DistributedDataParallel around"
-        " the compiled model has no break",
+        "processes communicate in a way that no graph can contain: objects, barriers, handles that"
+        " outlive the call, in place on tensors that require a gradient; or"
+        " DistributedDataParallel, or fully_shard inside a compiled module, runs its code before and"
+        " after a forward",
+        "use functional collectives, and wait() in the compiled function; DistributedDataParallel"
+        " around the compiled model has no break",
     ),
     "torch_mode": BreakDoc(
         "a mode of torch that sees every operator (set_default_device) is entered or left, or the"
@@ -115,13 +118,13 @@ BREAKS: dict[str, BreakDoc] = {
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
     ),
     "operator_failed": BreakDoc(
-        "an operator could not be run on fake tensors",
+        "an operator fails on fake tensors",
         "check its arguments; it may be unsupported by FakeTensor",
     ),
     "recompile_limit": BreakDoc(
-        "a function with a graph break in it was captured as often as the recompile limit allows,"
-        " so it runs as plain Python from then on",
-        "remove the break in it, or make the value whose guard failed (the warning names it) a"
+        "a function that contains a graph break reached the recompile limit, so it runs in eager mode"
+        " from then on",
+        "remove the break, or turn the value whose guard failed (the warning names it) into a"
         " tensor",
     ),
     "raises": BreakDoc(
@@ -130,18 +133,17 @@ BREAKS: dict[str, BreakDoc] = {
         "nothing: the exception is raised as in eager, and this does not count as a graph break",
     ),
     "finalizer": BreakDoc(
-        "an object with __del__ (or a callback for when it dies) is made, or what may be the last"
-        " reference to one is dropped; a trace keeps objects alive longer",
-        "make it outside the compiled function, or use a with statement in place of __del__",
+        "an object with __del__ or a weakref callback is created, or what may be the last reference"
+        " to one is dropped; a trace keeps objects alive longer",
+        "create it outside the compiled function, or use a with statement in place of __del__",
     ),
     "missing_in_torch": BreakDoc(
-        "this release of torch lacks a name, or has it in another form, which the capture of this"
-        " call needs",
+        "capturing this call needs a name that this release of torch lacks or has in another form",
         "install a release of torch that this release of tracer-core was tested with",
     ),
     "long_loop": BreakDoc(
-        "a loop goes on for 100,000 instructions without a tensor operator; a trace would unroll it,"
-        " so the function around it runs as plain Python from there on",
+        "a loop runs 100,000 instructions without a tensor operator; a trace would unroll it, so the"
+        " function around it runs in eager mode from there on",
         "move the loop into a function of its own, or out of the compiled function",
     ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
@@ -199,23 +201,21 @@ def breaks_page() -> str:
     """Renders docs/graph_breaks.md, the table as a page for users. A test keeps the file equal to
     it: ``python -c "from tracer_core.fx_capture.graph_breaks import breaks_page;
     print(breaks_page(), end='')"``."""
-    lines = [
-        "# Graph breaks",
-        "",
-        (
-            "Where capture stops, the graph so far runs, the instruction runs as plain Python, and"
-            " a new graph starts after"
-        ),
-        (
-            "it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the kind, the"
-            " line and the reason of"
-        ),
-        (
-            "each; `fullgraph=True` raises instead. This page is generated from the table in"
-            " `fx_capture/graph_breaks.py`."
-        ),
-        "",
-    ]
+    fill = partial(textwrap.fill, width=100, break_long_words=False, break_on_hyphens=False)
+    intro = (
+        "At a graph break the graph so far runs, the instruction runs in eager mode, and a new graph"
+        " starts after it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the"
+        " kind, the line and the reason of each break; `fullgraph=True` raises instead. This page is"
+        " generated from the table in `fx_capture/graph_breaks.py`."
+    )
+    lines = ["# Graph breaks", "", fill(intro), ""]
     for kind, doc in BREAKS.items():
-        lines += [f"## {kind}", "", f"Why: {doc.why}.", "", f"What helps: {doc.hint}.", ""]
+        lines += [
+            f"## {kind}",
+            "",
+            fill(f"Why: {doc.why}."),
+            "",
+            fill(f"What helps: {doc.hint}."),
+            "",
+        ]
     return "\n".join(lines)

@@ -20,7 +20,8 @@ STEPPED: tuple[type, ...] = (
     type(iter(b"")),
 )
 #: Roots of a state that are checked again on every call.
-DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType,
-types.CellType, type(None), bool, int, str, bytes, type(Ellipsis),
-                 float, complex, torch.dtype, torch.device, types.GeneratorType,
-                 *STEPPED, zip, map, filter, enumerate)  # fmt: skip
+DIRECT_ROOTS = (
+    *ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType,
+    type(None), bool, int, str, bytes, type(Ellipsis), float, complex, torch.dtype, torch.device,
+    types.GeneratorType, *STEPPED, zip, map, filter, enumerate,
+)  # fmt: skip

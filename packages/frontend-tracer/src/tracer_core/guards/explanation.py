@@ -23,10 +23,10 @@ _NUMBERED = re.compile(r" at 0x[0-9a-f]+|(?<=\bc)\d+\b")
 #: Kinds from the cheapest check to the most costly one.
 _COST = {kind: i for i, kind in enumerate((
     GuardKind.IS, GuardKind.TYPE, GuardKind.EQ, GuardKind.SAME, GuardKind.NOT_SAME,
-    GuardKind.EMPTY, GuardKind.LEN,
-    GuardKind.HAS, GuardKind.HAS_NOT, GuardKind.UNBOUND, GuardKind.UNSET, GuardKind.IS_SET,
-    GuardKind.MRO, GuardKind.FUNCTION,
-    GuardKind.KEYS, GuardKind.DATA, GuardKind.TENSOR))}  # fmt: skip
+    GuardKind.EMPTY, GuardKind.LEN, GuardKind.HAS, GuardKind.HAS_NOT, GuardKind.UNBOUND,
+    GuardKind.UNSET, GuardKind.IS_SET, GuardKind.MRO, GuardKind.FUNCTION, GuardKind.KEYS,
+    GuardKind.DATA, GuardKind.TENSOR,
+))}  # fmt: skip
 
 
 def _short(value: Any) -> str:

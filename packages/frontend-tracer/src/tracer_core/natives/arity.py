@@ -21,9 +21,10 @@ _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWOR
 _SLOTS = {
     **dict.fromkeys(("__len__", "__iter__", "__next__", "__hash__", "__repr__", "__reversed__",
     "__bool__"), 1),
-    **dict.fromkeys(("__getitem__", "__contains__", "__delitem__", "__eq__", "__ne__", "__lt__",
-    "__le__", "__gt__",
-                     "__ge__", "__add__", "__and__", "__or__", "__sub__", "__xor__"), 2),
+    **dict.fromkeys((
+        "__getitem__", "__contains__", "__delitem__", "__eq__", "__ne__", "__lt__", "__le__",
+        "__gt__", "__ge__", "__add__", "__and__", "__or__", "__sub__", "__xor__",
+    ), 2),
     "__setitem__": 3,
 }  # fmt: skip
 

@@ -59,10 +59,11 @@ _ASKS_FILES = frozenset(dir(pathlib.Path)) - {*dir(pathlib.PurePath), "__enter__
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
 #: Functions of these libraries that mutate or call their arguments: they are interpreted.
 _INTERPRETED = frozenset(
-    {"dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class",
-    "prepare_class", "overload", "final",
-     "runtime_checkable", "no_type_check", "dataclass_transform", "override", "coroutine",
-     "resolve_bases"}
+    {
+        "dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class",
+        "prepare_class", "overload", "final", "runtime_checkable", "no_type_check",
+        "dataclass_transform", "override", "coroutine", "resolve_bases",
+    }
 )  # fmt: skip
 #: The libraries among them that inspect functions and classes without calling them.
 _LOOKS_AT_CODE = frozenset(
@@ -85,9 +86,10 @@ _ASKS_CALLERS = frozenset({"_caller", "warn", "_deprecated"})
 _WARNS_SELDOM = vars(re)["_compile"]
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: C types whose instances hold no objects of the program.
-_CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
-datetime.tzinfo,
-                 struct.Struct, type(hashlib.sha256()), types.GenericAlias)  # fmt: skip
+_CLOSED_TYPES = (
+    re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+    struct.Struct, type(hashlib.sha256()), types.GenericAlias,
+)  # fmt: skip
 
 
 @functools.cache

@@ -24,14 +24,14 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Special methods that native code does not call when it only reads a value.
 _NEVER_CALLED = frozenset(
-    {"__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__",
-    "__post_init__", "__del__",
-     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
-     "__dir__",
-     "__enter__", "__exit__", "__call__", "__sizeof__", "__subclasshook__", "__setattr__",
-     "__delattr__",
-     "__getnewargs__", "__getnewargs_ex__", "__instancecheck__", "__subclasscheck__", "__replace__",
-     "__repr__", "__str__", "__format__"}  # trace/special_methods.py knows what prints
+    {
+        "__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__",
+        "__post_init__", "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+        "__copy__", "__deepcopy__", "__dir__", "__enter__", "__exit__", "__call__", "__sizeof__",
+        "__subclasshook__", "__setattr__", "__delattr__", "__getnewargs__", "__getnewargs_ex__",
+        "__instancecheck__", "__subclasscheck__", "__replace__", "__repr__", "__str__",
+        "__format__",
+    }  # trace/special_methods.py knows what prints
 )  # fmt: skip
 
 

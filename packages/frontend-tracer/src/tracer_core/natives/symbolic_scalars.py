@@ -28,8 +28,8 @@ COMPUTED_CALLS: dict[Any, str] = {
     **{function: function.__name__ for function in (int, float, round, abs, min, max, single)},
     **{getattr(math, name): f"math.{name}" for name in (
         "sqrt", "exp", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh",
-        "atan", "pow", "floor",
-        "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
+        "atan", "pow", "floor", "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians",
+        "erf", "gcd", "isqrt",
     )},
 }  # fmt: skip
 #: C functions whose handler passes a number on without reading it.
@@ -42,8 +42,7 @@ _PASSING: frozenset[Any] = frozenset(
     | {
         getattr(operator, name) for name in (
             "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "lt", "le",
-            "eq", "ne", "gt", "ge",
-            "iadd", "isub", "imul", "itruediv",
+            "eq", "ne", "gt", "ge", "iadd", "isub", "imul", "itruediv",
         )
     }
 )  # fmt: skip

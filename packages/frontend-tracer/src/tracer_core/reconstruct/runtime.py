@@ -269,12 +269,10 @@ def _assign_buffer(target: Any, items: Any) -> None:
 NAMES: dict[str, Any] = {
     "dict_assign": _assign_dict, "dict_set": dict.__setitem__, "dict_remove": _remove_key,
     "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
-    "ordered_remove": _remove_ordered,
-    "list_assign": _assign_list, "list_set": list.__setitem__, "list_extend": list.extend,
-    "set_assign": _assign_set,
-    "set_update": set.update, "set_remove": set.difference_update,
-    "list": list, "dict_of": dict.fromkeys,
-    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
-    "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
-    "own": own, "set_own": set_own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
+    "ordered_remove": _remove_ordered, "list_assign": _assign_list, "list_set": list.__setitem__,
+    "list_extend": list.extend, "set_assign": _assign_set, "set_update": set.update,
+    "set_remove": set.difference_update, "list": list, "dict_of": dict.fromkeys,
+    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend, "deque_set": _DEQUE.__setitem__,
+    "buffer_assign": _assign_buffer, "own": own, "set_own": set_own, "class_set": type.__setattr__,
+    "class_delete": type.__delattr__,
 }  # fmt: skip

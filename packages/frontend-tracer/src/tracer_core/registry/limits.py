@@ -52,9 +52,9 @@ def page() -> str:
     lines = [
         "# Table of limits",
         "",
-        "Each number at which the compilers do something else, by package. `tracer-core limits` prints",
-        "the same table with the numbers in force. `TRACER_LIMITS=\"MAX_REGIONS=512\"` changes a limit for",
-        "one process, where the last column says so. This page is generated from the tables in each",
+        "Numeric limits beyond which the compilers behave differently, by package. `tracer-core limits`",
+        "prints the same table with the values in force. `TRACER_LIMITS=\"MAX_REGIONS=512\"` changes a limit",
+        "for one process, where the last column allows it. This page is generated from the tables in each",
         "package's `limits.py`.",
     ]  # fmt: skip
     for table in tables():

@@ -17,16 +17,14 @@ from tracer_core import torch_private
 _FACTS = frozenset(
     {
         "shape", "dtype", "device", "requires_grad", "layout", "ndim", "is_leaf", "_version",
-        "names", "itemsize",
-        "is_cpu", "is_cuda", "is_meta", "is_quantized", "is_sparse", "is_mkldnn", "is_nested",
-        "grad_fn", "_backward_hooks",
+        "names", "itemsize", "is_cpu", "is_cuda", "is_meta", "is_quantized", "is_sparse",
+        "is_mkldnn", "is_nested", "grad_fn", "_backward_hooks",
     }
 )  # fmt: skip
 _QUESTIONS = frozenset(
     {
         "size", "dim", "stride", "numel", "nelement", "element_size", "is_floating_point",
-        "is_complex", "is_inference",
-        "is_contiguous", "storage_offset", "__len__",
+        "is_complex", "is_inference", "is_contiguous", "storage_offset", "__len__",
     }
 )  # fmt: skip
 

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(
         return
     try:
         found = trials(backend_named(name), programs=PROGRAMS,
-        sample=config.getoption("--tracer-sample"),
+                       sample=config.getoption("--tracer-sample"),
                        seed=config.getoption("--tracer-seed"))  # fmt: skip
     except TracerError as error:
         raise pytest.UsageError(str(error)) from error

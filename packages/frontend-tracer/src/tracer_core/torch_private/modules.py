@@ -41,9 +41,9 @@ PLAIN_FUNCTIONS = (
     *(f"torch.export._unlift.{name}" for name in (
         "_check_inputs_match", "_check_input_constraints_for_graph", "_get_codegen",
         "_check_inputs_match.<locals>.<lambda>", "eq_spec", "eq_spec.<locals>.<lambda>",
-        "eq_spec.<locals>._normalize_type",
-        "eq_spec.<locals>._match_normalized_structure",
-        "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>")),
+        "eq_spec.<locals>._normalize_type", "eq_spec.<locals>._match_normalized_structure",
+        "eq_spec.<locals>._match_normalized_structure.<locals>.<genexpr>",
+    )),
     "torch._dynamo.external_utils.is_compiling",  # asks torch.compiler's
     *(f"torch._dynamo.{name}" for name in (  # what decorators make around a function
         "external_utils.wrap_numpy.<locals>.wrap",

@@ -69,9 +69,10 @@ _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 _CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__", "__type_params__"})
 #: Attributes of tensors that change from call to call, or say how autograd made the tensor.
 _AUTOGRAD_STATE = frozenset(
-    {"grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks",
-    "output_nr", "retains_grad",
-     "_post_accumulate_grad_hooks"}
+    {
+        "grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks",
+        "output_nr", "retains_grad", "_post_accumulate_grad_hooks",
+    }
 )  # fmt: skip
 
 

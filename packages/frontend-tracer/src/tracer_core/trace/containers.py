@@ -41,10 +41,8 @@ from tracer_core.trace.state_values import index_in
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
     [], (), {}, set(), "", b"", bytearray(), array.array("i"), range(0), {}.items(), {}.values(),
-    reversed([]),
-    collections.deque(),
-    reversed(collections.deque()), reversed({}), reversed({}.items()), reversed({}.values()),
-    collections.OrderedDict(),
+    reversed([]), collections.deque(), reversed(collections.deque()), reversed({}),
+    reversed({}.items()), reversed({}.values()), collections.OrderedDict(),
 )  # fmt: skip
 NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     {type(iter(x)) for x in _ITERABLES}

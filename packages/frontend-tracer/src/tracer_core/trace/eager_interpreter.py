@@ -48,9 +48,10 @@ __all__ = ["RealMachine", "opcodes"]
 SCALARS = frozenset({int, float, bool, str, type(None)})
 _C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
 #: Functions that read the frames of their callers.
-FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack,
-traceback.extract_stack,
-                          traceback.format_stack, traceback.print_stack})  # fmt: skip
+FRAME_ASKERS = frozenset({
+    sys._getframe, inspect.currentframe, inspect.stack, traceback.extract_stack,
+    traceback.format_stack, traceback.print_stack,
+})  # fmt: skip
 _ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec, compile}
 #: Functions that see the weak references to an object -> what they make of those of the program.
 WEAK_REFERENCES: dict[Any, Callable[[list[Any]], Any]] = {

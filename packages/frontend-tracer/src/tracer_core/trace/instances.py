@@ -25,8 +25,7 @@ use_own_builtins(globals())
 
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range,
-    types.SimpleNamespace,
-    types.MethodType, types.CellType, types.MappingProxyType,
+    types.SimpleNamespace, types.MethodType, types.CellType, types.MappingProxyType,
 )  # fmt: skip
 _METHODS_IN_C = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
 #: Types whose ``__new__`` makes an empty object, whatever the arguments.

@@ -55,20 +55,22 @@ _CHANGING = frozenset(
         "update",
     ]
 )
-_ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__",
-"__eq__", "__hash__",
-               "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
+_ASKED_BY_C = (
+    "__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__", "__eq__",
+    "__hash__", "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__",
+)  # fmt: skip
 #: Methods of enumeration members and exceptions that read or set their own fields alone.
 _OF_FIELDS = ("__reduce_ex__", "with_traceback")
 _PRIMITIVES = (int, float, complex, str, bytes)
 #: Functions that reject an argument in the words of the operation behind them (iteration, hashing,
 #: ...), or of the Python function behind them.
 _SAYS_AS_OPERATORS = frozenset(
-    {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any,
-    all, zip, map, filter, divmod,
-     type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault,
-     dict.pop, dict.__contains__,
-     typing.Generic.__dict__["__init_subclass__"]}
+    {
+        iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any,
+        all, zip, map, filter, divmod, type, type.__new__, builtins.__build_class__, dict.get,
+        dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__,
+        typing.Generic.__dict__["__init_subclass__"],
+    }
 )  # fmt: skip
 #: What enters and leaves a torch-function mode.
 _MODES = frozenset(names("__enter__ __exit__", of="overrides.TorchFunctionMode"))
@@ -210,8 +212,8 @@ class NativeCalls(Component):
         """Interprets the user code that C code would run. asked: the arguments whose special
         methods C code may call."""
         if args and isinstance(args[0], (dict, set, frozenset)):
-            elements = [item for a in args for item in (a if isinstance(a, (set, frozenset,
-            dict)) else [a])
+            elements = [item for a in args
+                        for item in (a if isinstance(a, (set, frozenset, dict)) else [a])
                         if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
             if not SIMPLE_KEYS.issuperset(map(type, elements)):
                 special_methods.realize_keys(self.tracer, elements, type(args[0]))

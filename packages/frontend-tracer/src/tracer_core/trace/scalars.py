@@ -39,9 +39,10 @@ _TEXTS = {function: symbol for symbol, (*_, function) in (*BINARY.items(), *COMP
 _UNARY_TEXTS = {function: symbol for symbol, (_, function) in UNARY.items()}
 #: Functions on ints that the shape environment computes as Python does.
 _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
-    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
-    operator.pos,
-     operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
+    {
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
+        operator.pos, operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge,
+    }
 )  # fmt: skip
 _HOLDERS = (int, float, complex, str, bytes)
 

@@ -49,9 +49,8 @@ def mapping_of(view: Any) -> Any:
 #: Names of special methods whose result C code checks or converts -> function that has it checked.
 _CHECKS: dict[str, Any] = {
     "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash,
-    "__str__": str,
-    "__repr__": repr, "__iter__": iter, "__int__": int, "__float__": float, "__complex__": complex,
-    "__bytes__": bytes, "__dir__": dir,
+    "__str__": str, "__repr__": repr, "__iter__": iter, "__int__": int, "__float__": float,
+    "__complex__": complex, "__bytes__": bytes, "__dir__": dir,
 }  # fmt: skip
 
 

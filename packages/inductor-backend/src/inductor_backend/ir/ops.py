@@ -217,8 +217,7 @@ def outputs_of(reduce: str | None, scan: str | None) -> int:
 #: Element types that loops read, compute with and write.
 MEMORY_DTYPES = frozenset({
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
-    torch.int16, torch.int8, torch.uint8,
-    torch.bool,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
 })  # fmt: skip
 
 #: Element types that kernels read and convert (and never write: PTX rounds numbers beyond the largest

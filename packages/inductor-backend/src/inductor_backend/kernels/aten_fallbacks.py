@@ -281,24 +281,22 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
 
 
 #: Operators that raise for some values, whatever their group says.
-RAISING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount",
-"histc", "histogram",
-                      "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
-                      "normal_functional", "multinomial", "poisson", "multi_margin_loss",
-                      "_assert_async", "binary_cross_entropy"})  # fmt: skip
+RAISING = frozenset({
+    "_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount", "histc",
+    "histogram", "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
+    "normal_functional", "multinomial", "poisson", "multi_margin_loss", "_assert_async",
+    "binary_cross_entropy",
+})  # fmt: skip
 #: Operators that do not raise, or not for values that their forward accepted.
-_NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
-"embedding_dense_backward", "unfold_backward",
-                          "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
-                          "masked_scatter_backward",
-                          "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
-                          "_ctc_loss_backward",
-                          "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
-                          "select_scatter", "slice_scatter",
-                          "multi_margin_loss_backward", "multilabel_margin_loss_backward",
-                          "_weight_norm_interface",
-                          "_weight_norm_interface_backward", "_cdist_backward", "cdist",
-                          "_euclidean_dist", "trace"})  # fmt: skip
+_NOT_RAISING = frozenset({
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "embedding_dense_backward",
+    "unfold_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
+    "masked_scatter_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+    "_ctc_loss_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
+    "select_scatter", "slice_scatter", "multi_margin_loss_backward",
+    "multilabel_margin_loss_backward", "_weight_norm_interface", "_weight_norm_interface_backward",
+    "_cdist_backward", "cdist", "_euclidean_dist", "trace",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

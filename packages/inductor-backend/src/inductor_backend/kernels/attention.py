@@ -1,8 +1,8 @@
-"""Scaled dot-product attention by a hand-written CPU kernel (native/attention.cpp), for few keys.
+"""Scaled dot-product attention by a hand-written CPU kernel, for few keys.
 
-Takes float32 CPU tensors of shape (batch, head, row, value) with dense rows. The result is laid out
-as (batch, row, head, value), like that of ATen's flash kernel. `pays` says where this kernel is
-faster. A row that sees no key is NaN, as softmax gives, or 0 where `empty` says so, as
+The kernel is kernels/cpu/attention.cpp. Takes float32 CPU tensors of shape (batch, head, row, value)
+with dense rows. The result is laid out as (batch, row, head, value), like that of ATen's flash
+kernel. `pays` says where this kernel is faster. A row that sees no key is NaN, as softmax gives, or 0 where `empty` says so, as
 scaled_dot_product_attention gives.
 """
 

@@ -1,8 +1,9 @@
 """1x1 convolutions with stride 1 on contiguous images, and their gradients: one matmul per image.
 
 Takes float32 CPU tensors, no bias, and the ATen operators' arguments; returns new contiguous
-tensors. `pays` says where the matmul (native/blocked.cpp) is the fastest. Pixels are the contiguous
-columns of the matmul, so no operand is reordered; oneDNN reorders each operand in each call.
+tensors. `pays` says where the matmul (kernels/cpu/blocked.cpp) is the fastest. Pixels are the
+contiguous columns of the matmul, so no operand is reordered; oneDNN reorders each operand in each
+call.
 """
 
 from __future__ import annotations

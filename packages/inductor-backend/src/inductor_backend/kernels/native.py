@@ -22,7 +22,7 @@ from tracer_core.plugin_api import BackendError
 
 FOLDER = Path(__file__).parent / "cpu"
 
-#: Activations that kernels fuse, by name: the numbers of native/tensors.h.
+#: Activations that kernels fuse, by name: the numbers of kernels/cpu/tensors.h.
 POSTS = {
     "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6,
     "hardswish": 7, "relu6": 8,

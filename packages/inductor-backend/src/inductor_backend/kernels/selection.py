@@ -3,7 +3,7 @@
 From an ATen operator and its operands' sizes, strides (both possibly symbolic) and dtypes, `best`
 returns a `Choice`: a callable with the operator's own signature and results, and its import path
 for the generated module. The result has eager's sizes, strides and dtype. Unsupported operators and
-operands get ATen's kernel. Measurements: docs/measurements/cpu_kernels.md.
+operands get ATen's kernel. Measurements: docs/lab/cpu_kernels.md.
 """
 
 from __future__ import annotations

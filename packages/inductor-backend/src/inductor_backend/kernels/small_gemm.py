@@ -15,7 +15,7 @@ import torch
 from inductor_backend.kernels import native
 from inductor_backend.kernels.native import POSTS as ALL_POSTS
 
-#: Activations that the matmul fuses, by name: the number in native/tensors.h.
+#: Activations that the matmul fuses, by name: the number in kernels/cpu/tensors.h.
 POSTS = {
     name: ALL_POSTS[name]
     for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -26,7 +26,7 @@ _NK, _KN = 0, 1
 
 def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
     """Returns the algorithm of a convolution, or None where oneDNN's is faster
-    (docs/measurements/cpu_kernels.md).
+    (docs/lab/cpu_kernels.md).
 
     "unfolded": one row per pixel, for few pixels, so that the weights are read once, unpacked.
     "direct": pixels along the vector registers and weights broadcast, for contiguous operands.
@@ -41,7 +41,7 @@ def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> st
 
 def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
     """Returns whether this kernel computes a gradient faster than oneDNN, which reorders weights
-    (docs/measurements/cpu_kernels.md). of_input: the input's gradient, else the weight's. pixels:
+    (docs/lab/cpu_kernels.md). of_input: the input's gradient, else the weight's. pixels:
     of all images' results; weights: their number."""
     if of_input:
         return pixels <= 64 or (taps == 1 and pixels <= (256 if stride > 1 else 128))

@@ -2,8 +2,8 @@
 gradient.
 
 Takes float32 CPU tensors and the ATen operators' arguments; returns new contiguous tensors. `pays`
-says for which convolutions the kernel (native/planes.cpp) is the fastest. Errors are at most about
-twice those of direct sums of products.
+says for which convolutions the kernel (kernels/cpu/planes.cpp) is the fastest. Errors are at most
+about twice those of direct sums of products.
 
 Training uses this kernel: it changes no memory format, so saved tensors, ATen operators and weight
 gradients keep eager's.

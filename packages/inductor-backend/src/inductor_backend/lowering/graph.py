@@ -65,9 +65,8 @@ ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64
 #: Name of a function on symbolic scalars -> its Python expression.
 NUMBER_TEXTS: dict[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})",
-    "pow": "({} ** {})",
-    "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})", "sym_min": "min({}, {})",
-    "sym_sqrt": "math.sqrt({})",
+    "pow": "({} ** {})", "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})",
+    "sym_min": "min({}, {})", "sym_sqrt": "math.sqrt({})",
 }  # fmt: skip
 
 

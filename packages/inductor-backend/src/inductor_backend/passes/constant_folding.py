@@ -25,19 +25,14 @@ Node = torch.fx.Node
 #: Operators that their readers' kernels recompute at next to no cost.
 CHEAP = VIEWS | {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default,
-    aten.zeros.default, aten.ones.default,
-    aten.scalar_tensor.default, aten.full_like.default, aten.zeros_like.default,
-    aten.ones_like.default, aten.clone.default,
-    aten._to_copy.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor,
-    aten.mul.Scalar,
+    aten.zeros.default, aten.ones.default, aten.scalar_tensor.default, aten.full_like.default,
+    aten.zeros_like.default, aten.ones_like.default, aten.clone.default, aten._to_copy.default,
+    aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor, aten.mul.Scalar,
     aten.neg.default, aten.abs.default, aten.where.self, aten.masked_fill.Scalar, aten.eq.Scalar,
-    aten.ne.Scalar,
-    aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor, aten.ne.Tensor,
-    aten.lt.Tensor,
-    aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor, aten.logical_not.default,
-    aten.logical_and.default,
-    aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
-    aten.minimum.default, aten.maximum.default,
+    aten.ne.Scalar, aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor,
+    aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor,
+    aten.logical_not.default, aten.logical_and.default, aten.bitwise_not.default,
+    aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.minimum.default, aten.maximum.default,
 }  # fmt: skip
 
 

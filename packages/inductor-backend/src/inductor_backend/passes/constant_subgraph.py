@@ -21,11 +21,9 @@ from inductor_backend.passes.fx_edit import Editor, aten
 VIEWS = frozenset(
     {
         aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default,
-        aten._unsafe_view.default,
-        aten.expand.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.slice.Tensor, aten.select.int, aten.detach.default, aten.alias.default,
-        aten.reshape.default,
+        aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default,
+        aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor,
+        aten.select.int, aten.detach.default, aten.alias.default, aten.reshape.default,
     }
 )  # fmt: skip
 

@@ -27,10 +27,11 @@ MIN_ROWS, MIN_WORK = 256, 5e9
 
 #: Views.
 _VIEWS = frozenset(
-    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-    aten.squeeze.dim,
-     aten.permute.default, aten.transpose.int, aten.t.default, aten.alias.default,
-     aten.detach.default}
+    {
+        aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+        aten.squeeze.dim, aten.permute.default, aten.transpose.int, aten.t.default,
+        aten.alias.default, aten.detach.default,
+    }
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 weights in each call.
 
 Convolutions run on channels-last data, with batch norm, activation and residual fused as epilogues.
-Results differ by rounding alone. Measurements: docs/measurements/cpu_kernels.md.
+Results differ by rounding alone. Measurements: docs/lab/cpu_kernels.md.
 """
 
 from __future__ import annotations

@@ -119,16 +119,14 @@ def _takes_all(user: torch.fx.Node) -> bool:
 
 
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"})
-_TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
-"aten.squeeze", "aten.alias",
-                         "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
-                         "aten.expand", "aten._to_copy",
-                         "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.var_mean",
-                         "aten._softmax",
-                         "aten._log_softmax", "aten.native_layer_norm", "aten.native_group_norm",
-                         "aten.native_dropout",
-                         "aten._native_batch_norm_legit_functional", "aten.nll_loss_forward",
-                         "aten.nll_loss2d_forward"})  # fmt: skip
+_TAKING_ALL = frozenset({
+    "aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze",
+    "aten.alias", "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
+    "aten.expand", "aten._to_copy", "aten.sum", "aten.mean", "aten.amax", "aten.amin",
+    "aten.var_mean", "aten._softmax", "aten._log_softmax", "aten.native_layer_norm",
+    "aten.native_group_norm", "aten.native_dropout", "aten._native_batch_norm_legit_functional",
+    "aten.nll_loss_forward", "aten.nll_loss2d_forward",
+})  # fmt: skip
 
 
 def _never_raises(node: torch.fx.Node) -> bool:
@@ -222,10 +220,10 @@ _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
 }  # fmt: skip
 
 #: Operators whose result has the same elements as their operand.
-_SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
-"aten.squeeze", "aten.alias",
-                           "aten.detach", "aten.t", "aten.permute", "aten.transpose",
-                           "aten.clone"})  # fmt: skip
+_SAME_NUMBERS = frozenset({
+    "aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze",
+    "aten.alias", "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
+})  # fmt: skip
 
 
 def _plain(index: Any) -> torch.fx.Node:

@@ -299,11 +299,17 @@ class TraceWriter:
         graph = recorder.graph
         if self.config.backend.ir != "torch":
             recorder.sizes.take_strides(self.tracer.provenance.sources)
-        graph.output((*self.outputs, *self._unread_risks()))
+        risks = unread_risks(graph, self.outputs)
+        as_torch = self.config.backend.ir == "torch"  # nothing is lowered, so that they stay
+        graph.output((*self.outputs, *([] if as_torch else self._outputs_of(risks))))
         for node in reversed(list(graph.nodes)):
-            if not node.users and (
-                (node.op == "call_function" and node.target in _UNUSED_GONE)
-                or (node.op == "call_method" and node.target == "item")
+            if (
+                not node.users
+                and node not in risks
+                and (
+                    (node.op == "call_function" and node.target in _UNUSED_GONE)
+                    or (node.op == "call_method" and node.target == "item")
+                )
             ):
                 graph.erase_node(node)
         views = element_reads.why_views(graph) if recorder.copies_elements else None
@@ -312,7 +318,7 @@ class TraceWriter:
         if recorder.data is not None:
             recorder.data.close()
         gm: torch.fx.GraphModule
-        if self.config.backend.ir == "torch":  # the backend may change it
+        if as_torch:  # the backend may change it
             gm = torch.fx.GraphModule({}, graph)
             torch_private.forget_source_with(gm)
         else:
@@ -407,13 +413,11 @@ class TraceWriter:
             places.where = str  # "": the program's line is the lowered node's
         return Pending(captured, self.config, second)
 
-    def _unread_risks(self) -> list[torch.fx.Node]:
+    def _outputs_of(self, risks: list[torch.fx.Node]) -> list[torch.fx.Node]:
         """Returns outputs that the program does not read: results of operators that may raise, which
         lowering would remove."""
         recorder, found = self.tracer.recorder, []
-        if self.config.backend.ir == "torch":
-            return []
-        for node in unread_risks(recorder.graph, self.outputs):
+        for node in risks:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or uses_rng(node):
                 continue

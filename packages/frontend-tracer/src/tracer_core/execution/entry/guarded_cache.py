@@ -134,9 +134,9 @@ class GuardedCache:
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
-    __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose",
-    "other_data", "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured", "_at",
-                 "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
+    __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose", "other_data",
+                 "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured",
+                 "_at", "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: RegionKey) -> None:
         self.key = key

@@ -52,10 +52,10 @@ class TransitionWriter:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             **{method.__name__: method for method in named}, **_ASKS_FRAME, **_ASKS_REFERENCES,
-            "END": _END,
-            "next": next, "type": type, "tuple": tuple, "len": len, "SCALARS": SCALARS,
-            "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED, "seen": end_is_seen,
-            "CONTAINERS": _CONTAINERS, "kept": kept_when_dead, "call_from": call_from,
+            "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
+            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": kept_when_dead,
+            "call_from": call_from,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
@@ -411,11 +411,9 @@ _FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
 #: opcode -> function that emits it; True when the path ended. The same opcodes as
 #: `RealMachine.realize` follows.
 _FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool | None]] = {
-    **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
-    **dict.fromkeys(JUMPS, _jump),
-    **dict.fromkeys(BRANCHES, _pop_jump),
-    "POP_TOP": _pop_top, "STORE_FAST": _store_fast, "LOAD_CONST": _load_const,
-    "LOAD_FAST": _load_fast,
-    "UNPACK_SEQUENCE": _unpack, "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop), **dict.fromkeys(JUMPS, _jump),
+    **dict.fromkeys(BRANCHES, _pop_jump), "POP_TOP": _pop_top, "STORE_FAST": _store_fast,
+    "LOAD_CONST": _load_const, "LOAD_FAST": _load_fast, "UNPACK_SEQUENCE": _unpack,
+    "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,
     "RETURN_VALUE": _return_value, "RETURN_CONST": _return_const,
 }  # fmt: skip

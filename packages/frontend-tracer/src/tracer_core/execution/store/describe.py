@@ -1,4 +1,4 @@
-"""Describes the objects that a cache entry refers to as JSON, for `object_references` in another
+"""Describes the objects that a cache entry refers to as JSON, for `find` in another
 process.
 
 Raises NotPortable with the reason, before anything is written, if an object could not be found

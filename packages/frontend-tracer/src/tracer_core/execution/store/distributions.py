@@ -54,7 +54,7 @@ def differing(recorded: Mapping[str, str]) -> str:
 
 
 def modules_in(described: Any) -> Iterator[str]:
-    """Yields the modules that the description of an object names (`object_descriptions`)."""
+    """Yields the modules that the description of an object names (`describe`)."""
     if isinstance(described, dict):
         for kind, value in described.items():
             if kind in ("import", "class_of"):

@@ -2,7 +2,7 @@
 
 An object is found by import, by a path from an imported object, or is made from its text; nothing
 is unpickled. What is found must be what it was: its digest (`code_identity.digest_of`) is compared.
-`object_descriptions` writes the references.
+`describe` writes the references.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The cache entries of a start (a function with one number of arguments, for one kind of object) and of
 the code regions behind its graph breaks form one document of the store ``kept``. Its key covers the
 function's code, what `compile` was asked for, the kind of object and the environment; each entry
-covers the rest itself (`stored_entry`). The first call that finds no entry reads the document, once;
+covers the rest itself (`reader`). The first call that finds no entry reads the document, once;
 what it holds is then looked up like entries of this process: guards decide. Documents are written
 off the calls: by a thread, once nothing was captured for some time, or when the process ends.
 

@@ -2,9 +2,9 @@
 
 An entry in JSON is its generated text (guards, fetches, side effects, result), also as the code
 object of this release of Python, which takes much longer to make than to read; how to find each
-constant again (`object_references`), digests of the code that was followed and of what identity
+constant again (`find`), digests of the code that was followed and of what identity
 guards take for granted (`code_identity`), the settings of torch that kernels were chosen under, and
-the backend's own serialized graph. Nothing is unpickled. `entry_writer` writes them.
+the backend's own serialized graph. Nothing is unpickled. `writer` writes them.
 """
 
 from __future__ import annotations

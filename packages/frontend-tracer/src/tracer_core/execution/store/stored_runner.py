@@ -19,7 +19,7 @@ from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase
 
 
 def stored_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFunction:
-    """Returns the runner of what `entry_writer.serialized` returned. Raises what the backend
+    """Returns the runner of what `writer.serialized` returned. Raises what the backend
     raises."""
     if not data:
         return NOTHING.run
@@ -46,7 +46,7 @@ def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
 
 
 def spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
-    """Returns a spec as `entry_writer.spec_to_json` stores it, with the backend's options."""
+    """Returns a spec as `writer.spec_to_json` stores it, with the backend's options."""
     return CompileSpec(options=options, **_from_json(stored))
 
 

@@ -1,4 +1,4 @@
-"""Writes cache entries down as JSON, for `stored_entry` in another process.
+"""Writes cache entries down as JSON, for `reader` in another process.
 
 Raises NotPortable with the reason where an entry cannot be made again, or another process could not
 tell that it no longer holds.

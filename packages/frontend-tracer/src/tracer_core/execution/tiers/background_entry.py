@@ -96,7 +96,7 @@ class SecondUse:
 
 
 class Pending:
-    """A graph that is to be compiled. Mutable: `entry_builder` adds what it writes.
+    """A graph that is to be compiled. Mutable: `entry.builder` adds what it writes.
 
     name: of the graph. snapshot: the name of the entry's snapshot of mutated inputs, and what makes
     the compiled graph's; None where it mutates none. sizes: None where all are static. scope: the

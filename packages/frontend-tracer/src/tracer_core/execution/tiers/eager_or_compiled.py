@@ -278,8 +278,8 @@ class TimedRegion:
     comparison."""
 
     __slots__ = ("_host", "_ways", "_region", "_eager", "_whole", "_wait", "_left", "_captures", "_n",
-    "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used", "_is_long",
-    "_clock", "_enough", "_tally", "_weighs", "_captures_too", "__weakref__")  # fmt: skip
+                 "_thread", "_way", "_grad", "_last", "_seconds", "_periods", "_backward", "_used",
+                 "_is_long", "_clock", "_enough", "_tally", "_weighs", "_captures_too", "__weakref__")  # fmt: skip
 
     def __init__(self, host: Tiering, ways: Ways, region: Region, wait: int) -> None:
         self._host, self._ways, self._region, self._wait = host, ways, region, wait

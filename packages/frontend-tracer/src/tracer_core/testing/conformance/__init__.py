@@ -16,6 +16,5 @@ from tracer_core.testing.conformance.run import bad, conformance, everything, ta
 
 __all__ = [
     "BAD", "CASES", "PROGRAMS", "STATUSES", "Case", "Program", "Row", "Subject", "as_json", "bad",
-    "conformance",
-    "everything", "markdown", "table", "trials",
+    "conformance", "everything", "markdown", "table", "trials",
 ]  # fmt: skip

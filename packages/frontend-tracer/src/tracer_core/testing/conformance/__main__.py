@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="where to write every row")
     parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
     parser.add_argument("--resume", type=Path,
-    help="keeps each row here at once, and goes on from those that are there; "
+                        help="keeps each row here at once, and goes on from those that are there; "
                         "for one state of the backend's code: delete it after a change")  # fmt: skip
     parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--quiet", action="store_true", help="no line for each case while it runs")

@@ -27,8 +27,7 @@ def as_json(backend: Backend, rows: Sequence[Row], note: str = "") -> dict[str, 
     """Everything, for machines."""
     return {
         "backend": backend.name, "torch": torch.__version__, "python": platform.python_version(),
-        "note": note,
-        "counts": dict(Counter(row.status for row in rows)),
+        "note": note, "counts": dict(Counter(row.status for row in rows)),
         "rows": [row.to_json() for row in rows],
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
-// A convolution as a product, with few pixels (a row a pixel) or many: act(x * w + bias) + residual. See own.py for
-// the arguments.
+// A convolution as a product, with few pixels (a row a pixel) or many: act(x * w + bias) + residual. The
+// arguments are written by codegen/own_calls.py.
 #include "gemm.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// Gradients of a convolution with few pixels: products with the unfolded input, weights as they lie. See own.py for
+// Gradients of a convolution with few pixels: products with the unfolded input, weights as they lie. See codegen/own_calls.py for
 // the arguments.
 #include "gemm.h"
 

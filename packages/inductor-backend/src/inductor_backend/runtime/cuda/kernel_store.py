@@ -27,8 +27,7 @@ FORMAT = "triton kernel 03"
 
 #: Settings that bypass Triton's cache.
 _ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE",
-"TRITON_CACHE_MANAGER",
-          "TRITON_REMOTE_CACHE_BACKEND")  # fmt: skip
+          "TRITON_CACHE_MANAGER", "TRITON_REMOTE_CACHE_BACKEND")  # fmt: skip
 
 #: Prefixes of settings that change Triton's output, or where it is cached.
 _SETTINGS = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_", "ENABLE_", "USE_")
