@@ -29,19 +29,14 @@ from tracer_core.plugin_api import CompileSpec, Runner
 
 @dataclass(slots=True)
 class Compilation:
-    """The state of one graph's compilation: each stage fills its fields.
+    """The state of one graph's compilation: each stage fills its fields."""
 
-    gm: the graph as rewritten so far; given: before any rewrite. wraps: wrappers that rewrites put
-    around the runner, outermost first. editor: of a graph that is being frozen; frozen: that graph
-    without what is computed of constants alone. cut: the graph without repeated subgraphs;
-    cut_late: they are looked for after packing; go_on_at: the stage after it. text: of the
-    generated module; code: the part of it that is executed. in_loop: the graph is the step of a
-    loop over slices. alone: it is to run without Python and ATen."""
-
+    #: The ATen graph, rewritten by each pass.
     gm: torch.fx.GraphModule
     spec: CompileSpec
     options: InductorOptions
     sizes: SizeVars
+    #: The graph before any rewrite.
     given: torch.fx.GraphModule
     program: Program = field(default_factory=lambda: Program(""))
     rounded: list[str] = field(default_factory=list)
@@ -55,7 +50,9 @@ class Compilation:
     module: KernelModule | None = None
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    #: The text of the generated module.
     text: str = ""
+    #: The part of `text` that is executed.
     code: str = ""
     summary: str = ""
     natives: tuple[str, ...] = ()
@@ -65,13 +62,21 @@ class Compilation:
     blocks: dict[str, Blocks] = field(default_factory=dict)
     images_last: frozenset[str] | None = None
     lowered: GraphLowering | None = None
+    #: Wrappers that rewrites put around the runner, outermost first.
     wraps: list[Callable[[Runner], Runner]] = field(default_factory=list)
+    #: The editor of a graph that is being frozen.
     editor: Editor | None = None
+    #: The frozen graph without what is computed from constants alone.
     frozen: FrozenGraph | None = None
+    #: The graph without repeated subgraphs.
     cut: Cut | None = None
+    #: Whether repeated subgraphs are searched for after packing.
     cut_late: bool = False
+    #: The stage that follows the search for repeated subgraphs.
     go_on_at: str = ""
+    #: Whether the graph is the step of a loop over slices.
     in_loop: bool = False
+    #: Whether it has to run without Python and ATen.
     alone: bool = False
     replication: str = "no region of the graph repeats"
 

@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -62,17 +62,19 @@ from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import (
+    COND,
+    SCAN,
+    WHILE_LOOP,
     BackendError,
     CompilerMissingError,
     CompileSpec,
     Phase,
     RequirementError,
     Runner,
-    control_flow,
     enabled,
     env,
     note,
-    scan,
+    scan_step,
     stage,
     wants_text,
 )
@@ -181,7 +183,7 @@ def _loops(c: Compilation) -> None:
 
 @functools.cache
 def _loop_rules() -> dict[Any, Callable[..., ExternNode]]:
-    return {scan().SCAN: _scan, control_flow().WHILE: _while, control_flow().COND: _cond}
+    return {SCAN: _scan, WHILE_LOOP: _while, COND: _cond}
 
 
 #: How a step is found: the operator's FX node, the arguments that it takes, its program.
@@ -235,7 +237,7 @@ class NativeStep:
 
 def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> Compilation:
     """Returns the compilation of a step, before its first stage."""
-    gm, sizes = scan().step_of(*of, table)
+    gm, sizes = scan_step(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
     return Compilation(gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop, alone=c.alone)
@@ -446,50 +448,49 @@ def _load(c: Compilation) -> None:
     c.runner = runner_of(namespace, artifact)
 
 
+#: The devices whose graphs go through a stage.
+StageDevice = Literal["any", "cpu", "cuda"]
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
-    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it
-    for short dumps. suffix: of the file in the debug folder, "" for that of the device's kernels.
-    frozen: only for graphs whose parameters are constants. alone: only for those that are to run
-    without Python and ATen."""
+    """One stage of the pipeline."""
 
     name: str
+    #: Fills fields of the compilation.
     run: Callable[[Compilation], None]
-    device: str = ""
+    #: The devices whose graphs go through this stage.
+    device: StageDevice = "any"
+    #: Raises VerifyError where the result violates a rule.
     verify: Callable[[Compilation], None] | None = None
+    #: Returns the result as text.
     dump: Callable[[Compilation], str] | None = None
+    #: Returns one line of `dump`, for short dumps.
     brief: Callable[[Compilation], str] | None = None
+    #: Suffix of the file in the debug folder; "" for that of the device's kernels.
     suffix: str = "txt"
+    #: Whether it is only for graphs whose parameters are constants.
     frozen: bool = False
+    #: Whether it is only for graphs that run without Python and ATen.
     alone: bool = False
 
     def is_for(self, c: Compilation) -> bool:
         """Returns whether the graph goes through this stage."""
         device = "cuda" if c.target.triton else "cpu"
         wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
-        return self.device in ("", device) and wanted
+        return self.device in ("any", device) and wanted
 
 
 def _pass(
     name: str,
     run: Callable[[Compilation], None],
-    device: str = "",
+    device: StageDevice = "any",
     frozen: bool = False,
     alone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
-    return Stage(
-        name,
-        run,
-        device,
-        None,
-        lambda c: c.gm.print_readable(print_output=False),
-        None,
-        "py",
-        frozen,
-        alone,
-    )
+    dump = lambda c: c.gm.print_readable(print_output=False)
+    return Stage(name, run, device, dump=dump, suffix="py", frozen=frozen, alone=alone)
 
 
 def _program(c: Compilation) -> None:
@@ -516,25 +517,25 @@ PIPELINE = (
     _pass("weight_packing", _rewritten(with_own_kernels), "cpu"),
     _pass("repeated_packed_subgraphs", _cut_late_repeats, "cpu"),
     Stage("prebuild", _prebuild, "cpu"),
-    Stage("lower", _lower, "", _program, lambda c: printer.program(c.program)),
+    Stage("lower", _lower, "any", _program, lambda c: printer.program(c.program)),
     Stage("loops", _loops, "cpu", _program, _loop_reasons),
-    Stage("rounding", _rounding, "", _program, lambda c: "\n".join(c.rounded)),
-    Stage("inline", _inline, "", _program, lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage("rounding", _rounding, "any", _program, lambda c: "\n".join(c.rounded)),
+    Stage("inline", _inline, "any", _program, lambda c: printer.inlined(c.program, c.not_inlined)),
     Stage("epilogue", _epilogue, "cpu", _program, lambda c: "\n".join(c.absorbed)),
     Stage("scatter", _scatter, "cuda"),
     Stage("split", _split, "cuda", _program, lambda c: "\n".join(c.absorbed)),
     Stage("matmul", matmul.choose_matmuls, "cuda", _program,
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
-    Stage("fuse", _fuse, "", lambda c: verify.plan(c.program, c.plan),
+    Stage("fuse", _fuse, "any", lambda c: verify.plan(c.program, c.plan),
     lambda c: printer.plan(c.plan)),
-    Stage("externs", _externs, "", None, lambda c: printer.externs(c.program, c.choices)),
-    Stage("bodies", _bodies, "", lambda c: verify.bodies(c.program, c.bodies),
+    Stage("externs", _externs, "any", None, lambda c: printer.externs(c.program, c.choices)),
+    Stage("bodies", _bodies, "any", lambda c: verify.bodies(c.program, c.bodies),
     lambda c: printer.bodies(c.bodies)),
-    Stage("kernels", _kernels, "", lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
-    Stage("replicate", _replicate, "", _verify_replication, lambda c: c.replication),
-    Stage("memory", _memory, "", _verify_memory, lambda c: printer.memory(c.memory)),
-    Stage("group_runs", _group_runs, "", None, lambda c: "\n".join(c.sources), suffix=""),
-    Stage("module", _module_text, "", None, lambda c: c.text, lambda c: c.summary, "py"),
+    Stage("kernels", _kernels, "any", lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
+    Stage("replicate", _replicate, "any", _verify_replication, lambda c: c.replication),
+    Stage("memory", _memory, "any", _verify_memory, lambda c: printer.memory(c.memory)),
+    Stage("group_runs", _group_runs, "any", None, lambda c: "\n".join(c.sources), suffix=""),
+    Stage("module", _module_text, "any", None, lambda c: c.text, lambda c: c.summary, "py"),
     Stage("build", _load),
 )  # fmt: skip
 
