@@ -212,7 +212,7 @@ SWEEPS = "full and not gpu and not slow"
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """What a change can break, with a sample of each sweep: twenty minutes on two cores."""
+    """What a change can break, with a sample of each sweep: twelve minutes on two free cores."""
     install_all(session, tests=True)
     run_tests(session, BEFORE_A_COMMIT)
 

@@ -138,6 +138,7 @@ SETS = """
 """
 
 
+@pytest.mark.full
 def test_what_differs_between_processes_is_not_kept(start):
     for seed in ("1", "2", "3"):
         (said,) = start("here", SETS, PYTHONHASHSEED=seed)

@@ -41,7 +41,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("execution",),
         ("explanation", "packages", "preparation"),
         ("api", "cache"),
-        ("diagnosis",),
+        ("diagnosis", "saving"),
         ("__init__",),
         ("testing",),
     ),

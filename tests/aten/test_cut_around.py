@@ -91,6 +91,7 @@ def alike(found, expected, **close):
         assert same_strides(one, other) and one.requires_grad == other.requires_grad
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_inference(program, backend):
@@ -102,6 +103,7 @@ def test_inference(program, backend):
     assert graphs_of(fast)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gradients(program, backend):

@@ -111,6 +111,7 @@ def calls_of_both(program, make, compiled, times=3):
         compare_aliasing([mine, expected], [theirs, found], f"call {number}")
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program, make", PROGRAMS)
 def test_all_else_is_compiled(program, make, backend):

@@ -118,6 +118,7 @@ def trained(run, seed):
     return [y, x.grad, w.grad]
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_else_is_compiled(program, backend):

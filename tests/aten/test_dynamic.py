@@ -42,6 +42,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_lowering_serves_many_sizes(name):
     fn = PROGRAMS[name]

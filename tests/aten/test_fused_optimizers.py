@@ -60,6 +60,7 @@ def _trained(name: str, dtype: torch.dtype, compile: Any, skipped: int | None = 
     return _left(optimizer, parameters)
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
@@ -119,6 +120,7 @@ def _adafactor(options: dict[str, Any], dtype: torch.dtype, compile: Any) -> Any
     return _left(optimizer, parameters)
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("name", ADAFACTOR)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])

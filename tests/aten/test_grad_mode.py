@@ -119,6 +119,7 @@ def compared(model, backend, grad):
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(
     "kind",

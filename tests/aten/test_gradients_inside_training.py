@@ -81,6 +81,7 @@ def trained(function, net, positions, target):
     return [one.detach() for one in found], gradients
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("backend", ["inductor", "aten_eager"])
 @pytest.mark.parametrize(
     "function", [forces, forces_at_a_leaf, only_forces, forces_with_noise, penalty]

@@ -46,6 +46,7 @@ def view_of_rows(final, token, found):
     columns.index_add_(0, token, found[:, :4])
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("add", [index_add, setitem, scatter, view_of_rows])
 def test_experts(add, backend, caplog):
@@ -106,6 +107,7 @@ def only_seen(y, seen):
     return seen.sum() * 2
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("after", [product, only_seen, writes_through])
 @pytest.mark.parametrize(

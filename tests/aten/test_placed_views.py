@@ -76,6 +76,7 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 def test_a_view_that_begins_later(program, backend):

@@ -24,6 +24,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_graph_serves_all_sizes(name, backend):

@@ -1166,6 +1166,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_outputs_without_a_gradient_take_no_part_in_the_backward(name, backend, fallbacks):

@@ -31,6 +31,7 @@ def seen(function, grad):
     return found
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("backend", ["inductor", "aten_eager"])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("change", CHANGES)

@@ -77,6 +77,7 @@ def trained(run, base, x, w, is_made):
     return [loss, final, final._version - before, kind, x.grad, w.grad, base.grad]
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_made", [False, True], ids=["plain", "with_history"])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -89,6 +90,7 @@ def test_written_inputs_get_their_history(program, is_made, backend):
     assert only_cuts(fallbacks_of(compiled))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_experts_that_are_hit(backend, caplog):
     torch.manual_seed(0)

@@ -132,7 +132,7 @@ def test_our_backends_for_torch(monkeypatch, gm):
         seen.update(kwargs, backend=backend, inputs=inputs)
         return Runner(lambda flat: [graph.forward(*flat)])
 
-    monkeypatch.setattr(bridges, "compile_graph", compile_graph)
+    monkeypatch.setattr(bridges.plugin_api, "compile_graph", compile_graph)
     function = bridges.tracer_inductor
     assert function.__name__ == "tracer_inductor"
     x = torch.ones(2)

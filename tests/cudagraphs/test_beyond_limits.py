@@ -30,6 +30,7 @@ BEYOND = {
 }
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("side", ["under", "beyond"])
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_limit(simulated, monkeypatch, name, side):

@@ -87,6 +87,7 @@ INDICES = [
 ]
 
 
+@pytest.mark.sweep(keep=5)
 @torch.no_grad()
 @pytest.mark.parametrize("name", READS)
 def test_indices_that_eager_refuses_raise_its_error(engine, name):
@@ -124,6 +125,7 @@ class Words(torch.nn.Module):
         )
 
 
+@pytest.mark.sweep(keep=2)
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("dynamic", "freeze"), [(False, True), (True, False)], ids=["frozen", "dynamic"]
@@ -142,6 +144,7 @@ def test_sizes_that_change_and_frozen_tables(engine, dynamic, freeze):
     assert sum(errors) == (4 if dynamic else 2) and not eagerly(fast)
 
 
+@pytest.mark.sweep(keep=1)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_language_models_are_one_graph_and_check_their_words(engine, kind):

@@ -40,7 +40,7 @@ def engine(request):
     return request.param
 
 
-@pytest.mark.sweep(keep=15)
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize(("engine", "program"), TRIED)
 def test_programs_are_right_whatever_part_of_them_it_runs(engine, program):
     runner, extra = compiled(engine, program.fn, *program.inputs())

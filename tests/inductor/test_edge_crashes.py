@@ -163,6 +163,7 @@ def put_first(y, values):
     y[0, torch.tensor([0])] = values
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("writes", [put, put_by_name, put_rows, put_beside, put_first])

@@ -218,7 +218,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sweep(keep=50)
+@pytest.mark.sweep(keep=25)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name):
     fn, *inputs = PROGRAMS[name]

@@ -43,6 +43,7 @@ def run(name: str, calls: int = CALLS, **options) -> tuple[list[int], list[str],
     return captures, [text for text in said if "graph break" not in text], program
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_captures_end(name):
     captures, said, program = run(name)

@@ -55,6 +55,7 @@ HOOK = """
 """
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(
     ("arguments", "body", "reason"),
     [

@@ -15,14 +15,14 @@ import pickle
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 #: Variables that Python, torch or OpenMP read while the server starts.
 READ_EARLY = (
     "PYTHON",
-    "TORCH",
+    "TORCH_",  # and not TORCHINDUCTOR_CACHE_DIR, which torch sets
     "PYTORCH",
     "OMP_",
     "GOMP_",
@@ -89,13 +89,22 @@ def run(
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     request = {"words": words, "env": environment, "cwd": os.fspath(cwd or os.getcwd())}
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        status = _server().run(request, [output.fileno(), errors.fileno()], timeout)
-        texts = []
-        for file in (output, errors):
-            file.seek(0)
-            texts.append(file.read().decode())
-    return subprocess.CompletedProcess([sys.executable, *words], status, *texts)
+    ends, streams = zip(os.pipe(), os.pipe(), strict=True)
+    with ThreadPoolExecutor(2) as pool:
+        texts = [pool.submit(_all_of, end) for end in ends]
+        try:
+            status = _server().run(request, streams, timeout)
+        finally:
+            for stream in streams:
+                os.close(stream)
+    return subprocess.CompletedProcess(
+        [sys.executable, *words], status, *(text.result() for text in texts)
+    )
+
+
+def _all_of(stream: int) -> str:
+    with open(stream, encoding="utf-8") as file:
+        return file.read()
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, object], list[int]] | None:

@@ -102,6 +102,7 @@ def by_a_function(x: torch.Tensor) -> torch.Tensor:
     return x.sqrt()
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program",
@@ -295,6 +296,7 @@ def divergence_of_vectors(x: torch.Tensor) -> torch.Tensor:
     return kl_divergence(one, other) + kl_divergence(rows, other)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize(
     "program",

@@ -118,7 +118,7 @@ def _run(compile: Callable[[Any], Any], hook: Any, at: Any, both: bool, leaf: bo
 @pytest.mark.parametrize("both", [True, False], ids=["tuple", "tensor"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", HOOKS)
-@pytest.mark.sweep(keep=24)
+@pytest.mark.sweep(keep=8)
 def test_hooks(name: str, place: str, both: bool, leaf: bool, backend: str) -> None:
     if name == "halves" and not leaf and place in ("root", "child"):
         pytest.skip("eager refuses to change the gradient of an input that has none")

@@ -208,6 +208,7 @@ SCENES = [
 NEVER = {"list_that_is_read_as_a_whole", "list_that_grows_too"}
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda one: one.__name__)
 def test_a_scene_settles(scene):
     (plain, arguments, look), (program, own_arguments, own_look) = scene(), scene()

@@ -187,14 +187,12 @@ def test_a_captured_part_of_a_tensor():
 
 def test_positions_beyond_32_bits_are_computed_in_64():
     from inductor_backend.codegen.common.scalar_functions import is_narrow
-    from tracer_core.plugin_api import flex_attention as operators
+    from tracer_core.plugin_api import ScalarProgram, ScalarRef
 
-    flex = operators()
-
-    def program(factor: int) -> object:
+    def program(factor: int) -> ScalarProgram:
         inputs = ("b", "h", "q", "kv")
-        step = ("aten.mul.Tensor", (flex.Ref(2), factor), ())
-        return flex.ScalarProgram(inputs, (step,), flex.Ref(4))
+        step = ("aten.mul.Tensor", (ScalarRef(2), factor), ())
+        return ScalarProgram(inputs, (step,), ScalarRef(4))
 
     limits = dict.fromkeys(("b", "h", "q", "kv"), 4096)
     assert is_narrow(program(1000), limits, {})

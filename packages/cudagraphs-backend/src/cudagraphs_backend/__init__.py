@@ -1,8 +1,8 @@
-"""The backend ``cudagraphs`` of tracer_core: captures a graph's kernels in CUDA graphs and replays
-each with one launch.
+"""The backend ``cudagraphs`` of tracer_core: replays a graph's kernels with one launch.
 
 ``tracer_core.compile(f, backend="cudagraphs")`` uses it alone; other backends reach it as
-``plugin_api.get_backend("cudagraphs").wrap``. `report` says what became of each graph."""
+``plugin_api.get_backend("cudagraphs").wrap``. `report` says what became of each graph.
+"""
 
 from __future__ import annotations
 

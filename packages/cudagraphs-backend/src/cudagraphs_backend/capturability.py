@@ -92,17 +92,21 @@ def device_of(graph: torch.fx.Graph) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What capturing needs to know of a graph, so that the graph of a stored runner can be
-    captured without its FX form. device: that it works on. reason: against capturing. tensors:
-    positions of the tensor inputs. inputs, operators: how many. generators: those that operators
-    are given as arguments. communicates: it has collectives."""
+    """What capturing needs to know of a graph, so that the graph of a stored runner can be captured
+    without its FX form."""
 
+    #: The device that it works on.
     device: torch.device | None
+    #: Against capturing.
     reason: str | None
+    #: Positions of the tensor inputs.
     tensors: tuple[int, ...]
+    #: How many.
     inputs: int
     operators: int
+    #: The generators among the arguments of operators.
     generators: tuple[torch.Generator, ...] = ()
+    #: Whether it has collectives.
     communicates: bool = False
 
     def stored(self) -> dict[str, Any] | None:

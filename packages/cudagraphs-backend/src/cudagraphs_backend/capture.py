@@ -25,29 +25,35 @@ COPIED_TOGETHER = 4
 
 
 class Kind(enum.Enum):
-    """What a call gets for a result. KEEP: an alias of the CUDA graph's memory. COPY: a copy of it.
-    INPUT: a view of the call's input. CONSTANT: no tensor; the same value in every call of these
-    sizes."""
+    """What a call gets for a result."""
 
+    #: An alias of the CUDA graph's memory.
     KEEP = "keep"
+    #: A copy of it.
     COPY = "copy"
+    #: A view of the call's input.
     INPUT = "input"
+    #: No tensor; the same value in every call of these sizes.
     CONSTANT = "constant"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a graph is captured. copied: inputs that are copied into buffers. direct: inputs that are
-    read at their own addresses. written: inputs that the graph mutates. kinds: one for each output.
-    generators: beside the default one. keeps_outputs: results that the program sees stay
-    (`output_lifetime`). communicates: the graph has collectives."""
+    """How a graph is captured."""
 
+    #: Inputs that are copied into buffers.
     copied: tuple[int, ...]
+    #: Inputs that are read at their own addresses.
     direct: tuple[int, ...]
+    #: Inputs that the graph mutates.
     written: tuple[int, ...]
+    #: One for each output.
     kinds: tuple[Kind, ...]
+    #: Beside the default one.
     generators: tuple[torch.Generator, ...] = ()
+    #: Results that the program sees stay (`output_lifetime`).
     keeps_outputs: bool = False
+    #: The graph has collectives.
     communicates: bool = False
 
     @property

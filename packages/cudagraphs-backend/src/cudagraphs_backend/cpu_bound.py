@@ -42,10 +42,11 @@ class Verdicts(Protocol):
 
 @dataclass(slots=True)
 class CpuBoundCheck:
-    """Mutable: the timed runs of one size. communicates: the graph has collectives. kept: gets the
-    verdict."""
+    """Mutable: the timed runs of one size."""
 
+    #: The graph has collectives.
     communicates: bool = False
+    #: Gets the verdict.
     kept: Callable[[str], None] | None = None
     timings: list[Timing] = field(default_factory=list)
     verdict: str | None = None

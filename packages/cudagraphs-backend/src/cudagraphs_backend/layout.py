@@ -57,11 +57,13 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result of a run. nbytes: of its storage (0: no tensor). source: position of the input
-    whose storage it shares, or None. shared: another result shares its storage."""
+    """One result of a run."""
 
+    #: The nbytes of its storage (0: no tensor).
     nbytes: int = 0
+    #: Position of the input whose storage it shares, or None.
     source: int | None = None
+    #: Another result shares its storage.
     shared: bool = False
 
 

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-OUTPUTS = ("auto", "saved", "copy")
+#: Which results of a CUDA graph are copied. ``"auto"``: small ones; large ones stay in the graph's
+#: memory, which is not overwritten while they are alive. ``"saved"``: all that the program sees; what
+#: only the backward reads stays (needed where results are used on other streams under
+#: `record_stream`). ``"copy"``: all.
+Outputs = Literal["auto", "saved", "copy"]
+OUTPUTS = get_args(Outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class CudaGraphsOptions:
-    """outputs: ``"auto"``: small results are copied out of a CUDA graph, large ones stay in its
-    memory, which is not overwritten while they live; ``"saved"``: only what the backward reads
-    stays, and what the program sees is copied out (needed where results are used on other streams
-    under `record_stream`); ``"copy"``: every result is copied. measured: a size is captured only if
-    timed plain runs are CPU-bound and memory is not short. copies: CUDA graphs of one graph and
-    size whose large results may be alive at once; after that results are copied out. warmup: plain
-    runs of a size before its capture. recordings: the most CUDA graphs of a device; the least
-    recently used is thrown away. memory_mib: the most memory that the CUDA graphs of a device may
-    hold, in MiB (None: a third of the device's). memory_budget: for training, the part (0 to 1) of
-    the activations' bytes that is kept from the forward to the backward.
+    """Options of ``backend="cudagraphs"``.
 
-    Raises ValueError for a value outside these ranges."""
+    Raises:
+        ValueError: A value is outside of its range.
+    """
 
-    outputs: str = "auto"
+    #: Which results of a CUDA graph are copied.
+    outputs: Outputs = "auto"
+    #: How many CUDA graphs of one graph and size may have large results alive at once; beyond that,
+    #: results are copied.
     copies: int = 2
+    #: How many eager runs of a size precede its capture.
     warmup: int = 1
+    #: Captures a size only if timed eager runs are CPU-bound and memory is not short.
     measured: bool = False
+    #: The most CUDA graphs of a device; beyond that, the least recently used is dropped.
     recordings: int = 256
+    #: The most memory that the CUDA graphs of a device may hold, in MiB. None: a third of the
+    #: device's.
     memory_mib: int | None = None
+    #: For training, the part (0 to 1) of the activations' bytes that may be saved for the backward.
     memory_budget: float = 1.0
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Registers the backend ``cudagraphs``: captures a graph's operators once and replays them.
 
 Listing the backend does not import torch's CUDA graphs or the modules of this package that use
-them."""
+them.
+"""
 
 from __future__ import annotations
 

@@ -42,18 +42,21 @@ _RESTLESS = f"its parameters or saved values come at more than {MAX_ADDRESSES} a
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one graph. recordings: captured CUDA graphs that are alive; sizes: input sizes
-    seen; nbytes: memory of those CUDA graphs. replays, plain: numbers of calls. reason: why the
-    graph (or one of its sizes) runs plainly, or ""."""
+    """What became of one graph."""
 
     name: str
     backend: str
     phase: str
+    #: Input sizes seen.
     sizes: int
+    #: Captured CUDA graphs that are alive.
     recordings: int
+    #: Memory of those CUDA graphs.
     nbytes: int
+    #: Numbers of calls.
     replays: int
     plain: int
+    #: Why the graph (or one of its sizes) runs plainly, or "".
     reason: str
 
     def sentence(self) -> str:

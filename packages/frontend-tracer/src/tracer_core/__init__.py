@@ -1,7 +1,6 @@
-"""tracer_core: captures PyTorch programs as FX graphs while they run, for backends found at run
-time.
+"""Captures PyTorch programs as FX graphs while they run, for backends that are plug-ins.
 
-In: ``tracer_core.compile(model, backend=...)``. Out: the same model, compiled when it is called.
+``tracer_core.compile(model, backend=...)`` returns the model, compiled when it is called.
 This module only names what is public; importing it imports torch and no backend, and the tracer
 itself is imported when something is first compiled. ``tracer_core.registry.discovery`` is the
 public function: it is bound after the module of that name was imported, which ``from
@@ -18,13 +17,8 @@ from tracer_core.api import (
     explain,
     last_compile,
     list_backends,
-    load,
-    load_package,
-    package,
-    package_library,
     progress,
     reset,
-    save,
     warmup,
 )
 from tracer_core.contract.version import __version__
@@ -41,35 +35,18 @@ from tracer_core.markers import (
     mark_static,
 )
 from tracer_core.registry.discovery import BackendRow, register
+from tracer_core.saving import load, load_package, package, package_library, save
 
 __all__ = [
-    "BackendRow",
-    "Inputs",
-    "__version__",
-    "allow_in_graph",
-    "assume_constant_result",
-    "backends",
-    "cache",
-    "compile",
-    "compile_many",
-    "disable",
-    "disallow_in_graph",
-    "doctor",
-    "errors",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "last_compile",
-    "list_backends",
-    "load",
-    "load_package",
-    "mark_dynamic",
-    "mark_static",
-    "package",
-    "package_library",
-    "progress",
-    "register",
-    "reset",
-    "save",
-    "warmup",
-]
+    # compiling, and what became of it
+    "compile", "compile_many", "warmup", "explain", "last_compile", "progress", "reset",
+    # marks
+    "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
+    "is_compiling", "mark_dynamic", "mark_static",
+    # other processes
+    "load", "load_package", "package", "package_library", "save", "cache",
+    # backends and this machine
+    "BackendRow", "backends", "list_backends", "register", "doctor",
+    # the rest
+    "Inputs", "__version__", "errors",
+]  # fmt: skip

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -55,14 +54,14 @@ from tracer_core.markers import (
     uncompiled,
 )
 from tracer_core.natives.replicas import around_forward
-from tracer_core.options import CompileConfig
+from tracer_core.options import CompileConfig, When
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
 
 if TYPE_CHECKING:
-    from tracer_core.packages.load import Package
+    from tracer_core.explanation import Explanation
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -78,7 +77,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Any = ...,
-    when: str = ...,
+    when: When = ...,
     disable: bool = ...,
 ) -> T: ...
 @overload
@@ -90,7 +89,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Any = ...,
-    when: str = ...,
+    when: When = ...,
     disable: bool = ...,
 ) -> Callable[[T], T]: ...
 def compile(
@@ -101,34 +100,55 @@ def compile(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
-    when: str = "now",
+    when: When = "now",
     disable: bool = False,
 ) -> Any:
-    """A form of `model` that is captured and compiled by `backend` when it is called.
-
-    model: a function, a bound method, an nn.Module, or any callable object; None: returns a
-    decorator, so that ``@compile`` and ``@compile(fullgraph=True)`` both work. backend: a name from
-    `list_backends()`, a `Backend`, or a callable ``backend(gm, example_inputs)`` as written for
-    torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are
-    installed): each graph is compiled by all of them in the background and served by the fastest
-    that gives eager's results, see `tracer_core.registry.auto.AutoOptions`; ``choices()`` of what
-    is returned shows the tables. fullgraph: a graph break is a GraphBreakError, a call beyond the
-    recompile limit that nothing compiled fits a RecompileLimitError, and nothing ever runs
-    natively: where the program cannot be captured, or its graph fails, a TracerError says why.
-    dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False:
-    always static. mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or
-    ``"max-autotune-no-cudagraphs"``, as far as the backend has it. options: the backend's options
-    dataclass, or a dict with its field names; never changed. when: ``"background"``: a call that
-    captures a graph runs it eagerly, and so do others until another thread has compiled it and it
-    takes over; see `progress` and `warmup`. disable: returns `model` as it is.
+    """Returns a form of `model` that is captured and compiled when it is called.
 
     A compiled function has the original's name, signature and attributes. A compiled module is an
     object of the original's class that shares its state (see `tracer_core.compiled_module`); a
     direct call of its ``forward`` runs no hooks, as in eager PyTorch, and is not compiled.
 
-    Raises OptionError, BackendNotFoundError, BackendNameClashError or BackendError here, not at the
-    first call. The first call may raise GraphBreakError or RequirementError, and BackendError under
-    TRACER_STRICT=1 or where `backend` is a function; else the graph runs in eager mode.
+    The first call may raise GraphBreakError or RequirementError, and BackendError under
+    TRACER_STRICT=1 or where `backend` is a function; otherwise a graph whose backend fails runs in
+    eager mode.
+
+    Args:
+        model: A function, a bound method, an nn.Module, or any callable object. None: returns a
+            decorator, so that ``@compile`` and ``@compile(fullgraph=True)`` both work.
+        backend: A name from `list_backends()`, a `Backend`, or a callable ``backend(gm,
+            example_inputs)`` as written for torch.compile. A list of these (or of pairs with
+            options), or ``"auto"`` for all that are installed, compiles each graph with every one
+            in the background; the fastest whose results are eager's serves it
+            (`tracer_core.registry.auto.AutoOptions`), and ``choices()`` of the compiled object
+            returns the tables.
+        fullgraph: Raises GraphBreakError at a graph break, RecompileLimitError for a call beyond
+            the recompile limit that no cache entry serves, and another TracerError where the
+            program cannot be captured or its graph fails. Nothing runs in eager mode.
+        dynamic: None: a size is static until it changes, then symbolic. True: symbolic from the
+            start. False: always static.
+        mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or
+            ``"max-autotune-no-cudagraphs"``, as far as the backend has it. None: ``"default"``.
+        options: An instance of the backend's options dataclass, or a dict with its field names. It
+            is never changed.
+        when: ``"now"``, or ``"background"``: a captured graph runs eagerly until another thread has
+            compiled it. See `progress` and `warmup`.
+        disable: Returns `model` as it is.
+
+    Returns:
+        The compiled function, method, module or callable; a decorator where `model` is None.
+
+    Raises:
+        OptionError: An argument, option or mode is unknown or of the wrong type.
+        BackendNotFoundError: No installed backend has that name.
+        BackendNameClashError: Two distributions offer a backend of that name.
+        BackendError: The backend cannot run here.
+
+    Examples:
+        >>> @tracer_core.compile
+        ... def program(x):
+        ...     return torch.relu(x) + 1
+        >>> fast = tracer_core.compile(model, mode="reduce-overhead", options={"freeze": True})
     """
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")
@@ -144,7 +164,7 @@ def compile(
         if not disable:  # a wrong setting is an error where it was written, not where it is applied
             validation.build_config(**settings)
         return functools.partial(compile, disable=disable, **settings)
-    _demand_compilable(model)
+    demand_compilable(model)
     if disable:
         return model
     logs.configure()
@@ -157,39 +177,69 @@ def compile(
     mark_used(config.backend)
     if torch_private.refusal() is not None:
         if fullgraph:
-            _demand_capture("fullgraph=True")
+            demand_capture("fullgraph=True")
         return model
     return _compile(model, config)
 
 
 @functools.cache
 def _say_what_is_untested() -> None:
-    """Says once that nobody tried this torch, and what follows."""
+    """Logs once that this release of torch was never tried, and what follows."""
     if text := torch_private.refusal() or torch_private.remark():
         logs.logger().warning("%s", text)
 
 
 def list_backends() -> list[str]:
-    """The names of the backends that can run here, sorted. Imports no backend's engine."""
+    """Returns the names of the backends that can run here, without importing their engines.
+
+    Returns:
+        The names, sorted.
+
+    Examples:
+        >>> "inductor" in tracer_core.list_backends()
+        True
+    """
     return available_names()
 
 
 def backends() -> list[BackendRow]:
-    """A row for every installed backend: name, distribution, version, devices, training, shapes,
-    whether it is available, and if not why not. Imports no backend's engine."""
+    """Returns a row for every installed backend, without importing their engines.
+
+    Returns:
+        Rows with name, distribution, version, devices, training and shapes, and whether the backend
+        can run here, or why not.
+
+    Examples:
+        >>> [row.name for row in tracer_core.backends() if not row.available]
+    """
     return rows()
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``explain(fn)(*args)`` runs `fn` under capture and reports its graphs, breaks and guards.
+def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
+    """Returns a function that captures one call of `fn` and reports graphs, breaks and guards.
 
-    The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each
-    break the user's line, the reason and what would remove it. fn: compiled or not; of a compiled
-    one the report also says how its graphs run by now (`runs`: recorded as CUDA graphs, or why
-    not), and, where several backends compile them (``backend="auto"``), the `choices` so far.
+    The call is made for real, through capture with the ``eager`` backend.
+
+    Args:
+        fn: A function, method, module or other callable, compiled or not. Of a compiled one the
+            report also has how its graphs run by now (``runs``: captured as CUDA graphs, or why
+            not) and, where several backends compile them, the ``choices`` so far.
+
+    Returns:
+        A function that takes the arguments of `fn` and returns a
+        `tracer_core.explanation.Explanation`.
+
+    Raises:
+        OptionError: `fn` is not callable, or is a class.
+        TracerError: This release of Python or torch is not supported.
+
+    Examples:
+        >>> report = tracer_core.explain(model)(x)
+        >>> report.graph_count, report.graph_break_count
+        >>> print(report)
     """
-    _demand_compilable(fn)
-    _demand_capture("explain")
+    demand_compilable(fn)
+    demand_capture("explain")
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
@@ -197,9 +247,13 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forgets everything that was compiled in this process, and which plug-ins are installed.
+    """Drops everything that was compiled in this process.
 
-    Calls the `reset` of each backend that was used. Files in the cache folder stay.
+    Calls the `Backend.reset` of each backend that was used, and discovers plug-ins again when they
+    are next needed. The persistent cache on disk stays.
+
+    Examples:
+        >>> tracer_core.reset()
     """
     runtime = sys.modules.get("tracer_core.execution.compiled_function")
     if runtime is not None:
@@ -209,19 +263,32 @@ def reset() -> None:
 
 
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
-    """The stages of the last compile of `fn`, in the order in which they finished, with their
-    seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
-    runs. The first row, ``kept``, says how many entries of earlier processes were found, or why none
-    were; rows ``background`` say how far graphs are that are compiled in the background. The last
-    rows say what became of the graphs since: ``runs``, recorded as CUDA graphs, or
-    why not; ``compared``, what a compiled and an eager call took, and which of them stays; ``limit``,
-    each limit that was reached and what happens beyond it (`tracer-core limits`). Where
-    this release of torch lacks names that tracer-core looks for, the first row,
-    ``missing_in_torch``, lists them.
+    """Returns the stages of the last compile of `fn`, in the order in which they finished.
 
-    A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
-    stages. Empty if nothing was compiled yet. On a release of Python or torch where programs run
-    natively the only row, ``native``, says why. Raises OptionError if `fn` is not a compiled object.
+    A backward is compiled when it first runs. A stage whose text is costly has it only under
+    TRACER_DEBUG, or where a plug-in listens to stages. Besides the stages there are these rows:
+
+    - ``missing_in_torch``, the first: names that this release of torch lacks.
+    - ``kept``: how many entries the persistent cache had, or why it had none.
+    - ``background``: how far the graphs are that are compiled in the background.
+    - ``runs``: what became of a graph since (captured as a CUDA graph, or why not).
+    - ``compared``: the seconds of a compiled and an eager call, and which of them stays.
+    - ``limit``: a limit that was reached, and what happens beyond it (`tracer-core limits`).
+    - ``native``, the only row: why everything runs eagerly on this release of Python or torch.
+
+    Args:
+        fn: What `compile` returned.
+
+    Returns:
+        A tuple of `StageRecord`, printed as a table; empty before the first compile.
+
+    Raises:
+        OptionError: `fn` is not a compiled object.
+
+    Examples:
+        >>> fast = tracer_core.compile(model)
+        >>> fast(x)
+        >>> print(tracer_core.last_compile(fast))
     """
     if (refusal := torch_private.refusal()) is not None:
         return StageRecords((StageRecord("native", 0.0, refusal),))
@@ -247,10 +314,23 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
-    """What is or was compiled in the background (``when="background"``), graph by graph: a tuple of
-    `GraphProgress`, printed as a table. fn: a compiled object; None: all of them. wait: seconds to
-    wait for its end (``progress(wait=60).is_done``). Raises OptionError if `fn` is not a compiled
-    object."""
+    """Returns the state of each graph that is or was compiled in the background.
+
+    Args:
+        fn: What `compile` returned. None: the graphs of all compiled objects.
+        wait: Seconds to wait for the graphs to be compiled.
+
+    Returns:
+        A tuple of `GraphProgress`, printed as a table.
+
+    Raises:
+        OptionError: `fn` is not a compiled object.
+
+    Examples:
+        >>> fast = tracer_core.compile(model, when="background")
+        >>> fast(x)
+        >>> tracer_core.progress(fast, wait=60).is_done
+    """
     if torch_private.refusal() is not None:
         return Progress()
     from tracer_core import preparation  # heavy: the tracer
@@ -267,19 +347,31 @@ def warmup(
     workers: int | None = None,
     progress: bool | Callable[[Progress], None] = False,
 ) -> None:
-    """Makes calls of `fn` until they compile nothing, so that no later call with such arguments does.
+    """Calls `fn` until later calls with such arguments compile nothing.
 
-    fn: a compiled object, or a function that calls compiled ones (``model.generate``). inputs: of one
-    call each: a tuple of positional arguments, a dictionary of keyword arguments, an `Inputs` with
-    both, or a single argument; without any, `fn` is called without arguments. Call it under the modes
-    of the later calls (``torch.no_grad()``, autocast), which are guarded. Graphs are captured one
-    after the other, and compiled by `workers` threads (one a processor), a backward with its forward.
+    Each call is made several times, for real: its effects (what it prints or counts) happen, but
+    torch's random generators, and the buffers of a module `fn`, are restored. Graphs are captured
+    one after the other and compiled side by side, a backward with its forward. Use the modes of the
+    later calls (``torch.no_grad()``, autocast), which are guarded.
 
-    The calls are real, several of each: what they print or count happens. torch's random generators
-    and the buffers of a module that `fn` is are set back. progress: True: a bar of tqdm where that is
-    installed and stderr is a terminal, else lines in the log at level INFO; a function: called with a
-    `Progress` as it changes. Raises what the calls raise, the error of a graph that cannot be
-    compiled, and TracerError if the calls go on compiling.
+    Args:
+        fn: What `compile` returned, or a function that calls compiled objects (``model.generate``).
+        *inputs: The arguments of one call each: a tuple of positional arguments, a dictionary of
+            keyword arguments, an `Inputs` with both, or a single argument. Without any, `fn` is
+            called without arguments.
+        workers: The number of threads that compile. None: one per processor.
+        progress: True: a bar of tqdm where that is installed and stderr is a terminal, otherwise
+            lines in the log at level INFO. A function: called with a `Progress` at each change.
+
+    Raises:
+        OptionError: `fn` is not callable, or `workers` is not a positive int.
+        TracerError: The calls go on compiling. Errors of the calls, and of a graph that cannot be
+            compiled, are raised as they are.
+
+    Examples:
+        >>> fast = tracer_core.compile(model)
+        >>> with torch.no_grad():
+        ...     tracer_core.warmup(fast, torch.randn(1, 3), torch.randn(8, 3))
     """
     _prepare([(fn, inputs or (Inputs(),))], workers, progress)
 
@@ -291,12 +383,24 @@ def compile_many(
     progress: bool | Callable[[Progress], None] = True,
     **settings: Any,
 ) -> list[Any]:
-    """Compiles several models for a server's start, side by side; returns what `compile` returns for
-    each.
+    """Compiles several models side by side, for the start of a server.
 
-    models: of each ``(model, inputs, ...)``, with the inputs of its calls as `warmup` takes them; one
-    that is compiled already stays as it is, others are compiled with `settings`, which `compile`
-    takes. workers, progress, errors: see `warmup`.
+    Args:
+        models: One ``(model, inputs, ...)`` per model, with the inputs of its calls as `warmup`
+            takes them. A model that is already compiled stays as it is.
+        workers: The number of threads that compile. None: one per processor.
+        progress: As for `warmup`.
+        **settings: The arguments of `compile` for the others.
+
+    Returns:
+        What `compile` returns for each model, in order.
+
+    Raises:
+        OptionError: A setting is wrong, as in `compile`.
+        TracerError: As in `warmup`.
+
+    Examples:
+        >>> encoder, decoder = tracer_core.compile_many([(encoder, x), (decoder, y)])
     """
     made = [
         (model if compiled(model) is not None else compile(model, **settings), inputs)
@@ -306,128 +410,11 @@ def compile_many(
     return [model for model, _ in made]
 
 
-def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
-    """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport`
-    with the names stored, and those left out with the reason. See `tracer_core.execution.artifact`
-    for the file and errors."""
-    _demand_capture("save")
-    from tracer_core.execution.artifact import save as implementation  # heavy: the tracer
-
-    return implementation(compiled, path)
-
-
-def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) -> int:
-    """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first
-    call traces and compiles nothing. Returns how many entries there were.
-
-    The file is code: one that another user owns or may write to is refused unless `trust`. See
-    `tracer_core.execution.artifact`."""
-    _demand_capture("load")
-    from tracer_core.execution.artifact import load as implementation  # heavy: the tracer
-
-    return implementation(compiled, path, trust=trust)
-
-
-def package(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    path: str | os.PathLike[str],
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
-    weights: bool = True,
-    backend: BackendLike = "inductor",
-    mode: str | None = None,
-    options: Any = None,
-    key: bytes | None = None,
-    architectures: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Compiles `fn` for inference and writes it to one file, for `load_package` in processes that
-    have neither its source nor the libraries that it is written with. Returns the manifest.
-
-    fn: a function, method or module that is one graph. args, kwargs: examples of its arguments;
-    numbers and texts among them are constants of the package. dynamic: what may change: True: all
-    sizes; ``{"x": {0: (1, 64)}}``: sizes of tensors by name, each with its range (None: any size);
-    sizes marked with `mark_dynamic` are so too. weights: False: the file holds none, and
-    `load_package` is given them. backend, mode, options: as for `compile`; the backend must be able
-    to serialize. key: signs the file (HMAC-SHA256). architectures: of NVIDIA GPUs that the package
-    is for, ``("sm_80", "sm_90")``, which need not be here: it holds machine code for each (none: for
-    the GPU here).
-
-    Raises PackageError naming what no package can hold (a graph break, an effect on an object, a
-    value that may change from call to call) and where; BackendError; MarkedSizeError.
-    """
-    _demand_compilable(fn)
-    _demand_capture("package")
-    _demand_key(key)
-    if isinstance(architectures, str):
-        raise OptionError(f"architectures={architectures!r}: a sequence, ({architectures!r},)")
-    from tracer_core.packages.save import package as implementation  # heavy: the tracer
-
-    return implementation(
-        fn, args, path, kwargs=kwargs or {}, dynamic=dynamic, weights=weights, backend=backend,
-        mode=mode, options=options, key=key, architectures=architectures,
-    )  # fmt: skip
-
-
-def load_package(
-    path: str | os.PathLike[str],
-    *,
-    weights: Mapping[str, torch.Tensor] | None = None,
-    trust: bool = False,
-    key: bytes | None = None,
-) -> Package:
-    """Returns the program that `package` wrote to `path`, to be called as it was; its source, the
-    tracer and sympy are not imported.
-
-    weights: of a state_dict, in place of those in the file. The file is code: one that another user
-    owns or may write to is refused unless `trust`. key: the file must be signed with it. The hash of
-    every part is verified before any of it is used.
-
-    Raises StoredError if the file is damaged or not signed so, or if it was made for other versions,
-    another processor, GPU or backend: the text names what differs.
-    """
-    _demand_key(key)
-    from tracer_core.packages.load import load_package as implementation  # not with this module
-
-    return implementation(path, weights=weights, trust=trust, key=key)
-
-
-def package_library(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    directory: str | os.PathLike[str],
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    backend: BackendLike = "inductor",
-    options: Any = None,
-) -> None:
-    """Compiles `fn` for inference to a shared library with a C header in `directory`, which needs
-    neither Python nor PyTorch; its weights are constants in it.
-
-    fn, args, kwargs: as for `package`. The library is for the sizes of `args`; those marked with
-    `mark_dynamic` are arguments of its functions. Raises PackageError, or BackendError naming the
-    operator that prevents it.
-    """
-    _demand_compilable(fn)
-    _demand_capture("package_library")
-    from tracer_core.packages.library import (
-        package_library as implementation,  # heavy: the tracer
-    )
-
-    implementation(fn, args, directory, kwargs=kwargs or {}, backend=backend, options=options)
-
-
 # Inside
 # ---------------------------------------------------------------------------------------------
 
 
-def _demand_key(key: bytes | None) -> None:
-    if key is not None and (not isinstance(key, bytes) or not key):
-        raise OptionError(f"key must be bytes, not {type(key).__name__}")
-
-
-def _demand_capture(what: str) -> None:
+def demand_capture(what: str) -> None:
     """Raises TracerError where this release of Python or torch is unsupported."""
     if (refusal := torch_private.refusal()) is not None:
         raise TracerError(f"{what}: {refusal}")
@@ -441,7 +428,7 @@ def _prepare(
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise OptionError(f"workers must be a positive int or None, not {workers!r}")
     for model, _ in models:
-        _demand_compilable(model)
+        demand_compilable(model)
     if torch_private.refusal() is not None:
         return
     from tracer_core.preparation import Item, prepare  # heavy: the tracer
@@ -450,7 +437,8 @@ def _prepare(
     prepare(items, workers, progress)
 
 
-def _demand_compilable(model: Any) -> None:
+def demand_compilable(model: Any) -> None:
+    """Raises OptionError for what `compile` cannot take."""
     if inspect.isclass(model):
         raise OptionError(f"compile an instance or a method of {model.__qualname__}, not the class")
     if not callable(model):
@@ -480,9 +468,10 @@ def _compile(model: Any, config: CompileConfig) -> Any:
 
 
 def _behind_torch_compile(model: Any) -> Any:
-    """The function that torch.compile was given; anything else as it is. Decorators copy
-    attributes, but what they wrap is torch.compile's function, not the one that it says it was made
-    of."""
+    """Returns the function that torch.compile wraps; any other object as it is.
+
+    Decorators copy attributes, so a function counts only if ``__wrapped__`` is the same function.
+    """
     while inspect.isfunction(model):
         original = getattr(model, "_torchdynamo_orig_callable", None)
         if original is None or vars(model).get("__wrapped__") is not original:
@@ -492,20 +481,23 @@ def _behind_torch_compile(model: Any) -> Any:
 
 
 def _is_torch_compiled_module(model: Any) -> bool:
-    """Whether torch.compile returned this module: it holds the original and what it was made of."""
+    """Returns whether torch.compile returned this module."""
     entries = vars(model) if isinstance(model, torch.nn.Module) else {}
     return "_torchdynamo_orig_callable" in entries and "_orig_mod" in entries["_modules"]
 
 
 def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """What is traced for a module that torch.compile returned."""
+    """Calls the original of a module that torch.compile returned."""
     # Its class answers attributes in its own way.
     return module.__dict__["_modules"]["_orig_mod"](*args, **kwargs)
 
 
 def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
-    """What compiled objects have besides: `choices` where several backends are tried, and `refresh`
-    and `release_originals` where parameters are constants (``freeze=True``)."""
+    """Returns the methods that a compiled object has besides.
+
+    `choices` where several backends are tried; `refresh` and `release_originals` where parameters
+    are constants (``freeze=True``).
+    """
     plan = plan_of(config)
     if plan is not None:
         return {"choices": functools.partial(_choices, plan), **_frozen_methods(plan.frozen)}
@@ -514,8 +506,12 @@ def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
 
 
 def _choices(plan: Plan, wait: float = 0.0) -> tuple[Choice, ...]:
-    """The table of each graph so far: its candidates, how they did, and who serves it. wait:
-    seconds to wait for trials that go on."""
+    """Returns the table of each graph so far: candidates, their results, and which one serves it.
+
+    Args:
+        plan: The plan of the compiled object.
+        wait: Seconds to wait for trials that are running.
+    """
     end = time.perf_counter() + wait
     for trial in tuple(plan.trials):
         trial.wait(max(0.0, end - time.perf_counter()))
@@ -527,8 +523,9 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         return {}
 
     def refresh() -> None:
-        """Reads all parameters again at the next call: after writes that leave no trace (``.data``,
-        NumPy).
+        """Reads all parameters again at the next call.
+
+        Needed after writes that leave no trace (through ``.data``, NumPy or shared memory).
         """
         from tracer_core.aot.frozen_parameters import refresh as implementation  # heavy: the tracer
 
@@ -536,12 +533,14 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
             implementation(config.options)
 
     def release_originals() -> int:
-        """Gives back the memory of parameters that the graphs so far read packed only; returns how
-        many bytes.
+        """Frees parameters that the graphs so far read in packed form only.
 
-        Call it after the calls that matter (all input sizes): from then on such a parameter has no
-        values, what reads it (another graph, eager code, ``state_dict()``) raises RuntimeError
-        naming it, and ``refresh()`` raises too.
+        Call it after calls with all input sizes: from then on such a parameter has no values. What
+        reads it (another graph, eager code, ``state_dict()``) raises RuntimeError naming it, and
+        ``refresh()`` raises too.
+
+        Returns:
+            The number of bytes.
         """
         from tracer_core.aot.frozen_parameters import (
             release_originals as implementation,  # heavy: the tracer
@@ -553,7 +552,7 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
-    """The tracer's callable for a Python function."""
+    """Returns the tracer's callable for a Python function."""
     with collector_paused():
         from tracer_core.execution.compiled_function import CompiledFunction  # heavy: guards
 
@@ -562,7 +561,7 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
 
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
-    """The compiled form of a Python function, or of another callable that is no module."""
+    """Returns the compiled form of a Python function, or of a callable that is no module."""
     is_function = inspect.isfunction(target)
     traced = _traced(target if is_function else call_object, config)
     run = traced.call if is_function else with_target(target, traced.call)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracer_core import plugin_api
 from tracer_core.contract.backend import Backend
-from tracer_core.plugin_api import compile_graph
 from tracer_core.registry.torch_style import PREFIX
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def torch_backend_of(backend: str | Backend) -> Callable[..., Callable[..., Sequ
         mode: str | None = None,
         options: Any = None,
     ) -> Callable[..., Sequence[Any]]:
-        run = compile_graph(gm, list(example_inputs), backend, mode=mode, options=options).run
+        graph = plugin_api.compile_graph(
+            gm, list(example_inputs), backend, mode=mode, options=options
+        )
+        run = graph.run
 
         def call(*inputs: Any) -> Sequence[Any]:
             return run(list(inputs))

@@ -1,10 +1,9 @@
-"""What is kept on disk between processes: ``tracer_core.cache.info()``, ``clear()``, ``prune()``; and
-what many machines share: ``fleet()``, ``wait()``.
+"""The persistent cache on disk, and the store that many machines share.
 
-The folder is TRACER_CACHE_DIR, by default ``~/.cache/tracer``. Its size is kept below
-TRACER_CACHE_LIMIT, by default 2 GB: what was not used for longest is removed. TRACER_STORE is the URL
-of a fleet's store (redis, or any that fsspec knows), whose entries are authenticated by
-TRACER_STORE_KEY.
+``info()``, ``clear()`` and ``prune()`` are about the folder TRACER_CACHE_DIR, by default
+``~/.cache/tracer``. Beyond TRACER_CACHE_LIMIT, by default 2 GB, the least recently used entries are
+removed. ``fleet()`` and ``wait()`` are about the store at the URL TRACER_STORE (redis, or any that
+fsspec knows), whose entries TRACER_STORE_KEY authenticates.
 """
 
 from __future__ import annotations
@@ -17,14 +16,28 @@ __all__ = ["CacheInfo", "FleetInfo", "clear", "fleet", "info", "prune", "wait"]
 
 
 def fleet() -> FleetInfo | None:
-    """Returns what the fleet's store did for this process; None without TRACER_STORE. Raises
-    OptionError if that is set wrongly."""
+    """Returns the counters of the fleet's store for this process.
+
+    Returns:
+        None without TRACER_STORE.
+
+    Raises:
+        OptionError: TRACER_STORE or its key is wrong.
+    """
     found = _fleet.fleet()
     return None if found is None else found.info()
 
 
 def wait(seconds: float = 60.0) -> bool:
-    """Waits until the fleet's store has everything that this process wrote, or does not answer;
-    returns False on timeout. (An ending process waits by itself, for at most ten seconds.)"""
+    """Waits until the fleet's store has everything that this process wrote, or does not answer.
+
+    An ending process waits by itself, for at most ten seconds.
+
+    Args:
+        seconds: The longest wait.
+
+    Returns:
+        Whether the store has everything, or does not answer.
+    """
     found = _fleet.fleet()
     return found is None or found.wait(seconds)

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -35,12 +35,15 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. state: ``"ok"``, ``"note"`` (absent, and nothing is wrong with that)
-    or ``"problem"``. advice: what to do, or ""."""
+    """One line of the report."""
 
+    #: What was looked at.
     what: str
-    state: str
+    #: ``"ok"``, ``"note"`` (absent, which is no problem) or ``"problem"``.
+    state: Literal["ok", "note", "problem"]
+    #: What was found.
     found: str
+    #: What to do, or "".
     advice: str = ""
 
 
@@ -51,7 +54,7 @@ class Report(tuple[Finding, ...]):
 
     @property
     def healthy(self) -> bool:
-        """Whether there is no problem."""
+        """Whether no finding is a problem."""
         return all(one.state != "problem" for one in self)
 
     def __repr__(self) -> str:
@@ -64,10 +67,16 @@ class Report(tuple[Finding, ...]):
 
 
 def doctor(*, smoke: bool = True) -> Report:
-    """Looks at this machine and installation. smoke: each backend compiles a small network, which
-    takes some seconds each.
+    """Checks this machine and installation.
 
-    Raises nothing: what cannot be found out is a finding.
+    Args:
+        smoke: Whether each backend compiles a small network, which takes some seconds each.
+
+    Returns:
+        A `Report`, printed as a table. What fails is a finding, not an exception.
+
+    Examples:
+        >>> print(tracer_core.doctor())
     """
     return Report(one for part in _PARTS for one in part(smoke))
 

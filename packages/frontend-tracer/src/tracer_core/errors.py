@@ -32,10 +32,13 @@ class TracerError(Exception):
 
 
 class GraphBreakError(TracerError):
-    """``fullgraph=True`` was given, but the graph breaks.
+    """The graph breaks under ``fullgraph=True``.
 
-    kind: a name in the table of graph breaks. reason: what happened. location: ``file:line in
-    function`` of the user's code. hint: what would remove the break.
+    Attributes:
+        kind: A name in the table of graph breaks.
+        reason: What happened.
+        location: ``file:line in function`` of the user's code.
+        hint: What would remove the break, or "".
     """
 
     def __init__(self, kind: str, reason: str, location: str, hint: str = "") -> None:
@@ -49,8 +52,11 @@ class GraphBreakError(TracerError):
 class BackendError(TracerError):
     """A backend failed or violated its contract.
 
-    backend: its name. stage: where it failed. detail: what happened. dump: path of the graph that
-    it was given, if one was written.
+    Attributes:
+        backend: The backend's name.
+        stage: The stage that failed.
+        detail: What happened.
+        dump: The path of the graph that the backend got, or None.
     """
 
     def __init__(self, backend: str, stage: str, detail: str, dump: str | None = None) -> None:
@@ -62,20 +68,27 @@ class BackendError(TracerError):
 
 
 class RequirementError(BackendError):
-    """Something that the caller has to supply is not there (a package, a driver), or what the caller
-    asked for cannot be had (``freeze`` on a device without it). The graph does not run in eager mode
-    in its place."""
+    """Something that the caller has to supply is missing, such as a package or a driver.
+
+    Also raised for what a device cannot do (``freeze``). The graph does not run in eager mode
+    instead.
+    """
 
 
 class CompilerMissingError(BackendError):
-    """A backend's compiler is not there, nor what it made before, or it can write nowhere: the graph
-    runs in eager mode."""
+    """A backend's compiler is missing, or it can write nowhere: the graph runs in eager mode.
+
+    A missing compiler is no error where what it built is stored.
+    """
 
 
 class BackendNotFoundError(TracerError, KeyError):
     """No installed backend has that name.
 
-    name: the name. installed: the installed names. hint: what to install.
+    Attributes:
+        name: The name.
+        installed: The installed names.
+        hint: What to install, or "".
     """
 
     def __init__(self, name: str, installed: list[str], hint: str = "") -> None:
@@ -96,8 +109,12 @@ class OptionError(TracerError, ValueError):
 class MarkedSizeError(TracerError):
     """The program contradicts a `mark_dynamic` range (a constraint violation).
 
-    size: ``x.shape[0]``. promised: its marked range. found: what the program requires of it.
-    location: ``file:line in function`` of the line that requires it. code: that line.
+    Attributes:
+        size: The size, as ``x.shape[0]``.
+        promised: Its marked range.
+        found: What the program requires of it.
+        location: ``file:line in function`` of the line that requires it.
+        code: That line.
     """
 
     def __init__(self, size: str, promised: str, found: str, location: str, code: str = "") -> None:
@@ -112,14 +129,17 @@ class MarkedSizeError(TracerError):
 
 
 class StoredError(TracerError):
-    """A file of stored cache entries, or a package, cannot be used. The text says why and what to
-    do."""
+    """A file of stored cache entries, or a package, cannot be used.
+
+    The text has the reason and what to do.
+    """
 
 
 class PackageError(TracerError):
     """`package` or `package_library` cannot make a package of a program.
 
-    what: what stands in the way, with its place in the program.
+    Attributes:
+        what: The obstacle, with its place in the program.
     """
 
     def __init__(self, what: str) -> None:
@@ -128,9 +148,13 @@ class PackageError(TracerError):
 
 
 class InputMismatchError(TracerError, ValueError):
-    """A package was called with an input that it was not made for.
+    """A package was called with an input that it does not support.
 
-    input: ``x``, or ``x.shape[0]``. expected, found: in words.
+    Attributes:
+        package: The name of the package.
+        input: The input, as ``x`` or ``x.shape[0]``.
+        expected: What the package supports.
+        found: What the call passed.
     """
 
     def __init__(self, package: str, input: str, expected: str, found: str) -> None:
@@ -147,9 +171,13 @@ class VerifyError(TracerError):
 class RecompileLimit(Exception):
     """Attributes of `RecompileLimitWarning` and `RecompileLimitError`.
 
-    function: the function that reached its limit. count: how often it was compiled. source: the
-    value that kept changing, as the program writes it (``cfg.step``; "" if unknown). values: texts
-    of that value, the latest last. reason: the guard that failed last. hint: what helps.
+    Attributes:
+        function: The function that reached its recompile limit.
+        count: The number of its compiles.
+        source: The value that kept changing, as the program reads it (``cfg.step``), or "".
+        values: Texts of that value, the latest last.
+        reason: The guard that failed last.
+        hint: What helps, or "".
     """
 
     def __init__(
@@ -185,19 +213,20 @@ class RecompileLimitWarning(RecompileLimit, UserWarning):
 
 
 class RecompileLimitError(RecompileLimit, TracerError):
-    """A function was compiled too often under ``fullgraph=True``, where nothing runs as plain
-    Python.
+    """A function was compiled too often under ``fullgraph=True``, where nothing runs in eager mode.
 
-    Raised by each call that would have to be compiled again; calls that match a cache entry still
-    run.
+    Raised by each call that no cache entry serves.
     """
 
     _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 
 
 class BackendNameClashError(TracerError):
-    """Two distributions offer a backend of the same name. name; distributions: both, with
-    versions.
+    """Two distributions offer a backend of the same name.
+
+    Attributes:
+        name: The backend's name.
+        distributions: Both distributions, with versions.
     """
 
     def __init__(self, name: str, distributions: list[str]) -> None:

@@ -27,31 +27,37 @@ from tracer_core.registry.discovery import get
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each
-    with kind, reason, location and hint. guards: of every segment, as expressions. result: of the
-    call. skipped: reasons why a part ran natively. limits: reached by this call, or by the compiled
-    object that was asked about, with what happens beyond (`tracer-core limits`). Of the compiled object that was asked about:
-    runs: what became of its graphs by now (recorded as CUDA graphs or why not, after the graph's
-    name), and how fast its calls were beside eager ones; choices: who serves them, where several backends were tried."""
+    """What `explain` returns: how the program was captured. ``print`` shows all of it."""
 
+    #: The torch-level graphs, in the order of capture.
     graphs: tuple[torch.fx.GraphModule, ...]
+    #: The graph breaks, each with kind, reason, location and hint.
     breaks: tuple[BreakRecord, ...]
+    #: The guards of every region, as Python expressions.
     guards: tuple[str, ...]
+    #: The number of operators in all graphs.
     op_count: int
+    #: The result of the call.
     result: Any
+    #: Why parts of the program ran eagerly.
     skipped: tuple[str, ...] = ()
+    #: Where several backends compile the graphs of the compiled object: which of them serves each.
     choices: tuple[Choice, ...] = ()
+    #: What became of the graphs of the compiled object since (captured as CUDA graphs or why not,
+    #: after the graph's name), and how fast its calls are beside eager ones.
     runs: tuple[str, ...] = ()
+    #: The limits that the call or the compiled object reached, and what happens beyond them
+    #: (`tracer-core limits`).
     limits: tuple[str, ...] = ()
 
     @property
     def graph_count(self) -> int:
-        """How many graphs were captured."""
+        """The number of graphs."""
         return len(self.graphs)
 
     @property
     def graph_break_count(self) -> int:
-        """How many times a graph had to end."""
+        """The number of graph breaks."""
         return len(self.breaks)
 
     def __str__(self) -> str:
@@ -76,7 +82,7 @@ class Explanation:
 
 
 def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
-    """What a compiled function has captured so far."""
+    """Returns what a compiled function has captured so far."""
     records: list[Captured] = compiled.records
     return Explanation(
         graphs=tuple(r.graph for r in records if r.graph is not None),
@@ -103,8 +109,11 @@ def without_backend(compiled: CompiledFunction) -> list[str]:
 
 
 def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:
-    """``explain(f)(*args)`` -> `Explanation`. asked: the compiled function, if there is one. See
-    `tracer_core.explain`.
+    """Returns a function that captures one call of `function`; see `tracer_core.explain`.
+
+    Args:
+        function: What is called.
+        asked: The compiled function that the user passed, or None.
     """
     config = CompileConfig(get("eager"))
 

@@ -29,6 +29,9 @@ def tracer_backends() -> Sequence[Backend]:
 
     Called once per process, when backends are first listed or looked up. Must not import the
     engine: `Backend` takes ``"module:attribute"`` strings for that.
+
+    Returns:
+        One `Backend` per name.
     """
     raise NotImplementedError
 
@@ -37,7 +40,10 @@ def tracer_backends() -> Sequence[Backend]:
 def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> None:
     """Called when a graph was captured and is about to be compiled.
 
-    name: ``graph_0``. gm: the torch-level graph; must not be changed. backend: the backend's name.
+    Args:
+        name: The graph's name (``graph_0``).
+        gm: The torch-level graph; must not be changed.
+        backend: The backend's name.
     """
 
 
@@ -45,8 +51,11 @@ def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> 
 def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
     """Called when capture stops at an instruction, which will run natively.
 
-    kind: its name in the table of graph breaks. reason: what happened. location: ``file:line in
-    function`` of the user's code. hint: what would remove the break, or "".
+    Args:
+        kind: Its name in the table of graph breaks.
+        reason: What happened.
+        location: ``file:line in function`` of the user's code.
+        hint: What would remove the break, or "".
     """
 
 
@@ -54,8 +63,10 @@ def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None
 def tracer_recompile(function: str, reason: str, count: int) -> None:
     """Called when a function is compiled again because no cache entry's guards held.
 
-    function: its qualified name. reason: the guard that failed, as the expression it checks. count:
-    how many entries the function has now.
+    Args:
+        function: Its qualified name.
+        reason: The guard that failed, as a Python expression.
+        count: The number of its cache entries.
     """
 
 
@@ -63,6 +74,9 @@ def tracer_recompile(function: str, reason: str, count: int) -> None:
 def tracer_stage_finished(graph: str, stage: str, seconds: float, text: str) -> None:
     """Called when a stage of a compilation has ended.
 
-    graph: ``graph_0``, or "" if the stage belongs to no graph. stage: its name. seconds: wall time,
-    including nested stages. text: printable result of the stage, or "".
+    Args:
+        graph: The graph's name (``graph_0``), or "" if the stage belongs to none.
+        stage: The stage's name.
+        seconds: Wall time, including nested stages.
+        text: The result of the stage as text, or "".
     """

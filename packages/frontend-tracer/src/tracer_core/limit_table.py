@@ -27,20 +27,23 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit.
+    """One limit."""
 
-    name: as ``TRACER_LIMITS`` spells it. value: the number in force. default: the number without
-    ``TRACER_LIMITS``. unit: what the number counts. beyond: what happens beyond it. seen: how a user
-    sees that it was reached. changed: how a user changes it. is_fixed: nobody can.
-    """
-
+    #: The name in ``TRACER_LIMITS``.
     name: str
+    #: The value in force.
     value: int | float
+    #: The value without ``TRACER_LIMITS``.
     default: int | float
+    #: What the value counts.
     unit: str
+    #: What happens beyond it.
     beyond: str
+    #: How a user sees that it was reached.
     seen: str
+    #: How a user changes it.
     changed: str
+    #: Whether nobody can change it.
     is_fixed: bool = False
 
 
@@ -64,7 +67,11 @@ def shown(value: float) -> str:
 
 
 class LimitTable(Mapping[str, Limit]):
-    """The limits of one package, by name. package: its import name."""
+    """The limits of one package, by name.
+
+    Args:
+        package: Its import name.
+    """
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -140,8 +147,11 @@ def _number(text: str, default: Number) -> Number | None:
 
 
 def check_overrides(limits: Mapping[str, Limit]) -> None:
-    """Raises OptionError for the first mistake in ``TRACER_LIMITS``. limits: those of all installed
-    packages."""
+    """Raises OptionError for the first mistake in ``TRACER_LIMITS``.
+
+    Args:
+        limits: The limits of all installed packages, by name.
+    """
     for name, text in _overrides.items():
         row = limits.get(name)
         if row is None:

@@ -1,5 +1,4 @@
-"""Markers that users put on functions and tensors to steer capture, and the queries that the tracer
-reads.
+"""Marks that users put on functions and tensors to steer capture, and how the tracer reads them.
 
 Marks of torch's own `torch.compiler` functions are honored too, through the attributes they leave,
 without importing their module. A marked function runs as before when nothing is being traced. A
@@ -35,13 +34,11 @@ STATIC_DIMS = "_tracer_static_dims"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark on a function.
+    """A mark on a function."""
 
-    owner: the object that was marked. value: what the mark says (see `FunctionRole`, `disabled`,
-    `Compiled`).
-    """
-
+    #: The object that was marked.
     owner: weakref.ref[Any]
+    #: What the mark says (see `FunctionRole`, `disabled`, `Compiled`).
     value: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -55,20 +52,19 @@ def _mark_of(owner: Any, value: Any) -> Mark | None:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The mark on a wrapper made by `compile()`.
+    """The mark on a wrapper made by `compile()`."""
 
-    function: the tracer's `CompiledFunction`. original: what to inline instead of the wrapper,
-    called with the same arguments.
-    """
-
+    #: The tracer's `CompiledFunction`.
     function: Any
+    #: What to inline instead of the wrapper, called with the same arguments.
     original: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Disabled:
-    """What `disable` says of a module that it returned. reason: shown with the graph break."""
+    """What `disable` says of a module that it returned."""
 
+    #: Shown with the graph break.
     reason: str
 
 
@@ -95,12 +91,24 @@ def disable(fn: F, *, reason: str = ...) -> F: ...
 @overload
 def disable(fn: None = ..., *, reason: str = ...) -> Callable[[F], F]: ...
 def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """Returns a form of `fn` that is never traced: a compiled caller breaks its graph and calls it
-    natively.
+    """Returns a form of `fn` that is never traced: a compiled caller breaks its graph and calls it.
 
-    fn: a function or method; for an nn.Module, returns a module that shares its parameters. Usable
-    as a decorator with and without arguments. reason: shown with the graph break. `fn` itself is
-    not changed. Raises OptionError if `fn` is not callable, or is a class.
+    Usable as a decorator with and without arguments. `fn` itself is not changed.
+
+    Args:
+        fn: A function or method. For an nn.Module, returns a module that shares its parameters.
+        reason: Shown with the graph break.
+
+    Returns:
+        The form of `fn`, or a decorator.
+
+    Raises:
+        OptionError: `fn` is not callable, or is a class.
+
+    Examples:
+        >>> @tracer_core.disable
+        ... def log(x):
+        ...     print(x)
     """
     if fn is None:
         return functools.partial(disable, reason=reason)
@@ -127,10 +135,21 @@ class _AsItIs:
 
 
 def allow_in_graph(fn: F) -> F:
-    """Marks `fn` to be recorded as one node, called with the graph's tensors and never traced into.
+    """Marks a function to be one node of the graph, never traced into.
 
-    fn must depend only on its arguments and have no side effects. Returns `fn`. Raises OptionError
-    if it is not callable, and for functions of ctypes and NumPy, which take no traced tensor.
+    Args:
+        fn: A function that depends only on its arguments and has no side effects. It is called with
+            the graph's tensors.
+
+    Returns:
+        `fn`.
+
+    Raises:
+        OptionError: `fn` is not callable, or is a function of ctypes or NumPy, which takes no
+            traced tensor.
+
+    Examples:
+        >>> tracer_core.allow_in_graph(my_library.fused_norm)
     """
     library = _foreign_library(fn)
     if library is not None:
@@ -150,44 +169,87 @@ def _foreign_library(fn: Any) -> str | None:
 
 
 def disallow_in_graph(fn: F) -> F:
-    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and `fn` runs
-    natively.
+    """Marks a function never to be in a graph: the graph breaks, and the function runs eagerly.
 
-    Returns `fn`. Raises OptionError if it is not callable.
+    Args:
+        fn: A function, such as a torch operator.
+
+    Returns:
+        `fn`.
+
+    Raises:
+        OptionError: `fn` is not callable.
+
+    Examples:
+        >>> tracer_core.disallow_in_graph(torch.sort)
     """
     return _mark(fn, FunctionRole.DISALLOW, "disallow_in_graph")
 
 
 def assume_constant_result(fn: F) -> F:
-    """Marks `fn` as constant: each cache entry keeps the result of the first call.
+    """Marks a function as constant: each cache entry stores the result of the first call.
 
-    The result is used without a guard; the caller ensures that it does not change. Returns `fn`.
-    Raises OptionError if it is not callable.
+    The result has no guard; the caller ensures that it does not change.
+
+    Args:
+        fn: A function.
+
+    Returns:
+        `fn`.
+
+    Raises:
+        OptionError: `fn` is not callable.
+
+    Examples:
+        >>> @tracer_core.assume_constant_result
+        ... def world_size():
+        ...     return int(os.environ["WORLD_SIZE"])
     """
     return _mark(fn, FunctionRole.CONSTANT_RESULT, "assume_constant_result")
 
 
 def graph_break(message: str = "") -> None:
-    """Breaks the graph here; does nothing when nothing is being traced.
+    """Breaks the graph here. Does nothing outside of a trace.
 
-    message: shown with the break.
+    Args:
+        message: Shown with the break.
+
+    Examples:
+        >>> tracer_core.graph_break("the rest is not worth compiling")
     """
 
 
 def is_compiling() -> bool:
-    """Returns True in code that is being captured by tracer_core, False otherwise."""
+    """Returns True in code that tracer_core captures, otherwise False.
+
+    Examples:
+        >>> if not tracer_core.is_compiling():
+        ...     print(x.mean())
+    """
     return False
 
 
 def mark_dynamic(
     t: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
+    """Makes sizes of a tensor symbolic from the first compile on.
 
-    dim: one or several dimensions; negative ones count from the end. With ``min=1`` the graph also
-    serves size 1 where size 1 is not a different program (otherwise 1 is specialized, as it is
-    without `min`). Raises OptionError if a dimension does not exist, the range is empty, or the
-    present size lies outside it.
+    With ``min=1`` the graph also serves size 1, unless size 1 is a different program; without
+    `min`, size 1 is specialized.
+
+    Args:
+        t: The tensor.
+        dim: One or several dimensions; negative ones count from the end.
+        min: The smallest size.
+        max: The largest size.
+
+    Raises:
+        OptionError: A dimension does not exist, the range is empty, or the present size lies
+            outside.
+
+    Examples:
+        >>> tracer_core.mark_dynamic(x, 0, min=1, max=64)
+        >>> fast(x)
     """
     dims: dict[int, tuple[int | None, int | None]] = dict(getattr(t, DYNAMIC_DIMS, {}))
     for index in _dimensions(t, dim):
@@ -203,9 +265,19 @@ def mark_dynamic(
 
 
 def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
-    """Keeps size `dim` of `t` (None: every size) a constant, even after it has changed.
+    """Makes sizes of a tensor constants, even after they have changed.
 
-    Each new size then causes a recompilation. Raises OptionError if a dimension does not exist.
+    Each new size then causes a recompile.
+
+    Args:
+        t: The tensor.
+        dim: One or several dimensions; None: every dimension.
+
+    Raises:
+        OptionError: A dimension does not exist.
+
+    Examples:
+        >>> tracer_core.mark_static(x, 1)
     """
     chosen = frozenset(range(t.dim())) if dim is None else frozenset(_dimensions(t, dim))
     dynamic = {k: v for k, v in getattr(t, DYNAMIC_DIMS, {}).items() if k not in chosen}
@@ -230,8 +302,10 @@ def disabled(fn: Any) -> str | None:
 
 
 def compiled(fn: Any) -> Compiled | None:
-    """Returns the `Compiled` mark if `compile()` returned `fn` (a function, bound method or
-    module), else None.
+    """Returns the `Compiled` mark of what `compile()` returned.
+
+    Args:
+        fn: A function, bound method or module; None is returned for any other.
     """
     found = purpose_of(fn) or read_mark(_marked_object(fn), COMPILED)
     return found if isinstance(found, Compiled) else None
@@ -249,8 +323,9 @@ def uncompiled(fn: Any) -> Any:
 
 
 def role(fn: Any) -> FunctionRole | None:
-    """Returns the role that the user gave `fn`, or None. Honors
-    `torch.compiler.assume_constant_result`.
+    """Returns the role that the user gave a function, or None.
+
+    Honors `torch.compiler.assume_constant_result`.
     """
     fn = _marked_object(fn)
     found = _roles_of_builtins.get(id(fn))
@@ -266,8 +341,9 @@ def role(fn: Any) -> FunctionRole | None:
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
-    """Maps each dimension marked dynamic, by us or by torch's mark_dynamic, to its (min, max)
-    size.
+    """Returns the (min, max) size of each dimension marked dynamic.
+
+    Honors torch's mark_dynamic.
     """
     theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
@@ -287,8 +363,11 @@ def static_dims(t: torch.Tensor) -> frozenset[int]:
 
 
 def put_mark(fn: Any, name: str, value: Any) -> None:
-    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak
-    references.
+    """Marks a function.
+
+    Raises:
+        AttributeError: It takes no attributes.
+        TypeError: It takes no weak references.
     """
     setattr(fn, name, Mark(weakref.ref(fn), value))
 
@@ -305,8 +384,9 @@ def _marked_object(fn: Any) -> Any:
 
 
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `wrapper` the name, documentation, signature and (for a function) attributes of
-    `fn`.
+    """Gives a wrapper the name, documentation and signature of a function, and returns the wrapper.
+
+    A function's attributes are copied too.
     """
     copied = ("__dict__",) if inspect.isfunction(fn) else ()  # another object's is its state
     return functools.update_wrapper(wrapper, fn, updated=copied)

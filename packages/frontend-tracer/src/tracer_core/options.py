@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracer_core.errors import OptionError
 from tracer_core.limits import MAX_RECOMPILES
@@ -17,25 +17,31 @@ if TYPE_CHECKING:
     # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
     from tracer_core.contract.backend import Backend
 
+#: When a captured graph is compiled. ``"now"``: in the call that captures it. ``"background"``: on
+#: another thread; the graph runs eagerly until then.
+When = Literal["now", "background"]
+
 
 @dataclass(frozen=True, slots=True)
 class CompileConfig:
-    """One validated call of `compile()`.
+    """One validated call of `compile()`."""
 
-    backend: resolved. options: an instance of the backend's options dataclass, or None. dynamic:
-    None means static first, then symbolic for sizes that changed. native_if_faster: a settled
-    function whose compiled calls are slower than eager ones runs in eager mode. when: "now", or
-    "background": graphs run eagerly until they are compiled on another thread.
-    """
-
+    #: The resolved backend.
     backend: Backend
+    #: An instance of the backend's options dataclass, or None.
     options: Any = None
+    #: One of the backend's modes.
     mode: str = "default"
+    #: Whether a graph break is an error.
     fullgraph: bool = False
+    #: None: sizes are static until they change; True: symbolic; False: static.
     dynamic: bool | None = None
+    #: How many cache entries a function may have.
     recompile_limit: int = MAX_RECOMPILES
+    #: Whether a specialized function runs in eager mode where that is faster.
     native_if_faster: bool = False
-    when: str = "now"
+    #: When graphs are compiled.
+    when: When = "now"
 
     @property
     def must_compile(self) -> bool:
@@ -45,32 +51,35 @@ class CompileConfig:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The settings of the environment variables.
+    """The settings of the environment variables."""
 
-    logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
-    None. cache_dir: TRACER_CACHE_DIR. cache_limit: bytes of TRACER_CACHE_LIMIT. strict:
-    TRACER_STRICT. check: TRACER_CHECK (verify every IR).
-    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards). always_compiled:
-    TRACER_ALWAYS_COMPILED (no function runs in eager mode because that is faster). keep: not
-    TRACER_KEEP=0 (nothing that is captured is kept for later processes, or taken from earlier ones).
-    cpu: TRACER_CPU (`storage.processor.LEVELS`; "": the processor here).
-    store: the URL of TRACER_STORE, a fleet's store; store_key, store_key_file, store_timeout
-    (seconds): TRACER_STORE_KEY, TRACER_STORE_KEY_FILE, TRACER_STORE_TIMEOUT.
-    """
-
+    #: TRACER_LOGS: the loggers that are on.
     logs: frozenset[str]
+    #: TRACER_DEBUG: the folder of stages (``"1"``: ``./tracer_debug``), or None.
     debug: str | None
+    #: TRACER_CACHE_DIR: the folder of the persistent cache.
     cache_dir: str
+    #: TRACER_CACHE_LIMIT: its largest size in bytes.
     cache_limit: int
+    #: TRACER_STRICT: internal errors and failing backends raise.
     strict: bool
+    #: TRACER_CHECK: every IR is verified.
     check: bool
+    #: TRACER_PYTHON_GUARDS: guards use no C compiler.
     python_guards: bool = False
+    #: TRACER_ALWAYS_COMPILED: no function runs in eager mode because that is faster.
     always_compiled: bool = False
+    #: Not TRACER_KEEP=0: the persistent cache stores entries for later processes and loads them.
     keep: bool = True
+    #: TRACER_CPU: one of `storage.processor.LEVELS`; "": that of the processor here.
     cpu: str = ""
+    #: TRACER_STORE: the URL of a fleet's store.
     store: str = ""
+    #: TRACER_STORE_KEY: the key that authenticates its entries.
     store_key: str = field(default="", repr=False)
+    #: TRACER_STORE_KEY_FILE: the file that holds this key.
     store_key_file: str = ""
+    #: TRACER_STORE_TIMEOUT: seconds to wait for the store.
     store_timeout: float = 0.2
 
 

@@ -1,24 +1,25 @@
-"""The contract between tracer_core and a backend: the one module a backend imports.
+"""The contract between tracer_core and a backend: the one module that a backend imports.
 
-In: nothing but torch and the standard library, so that importing it costs what importing torch
-costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
-(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine
-`contiguous_graph`, `promote`, `op_support_check` and `add_value_check`; for tables of operators
-`operators`), the table in which a backend registers its limits
-(`LimitTable`), and the core's errors, environment, stages, loggers and cache folders, re-exported so
-that a backend needs no other import.
+Importing it costs what importing torch costs: names that need more are imported at their first use.
+`__all__` lists the names by purpose:
 
-A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
-`supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
-strings, which are resolved the first time they are needed.
+- A backend registers `Backend` objects in a function marked with `hookimpl`.
+- Its compile function takes a graph and a `CompileSpec`, and returns a `Runner`.
+- `lower`, `compile_graph` and `get_backend` run a part of the core, or another backend.
+- An engine with tensors of its own uses `contiguous_graph`, `promote`, `op_support_check` and
+  `add_value_check`.
+- Limits, settings, stages, logs, errors and the store are those of the core.
 
-What always holds: every dataclass here is frozen; `API_VERSION` changes whenever a field changes
-its meaning.
+The core never imports an engine (triton, onnxruntime, tvm, ...) to list its backend: `compile`,
+`supports`, `available`, `options` and the other callables of `Backend` may be
+``"module:attribute"`` strings, which are resolved when they are first needed.
+
+Every dataclass here is frozen. `API_VERSION` changes whenever a field changes its meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.contract.backend import (
@@ -26,6 +27,12 @@ from tracer_core.contract.backend import (
     DEFAULT_MODES,
     PROJECT,
     Backend,
+    DataSizeSupport,
+    IRLevel,
+    Lazy,
+    NumberSupport,
+    ParameterSupport,
+    ShapeSupport,
     hookimpl,
     resolve,
 )
@@ -72,115 +79,125 @@ from tracer_core.torch_private.names import operators
 if TYPE_CHECKING:
     import torch
 
+    from tracer_core.aot.linalg_checks import CHECKED as LINALG_CHECKED
+    from tracer_core.aot.request import Lowered
+    from tracer_core.aot.scan_steps import scalars_of as scan_scalars
+    from tracer_core.aot.scan_steps import step_of as scan_step
+    from tracer_core.dispatch.compile_graph import compile_torch_graph as compile_graph
+    from tracer_core.engine_support.contiguous import ContiguousGraph, ResultForm, contiguous_graph
+    from tracer_core.engine_support.op_support import OpSupportCheck
+    from tracer_core.engine_support.op_support import OpSupportCheck as op_support_check
+    from tracer_core.engine_support.type_promotion import promote
+    from tracer_core.engine_support.value_checks import ValueCheck, add_value_check
+    from tracer_core.engine_support.value_checks import checkable as checks_indices
+    from tracer_core.ops.higher_order.control_flow import COND
+    from tracer_core.ops.higher_order.control_flow import WHILE as WHILE_LOOP
+    from tracer_core.ops.higher_order.flex_attention import BACKWARD as FLEX_ATTENTION_BACKWARD
+    from tracer_core.ops.higher_order.flex_attention import FORWARD as FLEX_ATTENTION
+    from tracer_core.ops.higher_order.flex_attention import WHOLE as FLEX_UNMASKED_BLOCK
+    from tracer_core.ops.higher_order.flex_attention import Flex as FlexProgram
+    from tracer_core.ops.higher_order.flex_attention import decomposed as flex_attention_decomposed
+    from tracer_core.ops.higher_order.flex_attention import (
+        decomposed_backward as flex_attention_backward_decomposed,
+    )
+    from tracer_core.ops.higher_order.flex_attention import flex_of as flex_program
+    from tracer_core.ops.higher_order.scalar_program import LOAD as SCALAR_LOAD
+    from tracer_core.ops.higher_order.scalar_program import SIZE as SCALAR_SIZE
+    from tracer_core.ops.higher_order.scalar_program import Ref as ScalarRef
+    from tracer_core.ops.higher_order.scalar_program import ScalarProgram
+    from tracer_core.ops.higher_order.scalar_program import function_of as scalar_function
+    from tracer_core.ops.higher_order.scan import ASSOCIATIVE as ASSOCIATIVE_SCAN
+    from tracer_core.ops.higher_order.scan import SCAN
+    from tracer_core.ops.higher_order.scan import by_tree as scan_by_tree
+    from tracer_core.ops.higher_order.scan import in_turn as scan_in_sequence
+
 __all__ = [
-    "API_VERSION",
-    "DECOMPOSED",
-    "DEFAULT_MODES",
-    "ENTRY_FORMAT",
-    "OFFSETS_IN_WINDOWS",
-    "PROJECT",
-    "Backend",
-    "BackendError",
-    "BackendNotFoundError",
-    "CacheLocationError",
-    "Command",
-    "CompileSpec",
-    "CompilerMissingError",
-    "RequirementError",
-    "Environment",
-    "Folder",
-    "ValueClass",
-    "InputSpec",
-    "Limit",
-    "LimitTable",
-    "OptionError",
-    "OutputSpec",
-    "Phase",
-    "Role",
-    "RunFunction",
-    "Runner",
+    # the registration
+    "API_VERSION", "DEFAULT_MODES", "PROJECT", "Backend", "DataSizeSupport", "IRLevel", "Lazy",
+    "NumberSupport", "ParameterSupport", "ShapeSupport", "Training", "hookimpl", "resolve",
+    # the call of a backend
+    "CompileSpec", "InputSpec", "OutputSpec", "Phase", "Role", "RunFunction", "Runner",
     "SizeSpec",
-    "StageRecord",
-    "Store",
-    "TracerError",
-    "Training",
-    "Trait",
-    "VerifyError",
-    "add_value_check",
-    "checks_indices",
-    "communicates",
-    "compile_graph",
-    "compilers",
-    "contiguous_graph",
-    "control_flow",
-    "cpu_level",
-    "debug_folder",
-    "demand_room",
-    "env",
-    "flex_attention",
-    "get_backend",
-    "has_effect",
-    "hookimpl",
-    "enabled",
-    "is_pointwise",
-    "is_random",
-    "linalg_checked",
-    "logger",
-    "lower",
-    "op_support_check",
-    "note",
-    "operators",
-    "overloads_with",
-    "packed",
-    "private_folder",
-    "promote",
-    "raises_by_value",
-    "reasons",
-    "resolve",
-    "runs_once",
-    "scan",
-    "scan_steps",
-    "spelled_with",
-    "stage",
-    "unpacked",
-    "wants_text",
-]
+    # keys in the `meta` of nodes
+    "DECOMPOSED", "OFFSETS_IN_WINDOWS",
+    # errors
+    "BackendError", "BackendNotFoundError", "CacheLocationError", "CompilerMissingError",
+    "OptionError", "RequirementError", "TracerError", "VerifyError",
+    # lowering, and other backends
+    "Lowered", "communicates", "compile_graph", "get_backend", "lower", "operators",
+    # engines with tensors of their own
+    "ContiguousGraph", "OpSupportCheck", "ResultForm", "ValueCheck", "ValueClass",
+    "add_value_check", "checks_indices", "contiguous_graph", "op_support_check", "promote",
+    # traits of operators
+    "Trait", "has_effect", "is_pointwise", "is_random", "overloads_with", "raises_by_value",
+    "reasons", "runs_once", "spelled_with",
+    # operators of tracer_core, and their programs
+    "ASSOCIATIVE_SCAN", "COND", "FLEX_ATTENTION", "FLEX_ATTENTION_BACKWARD",
+    "FLEX_UNMASKED_BLOCK", "LINALG_CHECKED", "SCALAR_LOAD", "SCALAR_SIZE", "SCAN", "WHILE_LOOP",
+    "FlexProgram", "ScalarProgram", "ScalarRef", "flex_attention_backward_decomposed",
+    "flex_attention_decomposed", "flex_program", "scalar_function", "scan_by_tree",
+    "scan_in_sequence", "scan_scalars", "scan_step",
+    # settings and limits
+    "Environment", "Limit", "LimitTable", "env",
+    # stages and logs
+    "StageRecord", "debug_folder", "enabled", "logger", "note", "stage", "wants_text",
+    # the store, and compilers
+    "ENTRY_FORMAT", "Command", "Folder", "Store", "compilers", "cpu_level", "demand_room",
+    "packed", "private_folder", "unpacked",
+]  # fmt: skip
 
 
 def lower(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any
-) -> Any:
-    """Lowers a torch-level graph to the IR that `backend` asks for, without the tracer.
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    backend: Backend | str,
+    *,
+    input_specs: Sequence[InputSpec] | None = None,
+    options: Any = None,
+    mode: str = "default",
+    name: str = "graph_0",
+    phase: Phase = Phase.INFERENCE,
+) -> Lowered:
+    """Lowers a torch-level graph to the IR that a backend takes, without the tracer.
 
-    backend: an instance or an installed name. See `tracer_core.aot.lower.lower` for the other
-    arguments, result and errors.
+    Args:
+        gm: The torch-level graph. Placeholders may carry fakes in ``meta["val"]``.
+        inputs: One real or fake tensor (or int) per placeholder; ``meta["val"]`` replaces it.
+        backend: A `Backend`, or the name of an installed one.
+        input_specs: One per placeholder; by default all have `Role.USER_INPUT`.
+        options: An instance of the backend's options dataclass, for the spec.
+        mode: The mode, for the spec.
+        name: The name of the graph, for the spec.
+        phase: What the graph computes, for the spec.
+
+    Returns:
+        The lowered graph and its `CompileSpec`, as attributes ``graph`` and ``spec``.
+
+    Raises:
+        LoweringUnsupported: The graph has no functional form; the text has the reason.
+        BackendNotFoundError: No installed backend has that name.
     """
-    from tracer_core.aot.lower import lower as implementation  # heavy: FakeTensor, make_fx
+    from tracer_core.aot.lower import lower_for  # heavy: FakeTensor, make_fx
+    from tracer_core.aot.request import Request  # heavy: FakeTensor
 
-    return implementation(
-        gm, inputs, get_backend(backend) if isinstance(backend, str) else backend, **kwargs
-    )
-
-
-def compile_graph(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any
-) -> Runner:
-    """Compiles a torch-level graph with `backend`, without the tracer: lowering, partitioning by
-    `supports`, the backend's compile and the check of its first result.
-
-    inputs: one real or fake tensor (or int) a placeholder. kwargs: ``options``, ``mode``, ``name``.
-    See `tracer_core.dispatch.compile_graph.compile_torch_graph`. Raises BackendError (strict mode),
-    BackendNotFoundError, OptionError.
-    """
-    from tracer_core.dispatch.compile_graph import compile_torch_graph  # heavy: FakeTensor, make_fx
-
-    runner: Runner = compile_torch_graph(gm, inputs, backend, **kwargs)
-    return runner
+    chosen = get_backend(backend) if isinstance(backend, str) else backend
+    return lower_for(gm, inputs, Request(chosen, options, mode, name, phase), input_specs)
 
 
 def get_backend(name: str) -> Backend:
-    """The installed backend of that name, for a backend that uses another: `tracer_core.reset`
-    reaches it from then on. Raises BackendNotFoundError with what is installed."""
+    """Returns an installed backend by its name, for a backend that uses another.
+
+    `tracer_core.reset` resets that backend too from then on.
+
+    Args:
+        name: What users pass as ``backend=``.
+
+    Returns:
+        The backend that is registered under that name.
+
+    Raises:
+        BackendNotFoundError: No installed backend has that name; the error lists those that are.
+    """
     from tracer_core.registry.discovery import get, mark_used  # heavy: entry points
 
     backend = get(name)
@@ -188,98 +205,33 @@ def get_backend(name: str) -> Backend:
     return backend
 
 
-def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
-    """For engines whose results are contiguous and that never write to an input: the graph in that
-    form, and how its results become what the spec promises. See
-    `tracer_core.engine_support.contiguous`."""
-    from tracer_core.engine_support.contiguous import (
-        contiguous_graph as implementation,  # heavy: torch
-    )
-
-    return implementation(graph)
-
-
-def add_value_check(
-    graph: torch.fx.Graph,
-    faults: Callable[[Any], ValueClass | None],
-    eager: Callable[..., Any],
-    total: Callable[[Any], Any] | None = None,
-) -> Any:
-    """For engines whose results are PyTorch's for all but a few values: adds one result to the
-    graph, the value check, in place. faults: for each node the values for which the engine must not
-    have it, or None. Gives an object with the result's `name`, `is_hit(value)`, and `eager`, which
-    gives PyTorch's results for a call with such values; None where no node has a fault. See
-    `tracer_core.engine_support.value_checks`."""
-    from tracer_core.engine_support.value_checks import (
-        add_value_check as implementation,  # heavy: torch
-    )
-
-    return implementation(graph, faults, eager, total)
+#: Modules that import FakeTensor or define operators -> exported names (name=its name there), which
+#: are imported at their first use.
+_DEFERRED = {
+    "ops.higher_order.control_flow": "COND WHILE_LOOP=WHILE",
+    "ops.higher_order.flex_attention": "FLEX_ATTENTION=FORWARD FLEX_ATTENTION_BACKWARD=BACKWARD "
+    "FLEX_UNMASKED_BLOCK=WHOLE FlexProgram=Flex "
+    "flex_attention_backward_decomposed=decomposed_backward flex_attention_decomposed=decomposed "
+    "flex_program=flex_of",
+    "aot.linalg_checks": "LINALG_CHECKED=CHECKED",
+    "aot.request": "Lowered",
+    "ops.higher_order.scalar_program": "SCALAR_LOAD=LOAD SCALAR_SIZE=SIZE ScalarProgram ScalarRef=Ref "
+    "scalar_function=function_of",
+    "aot.scan_steps": "scan_scalars=scalars_of scan_step=step_of",
+    "ops.higher_order.scan": "ASSOCIATIVE_SCAN=ASSOCIATIVE SCAN scan_by_tree=by_tree "
+    "scan_in_sequence=in_turn",
+    "dispatch.compile_graph": "compile_graph=compile_torch_graph",
+    "engine_support.contiguous": "ContiguousGraph ResultForm contiguous_graph",
+    "engine_support.op_support": "OpSupportCheck op_support_check=OpSupportCheck",
+    "engine_support.type_promotion": "promote",
+    "engine_support.value_checks": "ValueCheck add_value_check checks_indices=checkable",
+}
 
 
-def checks_indices(node: torch.fx.Node) -> bool:
-    """Returns whether a value check covers the indices of an operator (`ValueClass.INDEX`), so that
-    an engine need not."""
-    from tracer_core.engine_support.value_checks import checkable  # heavy: torch
-
-    return checkable(node)
-
-
-def flex_attention() -> Any:
-    """For backends with kernels for flex_attention: its two operators (`FORWARD`, `BACKWARD`), their
-    argument `program` (`flex_of`, `ScalarProgram`), and what else they are made of. See
-    `tracer_core.ops.higher_order.flex_attention`."""
-    from tracer_core.ops.higher_order import flex_attention as implementation  # heavy: torch
-
-    return implementation
-
-
-def linalg_checked() -> Any:
-    """Returns the operator ``tracer_core::linalg_checked`` (result, info, name, is_matrix): the result of
-    a factorization, once ``aten::_linalg_check_errors`` has not raised."""
-    from tracer_core.aot.linalg_checks import CHECKED  # heavy: torch
-
-    return CHECKED
-
-
-def control_flow() -> Any:
-    """For backends with kernels for whole loops and branches (they keep `tracer_core::scan`): the
-    operators `COND` and `WHILE`. See `tracer_core.ops.higher_order.control_flow`."""
-    from tracer_core.ops.higher_order import control_flow as implementation  # heavy: torch
-
-    return implementation
-
-
-def scan() -> Any:
-    """For backends with kernels for loops over slices: the operators `SCAN` and
-    `ASSOCIATIVE`. See `tracer_core.ops.higher_order.scan`."""
-    from tracer_core.ops.higher_order import scan as implementation  # heavy: torch
-
-    return implementation
-
-
-def scan_steps() -> Any:
-    """For the same backends: the programs of these operators as graphs (`step_of`, `scalars_of`).
-    See `tracer_core.aot.scan_steps`."""
-    from tracer_core.aot import scan_steps as implementation  # heavy: FakeTensor
-
-    return implementation
-
-
-def promote(graph: torch.fx.Graph) -> None:
-    """For engines whose operators want arguments of one dtype: adds the casts that ATen's type
-    promotion makes, in place. See `tracer_core.engine_support.type_promotion`."""
-    from tracer_core.engine_support.type_promotion import promote as implementation  # heavy: torch
-
-    implementation(graph)
-
-
-def op_support_check(
-    build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str
-) -> Any:
-    """A ``(node) -> None | reason`` for `Backend.supports` that asks the engine itself, by running
-    the one node on seeded data and comparing with PyTorch. See
-    `tracer_core.engine_support.op_support.OpSupportCheck`."""
-    from tracer_core.engine_support.op_support import OpSupportCheck  # heavy: torch
-
-    return OpSupportCheck(build, engine)
+def __getattr__(name: str) -> Any:
+    for module, exports in _DEFERRED.items():
+        for exported, _, attribute in (item.partition("=") for item in exports.split()):
+            if exported == name:
+                value = resolve(f"tracer_core.{module}:{attribute or name}")
+                return globals().setdefault(name, value)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

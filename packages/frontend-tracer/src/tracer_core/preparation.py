@@ -20,7 +20,7 @@ import torch
 
 from tracer_core import markers
 from tracer_core.background import worker
-from tracer_core.background.compilation import COMPILING, FAILED, UNDER_WAY, Compilation
+from tracer_core.background.compilation import Compilation, CompilationState
 from tracer_core.background.progress import Progress, progress_of
 from tracer_core.debug.logs import logger
 from tracer_core.errors import TracerError
@@ -50,9 +50,11 @@ def progress(function: CompiledFunction | None, wait: float) -> Progress:
 
 @dataclass(slots=True)
 class Item:
-    """One function to prepare. Mutable. fn: what is called. inputs: of each call."""
+    """One function to prepare. Mutable."""
 
+    #: What is called.
     fn: Callable[..., Any]
+    #: Of each call.
     inputs: Sequence[Inputs]
     function: CompiledFunction | None = field(init=False)
 
@@ -109,7 +111,7 @@ def _wait(every: Sequence[Compilation], bar: Callable[[Progress], None]) -> None
 
 
 def _raise_failed(every: Sequence[Compilation]) -> None:
-    failed = [one for one in every if one.state == FAILED]
+    failed = [one for one in every if one.state is CompilationState.FAILED]
     if not failed:
         return
     first, *others = failed
@@ -173,7 +175,7 @@ def _shown(show: Show, n_calls: int) -> Iterator[Callable[[Progress], None]]:
 
         def log(found: Progress) -> None:
             for one in found:
-                if one.state not in UNDER_WAY and one.graph not in said:
+                if one.state.has_ended and one.graph not in said:
                     said.add(one.graph)
                     logger().info(
                         "%s, %s: %s in %.1f s", one.function, one.graph, one.state, one.seconds
@@ -185,7 +187,11 @@ def _shown(show: Show, n_calls: int) -> Iterator[Callable[[Progress], None]]:
 
         def draw(found: Progress) -> None:
             bar.total, bar.n = max(len(found), 1), found.n_done
-            now = [f"{one.function} {one.stage}".strip() for one in found if one.state == COMPILING]
+            now = [
+                f"{one.function} {one.stage}".strip()
+                for one in found
+                if one.state is CompilationState.COMPILING
+            ]
             bar.set_postfix_str(", ".join(now)[:60], refresh=False)
             bar.refresh()
 

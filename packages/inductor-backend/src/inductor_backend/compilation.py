@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -29,20 +30,14 @@ from tracer_core.plugin_api import CompileSpec, Runner
 
 @dataclass(slots=True)
 class Compilation:
-    """The state of one graph's compilation: each stage fills its fields.
+    """The state of one graph's compilation: each stage fills its fields."""
 
-    gm: the graph as rewritten so far; given: before any rewrite. wraps: wrappers that rewrites put
-    around the runner, outermost first. editor: of a graph that is being frozen; frozen: that graph
-    without what is computed of constants alone. cut: the graph without repeated subgraphs;
-    cut_late: they are looked for after packing; go_on_at: the stage after it. text: of the
-    generated module; code: the part of it that is executed. in_loop: the graph is the step of a
-    loop over slices. alone: it is to run without Python and ATen. stages: that it
-    goes through, of one device or another."""
-
+    #: The ATen graph, rewritten by each pass.
     gm: torch.fx.GraphModule
     spec: CompileSpec
     options: InductorOptions
     sizes: SizeVars
+    #: The graph before any rewrite.
     given: torch.fx.GraphModule
     program: Program = field(default_factory=lambda: Program(""))
     rounded: list[str] = field(default_factory=list)
@@ -56,7 +51,9 @@ class Compilation:
     module: KernelModule | None = None
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    #: The text of the generated module.
     text: str = ""
+    #: The part of `text` that is executed.
     code: str = ""
     summary: str = ""
     natives: tuple[str, ...] = ()
@@ -66,15 +63,24 @@ class Compilation:
     blocks: dict[str, Blocks] = field(default_factory=dict)
     images_last: frozenset[str] | None = None
     lowered: GraphLowering | None = None
+    #: Wrappers that rewrites put around the runner, outermost first.
     wraps: list[Callable[[Runner], Runner]] = field(default_factory=list)
+    #: The editor of a graph that is being frozen.
     editor: Editor | None = None
+    #: The frozen graph without what is computed from constants alone.
     frozen: FrozenGraph | None = None
+    #: The graph without repeated subgraphs.
     cut: Cut | None = None
+    #: Whether repeated subgraphs are searched for after packing.
     cut_late: bool = False
+    #: The stage that follows the search for repeated subgraphs.
     go_on_at: str = ""
+    #: Whether the graph is the step of a loop over slices.
     in_loop: bool = False
+    #: Whether it has to run without Python and ATen.
     alone: bool = False
     replication: str = "no region of the graph repeats"
+    #: The stages that it goes through, of one device or another.
     stages: tuple[Stage, ...] = ()
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
@@ -82,26 +88,34 @@ class Compilation:
         return readers_outside(self.program, self.plan.groups)
 
 
+#: The devices whose graphs go through a stage.
+StageDevice = Literal["any", "cpu", "cuda"]
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
-    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it
-    for short dumps. suffix: of the file in the debug folder, "" for that of the device's kernels.
-    frozen: only for graphs whose parameters are constants. alone: only for those that are to run
-    without Python and ATen."""
+    """One stage of the pipeline."""
 
     name: str
+    #: Fills fields of the compilation.
     run: Callable[[Compilation], None]
-    device: str = ""
+    #: The devices whose graphs go through this stage.
+    device: StageDevice = "any"
+    #: Raises VerifyError where the result violates a rule.
     verify: Callable[[Compilation], None] | None = None
+    #: Returns the result as text.
     dump: Callable[[Compilation], str] | None = None
+    #: Returns one line of `dump`, for short dumps.
     brief: Callable[[Compilation], str] | None = None
+    #: Suffix of the file in the debug folder; "" for that of the device's kernels.
     suffix: str = "txt"
+    #: Whether it is only for graphs whose parameters are constants.
     frozen: bool = False
+    #: Whether it is only for graphs that run without Python and ATen.
     alone: bool = False
 
     def is_for(self, c: Compilation) -> bool:
         """Returns whether the graph goes through this stage."""
         device = "cuda" if c.target.triton else "cpu"
         wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
-        return self.device in ("", device) and wanted
+        return self.device in ("any", device) and wanted

@@ -17,7 +17,7 @@ from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
 from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.passes.decompositions import step_products
-from tracer_core.plugin_api import Phase, control_flow, scan, scan_steps
+from tracer_core.plugin_api import COND, SCAN, WHILE_LOOP, Phase, scan_step
 
 
 def compile_steps(c: Compilation) -> None:
@@ -32,7 +32,7 @@ def compile_steps(c: Compilation) -> None:
 @functools.cache
 def loop_rules() -> dict[Any, Callable[..., ExternNode]]:
     """Returns operator -> what compiles its steps."""
-    return {scan().SCAN: _scan, control_flow().WHILE: _while, control_flow().COND: _cond}
+    return {SCAN: _scan, WHILE_LOOP: _while, COND: _cond}
 
 
 #: How a step is found: the operator's FX node, the arguments that it takes, its program.
@@ -86,7 +86,7 @@ class NativeStep:
 
 def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> Compilation:
     """Returns the compilation of a step, before its first stage."""
-    gm, sizes = scan_steps().step_of(*of, table)
+    gm, sizes = scan_step(*of, table)
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
     return Compilation(

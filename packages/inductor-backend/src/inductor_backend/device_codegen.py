@@ -21,6 +21,7 @@ from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.target import Target
+from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
@@ -88,7 +89,7 @@ class CppCodegen(DeviceCodegen):
     def _of_call(c: Compilation, group: Group) -> KernelText | None:
         """Returns the kernel that is generated for an operator call, if one is."""
         assert group.extern is not None
-        if c.choices[group.extern.name].kind != "generated":
+        if c.choices[group.extern.name].kind is not KernelKind.GENERATED:
             return None
         return kernel_of(c.program, group.extern, c.sizes)
 

@@ -4,50 +4,57 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 #: Modes that capture every graph on a CUDA device, whether or not capturing pays.
 RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
 
 
+#: How 16-bit floats round inside a kernel. ``"fused"``: only where a discontinuous operation reads
+#: them (rounding, comparison, conversion to integers, the index of an extreme) and where float16
+#: overflows. ``"eager"``: after every operator.
+Numerics = Literal["fused", "eager"]
+
+
 @dataclass(frozen=True, slots=True)
 class InductorOptions:
-    """fuse: put several operators into one kernel (False: one kernel an operator, to find a wrong
-    fusion). inline: compute cheap or single-use results inside their readers. memory_budget: for
-    training, the part (0 to 1) of the activations' bytes that may be kept from the forward to the
-    backward; what is not kept is computed again (at 1 only what costs next to nothing is). freeze:
-    in inference, parameters and buffers are constants: what depends on them alone is computed once,
-    batch norms go into convolutions, weights are packed (copies: memory for speed). A parameter
-    that is replaced, or written to by an operator, is prepared again at the next call; writes
-    through ``.data``, NumPy or shared memory cannot be seen: call ``fast.refresh()`` after them.
-    fallback_random: random numbers are eager's own, bit for bit, and leave torch's generator as
-    eager does. On the CPU they are so in both modes; on a GPU dropout draws other numbers inside
-    its kernels unless this is True (from torch's generator and the elements' places: a seed gives
-    them again, each call has its own). numerics: "fused": inside a kernel 16-bit floats have more
-    bits than eager's results, but where these show: what a discontinuous operation reads (rounding,
-    comparison, conversion to integers, the place of an extreme) is what eager computes, and float16
-    overflows where eager's does; "eager": the result of every 16-bit operator is rounded.
-    recordings: on CUDA devices the default mode records a graph (cudagraphs-backend) where timed
-    calls show that it pays; False: never (an error with the modes that record every graph). All
-    fields change the generated code, so all are part of the cache key. Raises ValueError for a
-    budget outside 0 to 1 or other numerics."""
+    """Options of ``backend="inductor"``. Each is a part of the cache key.
 
+    Raises:
+        ValueError: The budget is outside of 0 to 1, or `numerics` is unknown.
+    """
+
+    #: Fuses operators into kernels. False: one kernel per operator, to find a wrong fusion.
     fuse: bool = True
+    #: Computes cheap or single-use results inside their readers.
     inline: bool = True
+    #: For training, the part (0 to 1) of the activations' bytes that may be saved for the backward;
+    #: the rest is recomputed. At 1, only what costs next to nothing is recomputed.
     memory_budget: float = 1.0
+    #: Makes parameters and buffers constants in inference: what depends on them alone is computed
+    #: once, batch norms are folded into convolutions, weights are packed (copies: memory for
+    #: speed). A parameter that is replaced, or written to by an operator, is prepared again at the
+    #: next call; writes through ``.data``, NumPy or shared memory are not seen: call
+    #: ``fast.refresh()`` after them.
     freeze: bool = False
+    #: Captures CUDA graphs (cudagraphs-backend) in the default mode where timed calls show that it
+    #: pays. False: never; an error with the modes that capture every graph.
     recordings: bool = True
+    #: Makes dropout inside GPU kernels draw eager's numbers, bit for bit, and leave torch's
+    #: generator as eager does. Without it a kernel computes them from the seed and the element's
+    #: index, anew for each call. On the CPU numbers are always eager's.
     fallback_random: bool = False
-    numerics: Literal["fused", "eager"] = "fused"
+    #: How 16-bit floats round inside a kernel.
+    numerics: Numerics = "fused"
 
     def __post_init__(self) -> None:
         if not 0 <= self.memory_budget <= 1:
             raise ValueError(f"memory_budget={self.memory_budget!r}: from 0 to 1")
-        if self.numerics not in ("fused", "eager"):
+        if self.numerics not in get_args(Numerics):
             raise ValueError(f"numerics={self.numerics!r}: 'fused' or 'eager'")
 
 
 def fusion_fuel() -> int | None:
-    """TRACER_FUEL: how many fusions are allowed (unset: all), to bisect a wrong result."""
+    """Returns TRACER_FUEL: how many fusions are allowed (None: all), to bisect a wrong result."""
     text = os.environ.get("TRACER_FUEL", "")
     return int(text) if text else None

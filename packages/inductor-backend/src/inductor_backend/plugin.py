@@ -1,6 +1,4 @@
-"""Registers the backend with tracer_core; the compiler itself is imported when the first graph is
-compiled.
-"""
+"""Registers the backend; the compiler itself is imported when the first graph is compiled."""
 
 from __future__ import annotations
 

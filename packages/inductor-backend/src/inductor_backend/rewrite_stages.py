@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from inductor_backend.autotune import matmul
-from inductor_backend.compilation import Compilation, Stage
+from inductor_backend.compilation import Compilation, Stage, StageDevice
 from inductor_backend.control_flow_steps import loop_rules
 from inductor_backend.lowering.image_layout import CONVOLUTIONS
 from inductor_backend.options import fusion_fuel
@@ -106,13 +106,10 @@ def prebuild(c: Compilation) -> None:
 def rewrite_stage(
     name: str,
     run: Callable[[Compilation], None],
-    device: str = "",
+    device: StageDevice = "any",
     frozen: bool = False,
     alone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
-    return Stage(name, run, device, None, _text, None, "py", frozen, alone)
-
-
-def _text(c: Compilation) -> str:
-    return c.gm.print_readable(print_output=False)
+    dump = lambda c: c.gm.print_readable(print_output=False)
+    return Stage(name, run, device, dump=dump, suffix="py", frozen=frozen, alone=alone)

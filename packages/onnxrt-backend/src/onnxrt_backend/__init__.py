@@ -1,2 +1,1 @@
-"""The backend ``onnxrt`` of tracer_core: runs its graphs in ONNX Runtime. See
-`onnxrt_backend.plugin`."""
+"""The backend ``onnxrt`` of tracer_core: runs its graphs in ONNX Runtime."""

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 #: ONNX Runtime's graph optimisation levels, by the names that its own documentation uses.
-LEVELS = ("disable", "basic", "extended", "all")
+#: ONNX Runtime's graph optimization levels.
+Level = Literal["disable", "basic", "extended", "all"]
+LEVELS = get_args(Level)
 
 
 @dataclass(frozen=True)
 class Options:
-    """providers: execution providers to try in this order, such as
-    ``("CUDAExecutionProvider",)``; None takes the best one for the graph's device. An
-    unavailable provider raises BackendError, which lists the available ones. intra_op_threads:
-    threads of one operator; None takes as many as torch uses. graph_optimization_level: one of
-    ``disable``, ``basic``, ``extended``, ``all``. freeze: parameters and buffers are
-    initialisers of the model, which ONNX Runtime folds (batch norm into convolutions) and packs;
-    when one changes, a new session is made. Writes through ``.data``, NumPy arrays or shared
-    memory cannot be seen: call ``fast.refresh()`` after them. session_options: entries of ONNX
-    Runtime's own session configuration, ``{"session.intra_op.allow_spinning": "0"}``. Raises
-    ValueError for an unknown level or too few threads."""
+    """Options of ``backend="onnxrt"``.
 
+    Raises:
+        ValueError: The optimization level is unknown, or there are too few threads.
+    """
+
+    #: Execution providers to try, in this order (``("CUDAExecutionProvider",)``). None: the best
+    #: one for the graph's device. One that is unavailable raises BackendError, which lists the
+    #: available ones.
     providers: tuple[str, ...] | None = None
+    #: The number of threads of one operator. None: as many as torch uses.
     intra_op_threads: int | None = None
-    graph_optimization_level: str = "all"
+    #: ONNX Runtime's graph optimization level.
+    graph_optimization_level: Level = "all"
+    #: Makes parameters and buffers initializers of the model, which ONNX Runtime folds (batch norms
+    #: into convolutions) and packs; a change of one makes a new session. Writes through ``.data``,
+    #: NumPy arrays or shared memory are not seen: call ``fast.refresh()`` after them.
     freeze: bool = False
+    #: Entries of ONNX Runtime's session configuration (``{"session.intra_op.allow_spinning":
+    #: "0"}``).
     session_options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,8 @@
 
 Listing the backend imports neither onnx nor onnxruntime. Parameters are inputs of the model,
 bound by address, so that the next call sees writes to them, unless the option ``freeze`` makes
-them constants."""
+them constants.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ REQUIRED = {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxrunt
 
 
 def available() -> str | None:
-    """Returns why the backend cannot run here, or None. Looks for the packages without importing
-    them."""
+    """Returns why the backend cannot run here, or None.
+
+    Looks for the packages without importing them.
+    """
     missing = [
         name for module, name in REQUIRED.items() if importlib.util.find_spec(module) is None
     ]

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 #: Cost models of MetaSchedule's search, by TVM's own names.
-COST_MODELS = ("xgb", "random")
+CostModel = Literal["xgb", "random"]
+COST_MODELS = get_args(CostModel)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """target: a TVM target as text or JSON, such as ``'{"kind": "llvm", "mcpu": "znver4"}'``;
-    None takes this machine's processor, or its GPU for graphs on CUDA. trials: how many
-    schedules MetaSchedule tries for a graph whose best ones are not recorded yet (0: none; the
-    first call then takes minutes and logs its progress); the database in `records` keeps the
-    results for every later compile, also with trials=0. trials_per_operator: the most trials for
-    one fused operator. records: folder of the record database; None takes one in the cache
-    folder, by target. cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``.
-    default_schedules: tile and vectorise for the CPU what no record schedules; without, such
-    loops run as TVM's importer wrote them (ten times slower). freeze: parameters and buffers are
-    constants of the module, and what depends on them alone is computed during compilation; when
-    one changes, the module is compiled again. Writes through ``.data``, NumPy arrays or shared
-    memory cannot be seen: call ``fast.refresh()`` after them. Raises ValueError for values
-    outside these ranges."""
+    """Options of ``backend="tvm"``.
 
+    Raises:
+        ValueError: A value is outside of its range.
+    """
+
+    #: A TVM target as text or JSON (``'{"kind": "llvm", "mcpu": "znver4"}'``). None: the processor
+    #: here, or its GPU for graphs on CUDA.
     target: str | None = None
+    #: How many schedules MetaSchedule tries for a graph whose best ones are not in `records` yet:
+    #: the first call then takes minutes and logs its progress. Later compiles read the results,
+    #: also with ``trials=0``.
     trials: int = 0
+    #: The most trials for one fused operator.
     trials_per_operator: int = 64
+    #: The folder of the record database. None: one in the cache folder, per target.
     records: str | None = None
-    cost_model: str = "xgb"
+    #: MetaSchedule's cost model; ``"xgb"`` needs the package xgboost.
+    cost_model: CostModel = "xgb"
+    #: Tiles and vectorizes for the CPU what no record schedules. False: such loops run as TVM's
+    #: importer writes them (ten times slower).
     default_schedules: bool = True
+    #: Makes parameters and buffers constants of the module: what depends on them alone is computed
+    #: during compilation. A change of one compiles the module again. Writes through ``.data``,
+    #: NumPy arrays or shared memory are not seen: call ``fast.refresh()`` after them.
     freeze: bool = False
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual
-machine.
+"""Registers the backend ``tvm``: runs ATen graphs, as Relax, in Apache TVM's virtual machine.
 
 Listing the backend does not import TVM. Parameters are inputs of the module, so that the next
-call sees writes to them, unless the option ``freeze`` makes them constants."""
+call sees writes to them, unless the option ``freeze`` makes them constants.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ NAME = "tvm"
 
 
 def available() -> str | None:
-    """Returns why the backend cannot run here, or None. Looks for the package without importing
-    it."""
+    """Returns why the backend cannot run here, or None.
+
+    Looks for the package without importing it.
+    """
     if importlib.util.find_spec("tvm") is None:
         return "not installed: apache-tvm (pip install apache-tvm)"
     return None
@@ -43,8 +45,12 @@ def check(options: Any, mode: str) -> None:
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """Returns a runner for a lowered graph. Raises BackendError, or what TVM's importer or
-    compiler raises."""
+    """Returns a runner for a lowered graph.
+
+    Raises:
+        BackendError: TVM cannot run the graph. What TVM's importer or compiler raises is raised as
+            it is.
+    """
     from tvm_backend.build import build, target_of  # heavy: tvm
     from tvm_backend.freezing import freezable  # heavy: torch
     from tvm_backend.indexing import fault  # heavy: torch

@@ -43,14 +43,16 @@ def vectors() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Positions of a sum's axes among the block's. rows: None where there is no such axis. dot:
-    K is the vector. matrix: every index is a plain loop variable or has the column in it (a
-    matmul). free: axes that the vector's loads do not depend on, rows among them."""
+    """Positions of a sum's axes among the block's."""
 
+    #: None where there is no such axis.
     rows: int | None
     column: int
+    #: K is the vector.
     dot: bool
+    #: Every index is a plain loop variable or has the column in it (a matmul).
     matrix: bool
+    #: Axes that the vector's loads do not depend on, rows among them.
     free: frozenset[int]
 
 

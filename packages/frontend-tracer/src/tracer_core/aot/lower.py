@@ -155,6 +155,7 @@ def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """Returns the backend's own `decompositions`. Raises BackendError where they are no table of
     operators.
     """
+    assert backend.decompositions is not None
     try:
         table = dict(resolve(backend.decompositions)())
     except Exception as error:

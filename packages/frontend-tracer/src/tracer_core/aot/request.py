@@ -21,12 +21,15 @@ from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """graph, spec: what ``backend.compile`` gets. plan: makes a runner of the captured graph from
-    one of `graph`. ir: what `graph` is in."""
+    """A lowered graph."""
 
+    #: What `Backend.compile` gets.
     graph: torch.fx.GraphModule
+    #: The spec that it gets.
     spec: CompileSpec
+    #: Makes a runner of the captured graph from a runner of `graph`.
     plan: OutputPlan
+    #: The operators in `graph`.
     ir: str
 
     def with_gradients(self, gradients: Collection[int]) -> Lowered:

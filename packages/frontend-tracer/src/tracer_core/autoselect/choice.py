@@ -1,5 +1,4 @@
-"""The result of a schedule selection: a row for each candidate, and the choice, printable as a
-table and as JSON.
+"""The result of a backend selection, printable as a table and as JSON.
 
 Every candidate has a row, whose detail says what went wrong with it.
 """
@@ -9,43 +8,46 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
-#: The possible results of a candidate.
-STATUSES = ("chosen", "slower", "wrong", "failed", "refused", "not tried")
+#: How a candidate did.
+Status = Literal["chosen", "slower", "wrong", "failed", "refused", "not tried"]
+STATUSES = get_args(Status)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one candidate.
+    """The result of one candidate."""
 
-    name: the candidate, with the options that it was given. status: one of `STATUSES`.
-    compile_seconds. ms: time of one call (of forward and backward where gradients are needed).
-    eager_ms: eager's, timed in turns with it. error: relative, against eager. detail: why it is
-    wrong, failed, was rejected or not tried, or which part of it runs eagerly.
-    """
-
+    #: The candidate, with the options that it was given.
     name: str
-    status: str
+    #: How the candidate did.
+    status: Status
+    #: Seconds of its compile.
     compile_seconds: float | None = None
+    #: Milliseconds of one call (of forward and backward where gradients are needed).
     ms: float | None = None
+    #: Milliseconds of an eager call, timed in alternating rounds with it.
     eager_ms: float | None = None
+    #: Relative error against eager.
     error: float | None = None
+    #: Why it is wrong, failed, was refused or not tried, or which part of it runs eagerly.
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The state of a selection.
+    """The state of a selection."""
 
-    graph: its name. chosen: the name of the row that serves it now. decided: the choice is final.
-    remembered: the choice was loaded from disk.
-    """
-
+    #: The name of the graph.
     graph: str
+    #: The name of the row that serves it now.
     chosen: str
+    #: One per candidate.
     rows: tuple[Row, ...]
+    #: Whether the choice is final.
     decided: bool = True
+    #: Whether the choice was loaded from disk.
     remembered: bool = False
 
     def row(self, name: str) -> Row:

@@ -7,6 +7,7 @@ follows) or ``dropped`` (nobody needs it any more).
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 from collections.abc import Callable
@@ -15,18 +16,29 @@ from tracer_core.background import worker
 from tracer_core.background.giving_way import giving_way
 from tracer_core.debug import stages
 
-WAITING, COMPILING, COMPILED, FAILED, DROPPED = (
-    "waiting", "compiling", "compiled", "failed", "dropped",
-)  # fmt: skip
-#: The states in which it has not ended.
-UNDER_WAY = (WAITING, COMPILING)
-#: What each state means for the calls of the program.
-_SERVES = {
-    WAITING: "waits for a thread; the captured graph runs eagerly meanwhile",
-    COMPILING: "compiles; the captured graph runs eagerly meanwhile",
-    COMPILED: "compiled in the background; serves since",
-    DROPPED: "no longer needed",
-}
+
+class CompilationState(enum.StrEnum):
+    """How far a compilation is. Each row has `detail`: what that means for the program's calls."""
+
+    WAITING = "waiting", "waits for a thread; the captured graph runs eagerly meanwhile"
+    COMPILING = "compiling", "compiles; the captured graph runs eagerly meanwhile"
+    COMPILED = "compiled", "compiled in the background; serves since"
+    #: `Compilation.error` has the reason.
+    FAILED = "failed", "failed"
+    DROPPED = "dropped", "no longer needed"
+
+    detail: str
+
+    def __new__(cls, text: str, detail: str) -> CompilationState:
+        """Makes a member whose text is its name for users."""
+        state = str.__new__(cls, text)
+        state._value_, state.detail = text, detail
+        return state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the compilation is over."""
+        return self not in (CompilationState.WAITING, CompilationState.COMPILING)
 
 
 class Dropped(BaseException):
@@ -43,7 +55,7 @@ class Compilation:
 
     def __init__(self, function: str, graph: str) -> None:
         self.function, self.graph = function, graph
-        self.state, self.stage = WAITING, ""
+        self.state, self.stage = CompilationState.WAITING, ""
         self.error: BaseException | None = None
         self._dropped = False
         self._since, self._end = time.perf_counter(), 0.0
@@ -57,19 +69,19 @@ class Compilation:
         final: else something else will be compiled."""
 
         def run() -> None:
-            end = DROPPED
+            end = CompilationState.DROPPED
             try:
                 self._check("")
-                self.state = COMPILING
+                self.state = CompilationState.COMPILING
                 with stages.interruptible(self._check), giving_way():
                     put = work()
                 put()
-                end = COMPILED
+                end = CompilationState.COMPILED
             except Dropped:
                 pass
             except BaseException as error:  # whatever a backend raises: no caller would get it
                 if not worker.is_ending() and failed(error):  # the end stops the compilers
-                    self.error, end = error, FAILED
+                    self.error, end = error, CompilationState.FAILED
             finally:
                 self._finish(end)
 
@@ -79,7 +91,7 @@ class Compilation:
         """Ends it at its next stage; whoever waits for it no longer does."""
         self._dropped = True
         if not self._done.is_set():
-            self._finish(DROPPED)
+            self._finish(CompilationState.DROPPED)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Waits for the end; returns False on timeout."""
@@ -98,16 +110,16 @@ class Compilation:
     @property
     def text(self) -> str:
         """The state in words."""
-        if self.state == FAILED:
-            return f"failed: {type(self.error).__name__}: {self.error}"
-        return _SERVES[self.state]
+        failed = self.state is CompilationState.FAILED
+        reason = f": {type(self.error).__name__}: {self.error}" if failed else ""
+        return f"{self.state.detail}{reason}"
 
     def _check(self, stage: str) -> None:
         self.stage = stage
         if self._dropped or worker.is_ending():
             raise Dropped
 
-    def _finish(self, state: str) -> None:
+    def _finish(self, state: CompilationState) -> None:
         if not self._done.is_set():
             self.state, self._end = state, time.perf_counter()
             self._done.set()

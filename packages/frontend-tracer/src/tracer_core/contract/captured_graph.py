@@ -1,5 +1,4 @@
-"""`CapturedGraph`: the torch-level graph that capture hands to
-`tracer_core.dispatch.compile_graph`.
+"""`CapturedGraph`: the torch-level graph that `tracer_core.dispatch.compile_graph` compiles.
 
 The graph's placeholders are `inputs` in order, its output node returns one flat tuple of tensors
 and SymInts, and every node has ``meta["val"]`` (fake tensor or SymInt) and ``meta["user_frame"]``.
@@ -24,35 +23,36 @@ APART = "apart"
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
-    """One captured graph with what lowering and backends need to know about it.
+    """One captured graph with what lowering and backends need to know about it."""
 
-    gm: the torch-level graph. inputs: one InputSpec per placeholder. real_inputs: the tensors (and
-    ints) of the captured call. needs_grad: grad mode was on in at least a part of the graph, and an
-    output requires grad. name: ``graph_0``. phase: INFERENCE until the graph is lowered for
-    training. gradients: indices of the outputs that become the ``.grad`` of a tensor.
-    written_later: indices of the inputs that are written to after the graph, before its backward
-    runs: a backward reads copies of them. grad_off: it is a part of a graph, in which grad mode is
-    off.
-    """
-
+    #: The torch-level graph.
     gm: torch.fx.GraphModule
+    #: One per placeholder.
     inputs: tuple[InputSpec, ...]
+    #: The tensors (and ints) of the captured call.
     real_inputs: tuple[Any, ...]
+    #: Whether grad mode was on in at least a part of the graph and an output requires grad.
     needs_grad: bool
+    #: A short name for dumps and messages (``graph_0``).
     name: str
+    #: `Phase.INFERENCE` until the graph is lowered for training.
     phase: Phase = Phase.INFERENCE
+    #: Indices of the outputs that become the ``.grad`` of a tensor.
     gradients: frozenset[int] = frozenset()
+    #: Indices of the inputs that the program writes to after the graph and before its backward:
+    #: the backward reads copies of them.
     written_later: frozenset[int] = frozenset()
+    #: Whether it is a part of a graph in which grad mode is off.
     grad_off: bool = False
 
     def copied(self) -> CapturedGraph:
-        """Returns it with a copy of the graph, which whoever compiles it may change."""
+        """Returns a copy whose graph may be changed."""
         graph = torch.fx.Graph()
         graph.output(graph.graph_copy(self.gm.graph, {}))
         return replace(self, gm=torch.fx.GraphModule(self.gm, graph))
 
     def described(self) -> CapturedGraph:
-        """Returns it with fakes in place of the call's tensors, for code that outlives the call."""
+        """Returns a copy with fakes in place of the call's tensors, for code that outlives the call."""
         placeholders = self.gm.graph.find_nodes(op="placeholder")
         values = zip(placeholders, self.real_inputs, strict=True)
         return replace(

@@ -36,33 +36,32 @@ class Runner:
     """A compiled graph: what `Backend.compile` returns. All fields but `run` are optional.
 
     Calling a `Runner` calls its `run`; the core calls `run` itself, so the object costs nothing per
-    call. Backends may subclass it to add fields of their own. Raises TypeError, which names the
-    field, for a value of another type.
+    call. Backends may subclass it to add fields of their own.
 
-    run: takes a flat list of the graph's inputs, which it may clear to free them early, and returns
-    a flat list of the graph's outputs.
-    mutated_on_error: the inputs (indices among `CompileSpec.mutations`) that `run` may already have
-    mutated when it raises. Where the program then runs in the graph's place, the core restores
-    these only. None: not known.
-    channels_last: indices of the saved outputs that `run` returns channels-last, see
-    `OutputSpec.saved`.
-    bind_constants: ``(tensors) -> a runner or another callable``, required where
-    `CompileSpec.constants` names inputs: specializes the graph to the values of these inputs, given
-    in their order. The core calls the result, with all inputs, as long as no constant changes.
-    constants_read: positions among the constants of the tensors that such a result still reads
-    itself. The user may give back the memory of the others.
-    artifact: whatever `Backend.serialize` stores; the core hands it on unseen.
-    graph_traits: set by `Backend.wrap`, a mapping that JSON can store: what `wrap` takes in the
-    graph's place where a stored runner is restored.
+    Raises:
+        TypeError: A field has a value of another type; the text names the field.
     """
 
+    #: Takes a flat list of the graph's inputs, which it may clear to free them early; returns a flat
+    #: list of the graph's outputs.
     run: RunFunction
     _: KW_ONLY
+    #: Indices among `CompileSpec.mutations`: the inputs that `run` may have mutated by the time it
+    #: raises, which the core restores where it then runs the program eagerly. None: unknown.
     mutated_on_error: frozenset[int] | None = None
+    #: Indices of the saved outputs that `run` returns channels-last, see `OutputSpec.saved`.
     channels_last: frozenset[int] = frozenset()
+    #: Required where `CompileSpec.constants` names inputs: takes these tensors in order and returns
+    #: a runner, or another callable, that is specialized to their values. The core calls it, with
+    #: all inputs, until a constant changes.
     bind_constants: Callable[[Sequence[torch.Tensor]], Any] | None = None
+    #: Indices among `CompileSpec.constants`: the tensors that such a runner still reads. The user
+    #: may free the others.
     constants_read: frozenset[int] = frozenset()
+    #: Whatever `Backend.serialize` stores; the core does not read it.
     artifact: Any = field(default=None, repr=False)
+    #: Set by `Backend.wrap`: a mapping that JSON can store, which `wrap` takes in place of the graph
+    #: when a stored runner is loaded.
     graph_traits: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,18 +70,35 @@ class Runner:
                 raise TypeError(f"Runner: {name}={value!r}; {expected}")
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Calls `run`."""
         return self.run(inputs)
 
     def with_run(self, run: RunFunction, **changes: Any) -> Self:
-        """Returns a copy that calls `run`, its other fields as they are or as `changes` say: what a
-        wrapper of this runner returns."""
+        """Returns a copy that calls `run`: what a wrapper of this runner returns.
+
+        Args:
+            run: What the copy calls.
+            **changes: New values of other fields.
+
+        Returns:
+            A runner of the same class.
+        """
         return replace(self, run=run, **changes)
 
     @classmethod
     def of(cls, made: Any, function: str = "compile()") -> Runner:
-        """Returns `made`, which a backend's function returned, as a `Runner`: a plain callable
-        becomes one. function: its name in errors. Raises TypeError where `made` cannot be called
-        with one list."""
+        """Returns what a backend's function returned as a `Runner`.
+
+        Args:
+            made: A `Runner`, or a callable, for which a `Runner` is made.
+            function: The name of the backend's function, for errors.
+
+        Returns:
+            The runner.
+
+        Raises:
+            TypeError: `made` cannot be called with one list.
+        """
         if not callable(made):
             wanted = "a callable that takes a list of inputs"
             raise TypeError(f"{function} returned {type(made).__name__}, not a runner: {wanted}")

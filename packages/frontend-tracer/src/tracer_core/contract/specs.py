@@ -1,4 +1,4 @@
-"""Specs: what a backend is told about a graph, its inputs, its sizes and its outputs."""
+"""Specs: what a backend gets to know about a graph, its inputs, its sizes and its outputs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ DECOMPOSED = "decomposed"
 
 
 class Role(enum.Enum):
-    """What a graph input is in the captured program.
-
-    SIZE: an int, whose symbol a SizeSpec names. NUMBER: a float, whose placeholder holds a
-    SymFloat.
-    """
+    """What a graph input is in the captured program."""
 
     USER_INPUT = "user_input"
     PARAMETER = "parameter"
     BUFFER = "buffer"
+    #: An int, whose symbol a SizeSpec names.
     SIZE = "size"
+    #: A float, whose placeholder holds a SymFloat.
     NUMBER = "number"
     RNG_STATE = "rng_state"
     SAVED_ACTIVATION = "saved_activation"
@@ -46,49 +44,47 @@ class Phase(enum.Enum):
 
 
 class Training(enum.Enum):
-    """Which graphs a backend wants when gradients are needed.
+    """Which graphs a backend wants when gradients are needed."""
 
-    INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward
-    and a backward graph, partitioned by the core's min-cut (the backend's options may have a field
-    ``memory_budget``, 0 to 1). JOINT: the same, partitioned by the backend's own
-    `Backend.partition`.
-    """
-
+    #: No graphs: the captured graph runs under eager autograd.
     INFERENCE_ONLY = "inference_only"
+    #: A forward and a backward graph, partitioned by the core's min-cut (the backend's options may
+    #: have a field ``memory_budget``, 0 to 1).
     FORWARD_BACKWARD = "forward_backward"
+    #: The same, partitioned by the backend's own `Backend.partition`.
     JOINT = "joint"
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One placeholder of the graph, in order.
+    """One placeholder of the graph, in order."""
 
-    name: the placeholder's name. role: what it is. source: where it comes from in the user's
-    program, printable (``x``, ``self.conv1.weight``). stable_address: its storage stays at the same
-    address from call to call while the guards hold (parameters and buffers).
-    """
-
+    #: The placeholder's name.
     name: str
+    #: What it is in the captured program.
     role: Role
+    #: The expression that reads it in the user's program (``x``, ``self.conv1.weight``).
     source: str
+    #: Whether its storage stays at the same address while the guards hold, as that of parameters and
+    #: buffers does.
     stable_address: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
-    """A symbolic size that occurs in the shapes of the graph.
+    """A symbolic size that occurs in the shapes of the graph."""
 
-    symbol: its name in the sympy expressions of ``meta["val"]`` (``s0``). input_index and dim:
-    where a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the
-    input is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in
-    the captured call.
-    """
-
+    #: Its name in the sympy expressions of ``meta["val"]`` (``s0``).
     symbol: str
+    #: Index of the input from which it is read at run time: ``inputs[input_index].shape[dim]``.
     input_index: int
+    #: Dimension of that input. None: the input is itself the int, of `Role.SIZE`.
     dim: int | None
+    #: Smallest value for which the graph is valid.
     lower: int
+    #: Largest value for which the graph is valid. None: unbounded.
     upper: int | None
+    #: Its value in the captured call.
     hint: int
 
 
@@ -96,59 +92,68 @@ class SizeSpec:
 class OutputSpec:
     """One value of the graph's output tuple, in order.
 
-    alias_of_input / alias_of_output: the index of the input or earlier output whose storage it
-    shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
-    makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
-    shape, stride: what the result must have, ints or SymInts. dtype and device likewise. ``None``
-    in all four: the value is a Python int. saved: only the backward reads it; a runner may return
-    such images (four dimensions, known sizes) channels-last instead, and names them in
-    `Runner.channels_last`: the backward graph is compiled for them. gradient: it becomes the ``.grad``
-    of a tensor, and the one of the call before was dropped before this call.
+    Where `shape`, `stride`, `dtype` and `device` are None, the value is a Python int.
     """
 
+    #: The shape of the result, ints or SymInts.
     shape: tuple[Any, ...] | None
+    #: The strides of the result, ints or SymInts.
     stride: tuple[Any, ...] | None
+    #: The dtype of the result.
     dtype: torch.dtype | None
+    #: The device of the result.
     device: torch.device | None
+    #: Index of the input whose storage it shares. Torch-level graphs only: `lower` removes aliasing
+    #: outputs from ATen graphs, and the core rebuilds them from what the graph returns.
     alias_of_input: int | None = None
+    #: Index of the earlier output whose storage it shares. Torch-level graphs only.
     alias_of_output: int | None = None
+    #: Whether only the backward reads it. A runner may return such an image (four dimensions, static
+    #: sizes) channels-last and list it in `Runner.channels_last`: the backward graph is then compiled
+    #: for these strides.
     saved: bool = False
+    #: Whether it becomes the ``.grad`` of a tensor whose gradient of the previous call was dropped
+    #: before this one.
     gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CompileSpec:
-    """What a backend is told about a graph besides its nodes.
+    """What a backend gets to know about a graph besides its nodes."""
 
-    inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
-    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node.
-    `Runner.mutated_on_error` may say which of them a run that raises may have written to. phase:
-    what part of the program the graph is. options: an instance of the backend's options dataclass.
-    mode: one of the backend's modes. device: where most of the graph's inputs live. cache_key: hex
-    digest over graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling
-    again would give the same result. name: a short name for dumps and messages (``graph_0``).
-    constants: indices of the inputs (parameters and buffers) that keep their values from call to
-    call. Where there are any, the backend fills in `Runner.bind_constants` and
-    `Runner.constants_read`.
-    """
-
+    #: The backend's name.
     backend: str
+    #: A short name for dumps and messages (``graph_0``).
     name: str
+    #: One per placeholder, in order.
     inputs: tuple[InputSpec, ...]
+    #: One per value of the output tuple, in order.
     outputs: tuple[OutputSpec, ...]
+    #: One per symbol in the shapes of the graph.
     sizes: tuple[SizeSpec, ...]
+    #: Indices of the inputs that the graph writes to. In ATen graphs each has one trailing
+    #: ``aten.copy_(placeholder, value)`` node.
     mutations: tuple[int, ...]
+    #: Which pass of the program the graph computes.
     phase: Phase
+    #: An instance of the backend's options dataclass.
     options: Any
+    #: One of the backend's modes.
     mode: str
+    #: Where most of the graph's inputs live.
     device: torch.device
+    #: Hex digest of graph, shapes, dtypes, options, mode and versions: with equal keys, compiling
+    #: again gives the same result.
     cache_key: str
+    #: Indices of the inputs (parameters and buffers) that keep their values from call to call. Where
+    #: there are any, the runner has `Runner.bind_constants` and `Runner.constants_read`.
     constants: tuple[int, ...] = ()
 
 
 class ValueClass(enum.Enum):
-    """Which input values make an engine's result of an operator differ from PyTorch's; see
-    `add_value_check`.
+    """Input values for which an engine's result of an operator differs from PyTorch's.
+
+    See `add_value_check`.
     """
 
     INDEX = "an index out of range, or a negative one that PyTorch refuses"

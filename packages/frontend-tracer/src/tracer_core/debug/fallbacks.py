@@ -9,28 +9,35 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage
 
+#: Why a graph, or a part of it, runs without its backend. ``"unsupported"``: `Backend.supports`
+#: refuses a part. ``"toolchain"``: a compiler is missing.
+FallbackKind = Literal["training", "lowering", "unsupported", "toolchain", "backend_failed"]
+
+#: Kinds of fallbacks of graphs that run eagerly as a whole.
+WHOLE: tuple[FallbackKind, ...] = ("lowering", "training", "backend_failed")
+
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """kind: ``"training"``, ``"lowering"``, ``"unsupported"``, ``"toolchain"`` or
-    ``"backend_failed"``. graph: its name. backend: that was asked for. reason: for users. refused:
-    (operator, reason) of each operator that the backend refused."""
+    """Why a graph, or a part of it, runs without its backend."""
 
-    kind: str
+    kind: FallbackKind
+    #: The name of the graph.
     graph: str
+    #: The name of the backend.
     backend: str
+    #: The reason, for users.
     reason: str
+    #: (operator, reason) of each operator that the backend refuses.
     refused: tuple[tuple[str, str], ...] = ()
 
-
-#: Kinds of fallbacks of graphs that run eagerly as a whole.
-WHOLE = ("lowering", "training", "backend_failed")
 
 _listeners: list[Callable[[str], None]] = []
 

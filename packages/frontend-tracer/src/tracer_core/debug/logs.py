@@ -47,8 +47,13 @@ _handler: logging.Handler | None = None
 
 
 def logger(category: str | None = None) -> logging.Logger:
-    """Returns the logger of a category, or of the whole package. Raises KeyError for an unknown
-    category.
+    """Returns the logger of a category.
+
+    Args:
+        category: A name for TRACER_LOGS. None: the logger of the whole package.
+
+    Raises:
+        KeyError: There is no such category.
     """
     if category is None:
         return logging.getLogger(ROOT)
@@ -58,14 +63,24 @@ def logger(category: str | None = None) -> logging.Logger:
 
 
 def enabled(category: str) -> bool:
-    """Whether anybody sees notes of this category, through TRACER_LOGS or the user's own logging
-    set-up.
+    """Returns whether notes of a category are seen, through TRACER_LOGS or the user's own logging.
+
+    Args:
+        category: A name for TRACER_LOGS.
     """
     return category in _active or logger(category).isEnabledFor(logging.DEBUG)
 
 
 def note(category: str, text: str, *values: Any) -> None:
-    """Logs ``text % values`` under a category; call `enabled` before computing a costly value."""
+    """Logs ``text % values`` under a category.
+
+    Call `enabled` before computing a costly value.
+
+    Args:
+        category: A name for TRACER_LOGS.
+        text: The format.
+        *values: What it formats.
+    """
     logger(category).log(logging.INFO if category in _active else logging.DEBUG, text, *values)
 
 

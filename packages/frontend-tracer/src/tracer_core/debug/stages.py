@@ -28,19 +28,19 @@ from tracer_core.options import env
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One finished stage.
+    """One finished stage."""
 
-    name: ``"aten"``. seconds: wall time, including nested stages. text: printable result of the
-    stage, or "". graph: ``"graph_0"``, or "" if the stage belongs to no graph. depth: number of
-    enclosing stages; the seconds of the records of depth 0 add up to the total. file: where the
-    text was written, or None.
-    """
-
+    #: The name of the stage (``"aten"``).
     name: str
+    #: Wall time, including nested stages.
     seconds: float
+    #: The result of the stage as text, or "".
     text: str
+    #: The name of the graph (``"graph_0"``), or "" if the stage belongs to none.
     graph: str = ""
+    #: The number of enclosing stages; the seconds of records of depth 0 add up to the total.
     depth: int = 0
+    #: The file with the text, or None.
     file: str | None = None
 
 
@@ -66,8 +66,14 @@ _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKey
 
 
 def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
-    """Calls `function` with every record from now on, once a record however often it is passed;
-    returns a function that undoes this."""
+    """Calls a function with every record from now on.
+
+    Args:
+        function: Called once per record, however often it is passed.
+
+    Returns:
+        A function that undoes this.
+    """
     _observers[function] = None
     return functools.partial(unobserve, function)
 
@@ -78,7 +84,7 @@ def unobserve(function: Callable[[StageRecord], None]) -> None:
 
 
 def wants_text() -> bool:
-    """Whether anybody will read the text of a stage; call this before building a costly one.
+    """Returns whether the text of a stage is read; call this before building a costly one.
 
     A recording alone does not read it: `last_compile` has texts only if TRACER_DEBUG is set or a
     plug-in listens.
@@ -88,9 +94,15 @@ def wants_text() -> bool:
 
 @contextmanager
 def stage(name: str, *, graph: str = "", suffix: str = ".txt") -> Iterator[OpenStage]:
-    """Times the block and records it under `name`.
+    """Context that times its block and records it as a stage.
 
-    graph: the graph that the stage works on. suffix: of the file that the text is written to.
+    Args:
+        name: The name of the stage.
+        graph: The name of the graph that the stage works on.
+        suffix: The suffix of the file that the text is written to.
+
+    Yields:
+        The running stage, whose ``text`` the block sets.
     """
     for check in _checks.get():
         check(name)
@@ -148,8 +160,7 @@ def current_owner() -> Any:
 
 
 def continued() -> Callable[[], AbstractContextManager[None]]:
-    """Returns a context manager factory for work of this compilation that continues on another
-    thread.
+    """Returns a factory of contexts in which another thread continues this compilation.
 
     Records made inside such a context are added to `last_compile` of the current owner.
     """
@@ -173,8 +184,11 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
 
 @contextmanager
 def interruptible(check: Callable[[str], None]) -> Iterator[None]:
-    """Context whose stages call `check` with their names first, which raises where the compilation
-    is to end."""
+    """Context whose stages first call `check` with their names.
+
+    Args:
+        check: Raises where the compilation is to end.
+    """
     token = _checks.set((*_checks.get(), check))
     try:
         yield
@@ -204,8 +218,7 @@ def records_of(owner: Any) -> StageRecords:
 
 
 class DebugFolder:
-    """The TRACER_DEBUG folder of this process. Mutable: each graph's folder and its next file
-    number.
+    """The TRACER_DEBUG folder of this process. Mutable: each graph's folder and its next file.
 
     A folder that exists already (an earlier run, another process) is never written to; the graph
     gets ``graph_0.1`` instead.
@@ -225,8 +238,9 @@ class DebugFolder:
             return self._folders[key]
 
     def next_file(self, folder: Path, stem: str, suffix: str) -> Path:
-        """Returns the next path, ``020_aten.py``: files sort in the order in which their stages
-        finished.
+        """Returns the next path, ``020_aten.py``.
+
+        Files sort in the order in which their stages finished.
         """
         with self._lock:
             number = self._numbers[folder] = self._numbers.get(folder, 0) + 10
@@ -254,8 +268,13 @@ _unusable: set[str] = set()
 
 
 def debug_folder(graph: str) -> Path | None:
-    """Returns where the stages of `graph` are written, or None if TRACER_DEBUG is unset or
-    unusable.
+    """Returns the folder for the stages of a graph.
+
+    Args:
+        graph: The name of the graph.
+
+    Returns:
+        None if TRACER_DEBUG is unset or unusable.
     """
     root = env().debug
     if root is None or root in _unusable:
@@ -282,8 +301,9 @@ def _write(done: OpenStage, suffix: str) -> str | None:
 
 
 def _give_up(root: str, error: OSError) -> None:
-    """Stops writing to a debug folder, and warns once: a failed dump must not fail the
-    compilation.
+    """Stops writing to a debug folder, and warns once.
+
+    A failed dump must not fail the compilation.
     """
     _unusable.add(root)
     logger().warning("TRACER_DEBUG: %s cannot be written to (%s): stages are not written to files from now on; "

@@ -44,7 +44,7 @@ from tracer_core.contract.captured_graph import APART, MARK, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported, OnlyViews, StillDifferentiable
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
-from tracer_core.debug.fallbacks import WHOLE, Fallback, report
+from tracer_core.debug.fallbacks import WHOLE, Fallback, FallbackKind, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
 from tracer_core.dispatch import number_tensors
@@ -106,8 +106,8 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
             functional = as_functional(config, backend.compile)
             return _compiled(captured, replace(config, backend=functional, options=None))
         return _torch_style(captured, config, backend.compile)
-    if backend.prepare is not None:
-        _called(backend, captured.name, lambda: resolve(backend.prepare)(captured.gm))
+    if (prepare := backend.prepare) is not None:
+        _called(backend, captured.name, lambda: resolve(prepare)(captured.gm))
     with collector_paused():
         return _compiled(captured, config)
 
@@ -411,10 +411,26 @@ def compile_torch_graph(
     mode: str | None = None,
     name: str = "graph_0",
 ) -> CompiledGraph:
-    """Compiles a torch-level graph that somebody else captured.
+    """Compiles a torch-level graph with a backend, without the tracer.
 
-    inputs: one real or fake tensor (or int) a placeholder. options: None, a dict or the backend's
-    dataclass. Raises BackendError, BackendNotFoundError, OptionError.
+    Lowers the graph, partitions it by `Backend.supports`, and checks the first result of the
+    backend's runner.
+
+    Args:
+        gm: The torch-level graph.
+        inputs: One real or fake tensor (or int) per placeholder.
+        backend: A `Backend`, or the name of an installed one.
+        options: As for `tracer_core.compile`.
+        mode: As for `tracer_core.compile`.
+        name: The name of the graph.
+
+    Returns:
+        A runner that takes and returns what the graph does.
+
+    Raises:
+        BackendError: The backend failed, under TRACER_STRICT=1; else the graph runs eagerly.
+        BackendNotFoundError: No installed backend has that name.
+        OptionError: A setting is wrong.
     """
     config = build_config(backend=backend, mode=mode, options=options)
     _take_symbols(gm, inputs, config.backend.name)
@@ -592,7 +608,7 @@ def _eagerly(captured: CapturedGraph, config: CompileConfig) -> Substitute:
 
 
 def _fall_back(
-    captured: CapturedGraph, config: CompileConfig, kind: str, reason: str
+    captured: CapturedGraph, config: CompileConfig, kind: FallbackKind, reason: str
 ) -> CompiledGraph:
     fallback = Fallback(kind, captured.name, config.backend.name, reason)
     report(fallback)

@@ -18,7 +18,7 @@ from typing import Any
 from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import BackendError, OptionError, TracerError
-from tracer_core.options import CompileConfig
+from tracer_core.options import CompileConfig, When
 from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.discovery import get, unavailable_reason
@@ -35,7 +35,7 @@ def build_config(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
-    when: str = "now",
+    when: When = "now",
 ) -> CompileConfig:
     """Checks the arguments of `compile()` and asks the backend whether it can work with them.
 
@@ -46,7 +46,7 @@ def build_config(
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)
     _demand("mode", mode, str | None)
-    _demand("when", when, typing.Literal["now", "background"])
+    _demand("when", when, When)
     if is_auto(backend) or is_auto(chosen := find_backend(backend)):
         own = build_options(AUTO, options)
         if when == "background" and own.wait:
@@ -59,8 +59,7 @@ def build_config(
     name = _mode(chosen, mode)
     _demand_available(chosen)
     settings = build_options(chosen, options)
-    if chosen.check is not None:
-        _ask_check(chosen, settings, name)
+    _ask_check(chosen, settings, name)
     # who chooses how it is compiled, or uses a backend to look into it, wants it compiled
     usual = chosen.fuses and not fullgraph and name == "default" and not options
     return CompileConfig(
@@ -71,7 +70,8 @@ def build_config(
 def _ask_check(backend: Backend, options: Any, mode: str) -> None:
     """Raises the error of the backend's `check`; an unexpected exception becomes BackendError."""
     try:
-        resolve(backend.check)(options, mode)
+        if backend.check is not None:
+            resolve(backend.check)(options, mode)
     except TracerError:
         raise
     except Exception as error:

@@ -1,3 +1,1 @@
-"""Support for plug-ins around an inference engine: value checks, op support checks, layouts, type
-promotion.
-"""
+"""Plug-ins around an inference engine: value checks, op support checks, layouts, promotion."""

@@ -28,21 +28,37 @@ _ZIG_CACHE = "zig"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A compiler. words: its path and first arguments. linker: what links, where that is another
-    command. environment: settings that it needs. found: False if there is no such program."""
+    """A compiler."""
 
+    #: Its path and first arguments.
     words: tuple[str, ...]
+    #: The command that links, where it is another one.
     linker: tuple[str, ...]
+    #: Environment variables that it needs.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Whether there is such a program.
     found: bool = True
 
     def run(
         self, words: Sequence[str], *, timeout: float, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program of the compiler, whatever bytes it prints. timeout: seconds. Raises OSError,
-        TimeoutExpired.
+        """Runs a program of the compiler, whatever bytes it prints.
 
-        Background work lets the program's calls have the processors, and stops when it ends."""
+        Background work leaves the processors to the program's calls, and stops when the program
+        ends.
+
+        Args:
+            words: The command's arguments.
+            timeout: Seconds.
+            **environment: Environment variables.
+
+        Returns:
+            The completed process.
+
+        Raises:
+            OSError: The program cannot be started.
+            TimeoutExpired: It took longer than `timeout`.
+        """
         settings = {**os.environ, **self.environment, **environment}
         if is_background():
             return _run_behind(words, settings, timeout)
@@ -72,8 +88,11 @@ _LOOK = 0.2
 def _run_behind(
     words: Sequence[str], environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Does `Command.run`, at a low priority unless somebody waits. Raises OSError if the program
-    ends meanwhile."""
+    """Does `Command.run`, at a low priority unless a call waits for it.
+
+    Raises:
+        OSError: The program ends meanwhile.
+    """
     may_wait = not is_awaited() and shutil.which(_BEHIND[0]) is not None
     program = (*_BEHIND, *words) if may_wait else (*words,)
     end = time.monotonic() + timeout
@@ -98,8 +117,10 @@ def _run_behind(
 def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[Command]:
     """Yields the compilers to try, the best first.
 
-    named: what the user asks for (CC, CXX), a program and arguments; then nothing else is tried.
-    candidates: names that are looked up in PATH. language: "cc" or "c++", for ziglang.
+    Args:
+        named: The program and arguments that the user set (CC, CXX); then nothing else is tried.
+        candidates: Names that are looked up in PATH.
+        language: ``"cc"`` or ``"c++"``, for ziglang.
     """
     for words in (shlex.split(named),) if named.strip() else ((name,) for name in candidates):
         # not its real path: what ccache does depends on the name it was called by

@@ -33,36 +33,36 @@ aten = operators("aten")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One value of the graph's output.
+    """One value of the graph's output."""
 
-    name: the name of its node. made: the shape in which the engine computes it, where that differs
-    from what `shape` gives (else None). order: the permutation applied to it, or None.
-    zero_strides: the dimensions that were cut to size 1. shape: of the result, symbolic sizes as
-    SymInts. stride: the required strides, where the buffer cannot be viewed with them (else None).
-    target: the index of the input that the result is written to, or None for a graph output.
-    """
-
+    #: The name of its node.
     name: str
+    #: Its dtype.
     dtype: torch.dtype
+    #: The shape in which the engine computes it, where that is not that of `shape`; otherwise None.
     made: tuple[Any, ...] | None
+    #: The permutation applied to it, or None.
     order: tuple[int, ...] | None
+    #: The dimensions that were cut to size 1.
     zero_strides: tuple[int, ...]
+    #: Its shape, symbolic sizes as SymInts.
     shape: tuple[Any, ...]
+    #: Its strides, where the buffer cannot be viewed with them; otherwise None.
     stride: tuple[Any, ...] | None
+    #: Index of the input that it is written to, or None for a graph output.
     target: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ContiguousGraph:
-    """A graph for the engine, a copy of the original one.
+    """A graph for the engine, a copy of the original one."""
 
-    graph: has values in ``meta["val"]``. inputs: (index among the original graph's inputs, name,
-    dtype) of each placeholder; unused ones are dropped. results: graph outputs in order, then
-    writes to inputs.
-    """
-
+    #: The graph, with values in ``meta["val"]``.
     graph: torch.fx.Graph
+    #: (index among the original graph's inputs, name, dtype) of each placeholder; unused ones are
+    #: dropped.
     inputs: tuple[tuple[int, str, torch.dtype], ...]
+    #: Graph outputs in order, then writes to inputs.
     results: tuple[Result, ...]
 
     def forms(self, spec: CompileSpec) -> list[ResultForm]:
@@ -86,7 +86,14 @@ class ContiguousGraph:
 
 
 def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
-    """Rewrites `graph`, as a backend with ``ir="aten"`` gets it."""
+    """Rewrites a graph for an engine that returns contiguous tensors and never writes to an input.
+
+    Args:
+        graph: An ATen graph with trailing ``copy_`` nodes. It is not changed.
+
+    Returns:
+        The graph in that form, and how its results become what the spec promises.
+    """
     copy = torch.fx.Graph()
     returned = copy.graph_copy(graph.graph, {})
     placeholders = copy.find_nodes(op="placeholder")
@@ -123,8 +130,9 @@ _RESHAPES = overloads_with(Trait.KEEPS_ORDER)
 
 
 def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch.fx.Node:
-    """Returns the value that `node` reshapes, if the engine computes it and it is no result yet;
-    else `node`.
+    """Returns the value that a node reshapes, if the engine computes it and it is no result yet.
+
+    Otherwise returns the node.
     """
     source: Any = node
     while source.target in _RESHAPES:
@@ -156,8 +164,9 @@ def _numbers(value: Any) -> tuple[list[int], list[int]]:
 
 
 def has_gaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor does not own all memory between its elements (ignoring dimensions of stride
-    0).
+    """Returns whether a tensor does not own all memory between its elements.
+
+    Dimensions of stride 0 do not count.
     """
     expected = 1
     for step, size in sorted(zip(strides, sizes, strict=True)):
@@ -188,8 +197,9 @@ def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch
 def _as_in_memory(
     graph: torch.fx.Graph, node: torch.fx.Node
 ) -> tuple[torch.fx.Node, tuple[int, ...] | None, tuple[int, ...]]:
-    """Returns the node whose contiguous value holds the elements of `node` in memory order; see
-    `Result`.
+    """Returns the node whose contiguous value holds the elements of `node` in memory order.
+
+    See `Result` for the other results.
     """
     value = node.meta["val"]
     sizes, strides = _numbers(value)

@@ -32,10 +32,14 @@ Run = Callable[[list[Any]], Sequence[torch.Tensor]]
 
 
 class OpSupportCheck:
-    """Checks operators on one engine. Mutable: caches the answers.
+    """A ``(node) -> None | reason`` for `Backend.supports` that tries each operator on the engine.
 
-    build: ``(graph) -> Run``; raises any exception where the engine cannot take the graph. engine:
-    its name, for reasons.
+    Runs the one node on seeded data and compares with PyTorch. Mutable: caches the answers.
+
+    Args:
+        build: Takes the graph of one node; returns a function that runs it on inputs in the
+            placeholders' order. Raises any exception where the engine cannot run it.
+        engine: The engine's name, for reasons.
     """
 
     def __init__(self, build: Callable[[torch.fx.Graph], Run], engine: str) -> None:
@@ -87,8 +91,9 @@ class OpSupportCheck:
 
 
 def sample(value: Any, seed: int) -> Any:
-    """Makes data for a fake value: normal floats, 0 and 1 for integers (valid as most indices),
-    booleans.
+    """Makes data for a fake value.
+
+    Floats are normal, integers 0 and 1 (valid as most indices), booleans random.
     """
     if not isinstance(value, torch.Tensor):
         return hint(value)
@@ -109,8 +114,9 @@ def _items_read(node: torch.fx.Node) -> list[int]:
 
 
 def _signature(node: torch.fx.Node) -> Any:
-    """Returns a key, equal for nodes that an engine treats alike: operator, dtypes, `_kinds` of
-    sizes, other arguments.
+    """Returns a key that is equal for nodes that an engine treats alike.
+
+    It holds operator, dtypes, `_kinds` of sizes and the other arguments.
     """
     target: Any = node.target
     kinds = _kinds(node, _sees(target))
@@ -168,8 +174,9 @@ def _sees(target: Any) -> _Sees:
 
 
 def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, ...]]:
-    """Describes what can matter of each size of each tensor that a node reads: which earlier size
-    it equals, if any, whether it is symbolic, and what `sees` says.
+    """Describes what can matter of each size of each tensor that a node reads.
+
+    That is which earlier size it equals, if any, whether it is symbolic, and its class in `sees`.
     """
     places: dict[Any, int] = {}
 
@@ -194,8 +201,9 @@ def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, .
 
 
 def _shortened(parts: list[Any]) -> tuple[Any, ...]:
-    """Replaces a long run of equal entries by `MANY`: a list of 24 tensors is like one of 23 to an
-    engine.
+    """Replaces a long run of equal entries by `MANY`.
+
+    To an engine, a list of 24 tensors is like one of 23.
     """
     return tuple(
         part

@@ -1,5 +1,4 @@
-"""Makes ATen's implicit type promotion explicit, for engines whose operators want arguments of one
-dtype.
+"""Makes ATen's type promotion explicit, for engines whose operators take arguments of one dtype.
 
 Inserts ``aten._to_copy`` nodes before pointwise operators, sums and matmuls whose arguments have
 another dtype than the one the operator computes in. The dtype of every existing value stays.
@@ -32,7 +31,11 @@ ACCUMULATIONS = frozenset(names("sum prod cumsum cumprod", of="ops.aten"))
 
 
 def promote(graph: torch.fx.Graph) -> None:
-    """Adds the casts, in place."""
+    """Adds the casts of ATen's implicit type promotion to a graph, in place.
+
+    Args:
+        graph: An ATen graph with values in ``meta["val"]``.
+    """
     for node in list(graph.nodes):
         dtype = common_dtype(node)
         if dtype is not None:

@@ -1,5 +1,4 @@
-"""Value checks: lets an engine run operators whose results match PyTorch's except for a few input
-values.
+"""Value checks: for operators that an engine computes as PyTorch does but for some input values.
 
 For each operator a `ValueClass` names the values for which the engine's result would differ.
 `add_value_check` adds one output to an fx graph of ATen operators: a float32 number that is NaN (or
@@ -34,15 +33,18 @@ aten = operators("aten")
 class Indexing:
     """Which argument of an operator indexes which other argument, along which dimension.
 
-    The dimension is an argument too, or `fixed` (counted from the end if negative). counts_back:
-    negative indices count from the end. ignored: the argument that names an index value without
-    meaning.
+    The dimension is an argument too, or `fixed`.
     """
 
+    #: Position of the argument with the indices.
     index: int
+    #: Position of the argument with the dimension, or None.
     dim: int | None = None
+    #: The dimension where no argument has it; negative ones count from the end.
     fixed: int = 0
+    #: Whether negative indices count from the end.
     counts_back: bool = False
+    #: Position of the argument with an index value that is ignored, or None.
     ignored: int | None = None
 
 
@@ -80,9 +82,11 @@ Total = Callable[[torch.fx.Node], torch.fx.Node | None]
 class ValueCheck:
     """The value check of one graph. Mutable: logs its first hit only.
 
-    name: of the graph output that reports it, the last one. eager: takes all inputs of the original
-    graph, returns PyTorch's results and performs the writes to inputs. infinite: an infinite number
-    is a hit too.
+    Attributes:
+        name: The name of the graph output that reports a hit, the last output.
+        eager: Takes all inputs of the original graph, returns PyTorch's results and performs the
+            writes to inputs.
+        infinite: Whether an infinite number is a hit too.
     """
 
     def __init__(self, name: str, eager: Callable[..., Any], infinite: bool) -> None:
@@ -90,8 +94,10 @@ class ValueCheck:
         self._said = False
 
     def is_hit(self, given: torch.Tensor | float) -> bool:
-        """Whether this call must be computed by PyTorch. given: the engine's value of the check
-        output.
+        """Returns whether PyTorch has to compute this call.
+
+        Args:
+            given: The engine's value of the check output.
         """
         value = float(given)
         if math.isfinite(value) or (value == value and not self.infinite):
@@ -105,8 +111,15 @@ class ValueCheck:
 
 
 def checkable(node: torch.fx.Node) -> bool:
-    """Whether a value check can check the indices of an operator (`ValueClass.INDEX`): it indexes,
-    without a mask.
+    """Returns whether a value check covers the indices of an operator (`ValueClass.INDEX`).
+
+    An engine then need not check them.
+
+    Args:
+        node: A node of an ATen graph.
+
+    Returns:
+        True where the operator indexes, without a mask.
     """
     return node.target in INDEXED and all(
         index.meta["val"].dtype in WHOLE for index, _ in _indices(node)
@@ -119,10 +132,20 @@ def add_value_check(
     eager: Callable[..., Any],
     total: Total | None = None,
 ) -> ValueCheck | None:
-    """Adds the check output to the graph, in place; returns None where no operator needs one.
+    """Adds the check output to a graph, in place.
 
-    total: how the engine scans a tensor (None: by a sum). Raises ValueError for `ValueClass.INDEX`
-    of an operator that is not `checkable`.
+    Args:
+        graph: An ATen graph with values in ``meta["val"]``.
+        value_classes: Returns the values for which the engine must not compute a node, or None.
+        eager: The original graph: returns PyTorch's results, or raises PyTorch's error.
+        total: Returns a node with one float32 number that is NaN or infinite if a value of its
+            argument is: how the engine scans a tensor. None: a sum.
+
+    Returns:
+        None where no operator needs a check.
+
+    Raises:
+        ValueError: `ValueClass.INDEX` for an operator whose indices `checkable` does not cover.
     """
     marks = _Marks(graph, total)
     for node in list(graph.nodes):
@@ -223,8 +246,9 @@ class _Marks:
         return call(self._graph, target, *args, **kwargs)
 
     def _checked(self, node: torch.fx.Node, index: torch.fx.Node, dim: int) -> torch.fx.Node:
-        """Returns the index clamped to its dimension and counted from the beginning; records its
-        check.
+        """Returns the index clamped to its dimension and counted from the beginning.
+
+        Records its check.
         """
         how, source = INDEXED[node.target], _source(node)
         shape = source.meta["val"].shape

@@ -114,8 +114,7 @@ class ShapePolicy:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
         earlier = self.seen.shapes.get(source.expression, ())
-        base = source.base
-        is_input = base is None or (base.kind, base.key) != ("key", "_buffers")
+        is_input = not source.is_buffer
         differ = [
             any(len(old) == len(shape) and old[i] != size for old in earlier)
             for i, size in enumerate(shape)

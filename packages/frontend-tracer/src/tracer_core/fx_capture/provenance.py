@@ -38,7 +38,7 @@ from tracer_core.guards.object_layout import (
     weak_reference_offset,
 )
 from tracer_core.guards.own_reference import is_watched, outlives_entries
-from tracer_core.guards.source import Source, Sources
+from tracer_core.guards.source import Source, SourceKind, Sources
 from tracer_core.limits import MAX_HELD_ITEMS, MAX_TUPLE_PARTS
 from tracer_core.torch_private.names import classes
 
@@ -383,7 +383,7 @@ class Provenance:
 
     def has_identity(self, obj: Any, source: Source) -> bool:
         """Returns whether guards see to it that a source leads to this very object."""
-        return source.kind == "const" or self._read.get(source) is obj
+        return source.kind is SourceKind.CONST or self._read.get(source) is obj
 
     def constant(self, obj: Any) -> Source:
         """Returns a source for an object that is the same on every call (classes, functions,
@@ -397,7 +397,7 @@ class Provenance:
             self.constants.append(obj)
         label = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
         label = label or type(obj).__name__
-        source = self.sources.make(None, "const", (index, str(label)))
+        source = self.sources.make(None, SourceKind.CONST, (index, str(label)))
         self.register(obj, source)
         return source
 
@@ -456,7 +456,7 @@ class Provenance:
         if type(value) in WRAPPED and _parts_die(value):
             return self._read_wrapped(value, source)
         if isinstance(value, IDENTITY_TYPES):
-            if source.root.kind != "const" or source.base is not None:
+            if source.root.kind is not SourceKind.CONST or source.base is not None:
                 self.guard(GuardKind.IS, source, value)
             known = self._by_id.get(id(value))
             if known is None:
@@ -489,7 +489,7 @@ class Provenance:
         self.register(value, source)
         self.guard(GuardKind.TYPE, source, type(value))
         for part in WRAPPED[type(value)]:
-            self.read(getattr(value, part), self.sources.make(source, "slot", part))
+            self.read(getattr(value, part), self.sources.slot(source, part))
         return value
 
     def _read_bound(self, value: Any, source: Source) -> Any:
@@ -497,8 +497,8 @@ class Provenance:
         if id(value) not in self._by_id:
             self.register(value, source)
             self.guard(GuardKind.TYPE, source, type(value))
-            self.read(value.__name__, self.sources.make(source, "slot", "__name__"))
-            self.read(value.__self__, self.sources.make(source, "slot", "__self__"))
+            self.read(value.__name__, self.sources.slot(source, "__name__"))
+            self.read(value.__self__, self.sources.slot(source, "__self__"))
         return value
 
     def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
@@ -526,7 +526,7 @@ class Provenance:
             crossed("MAX_TUPLE_PARTS", found=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
-                inside = self.sources.make(source, "item", i)
+                inside = self.sources.make(source, SourceKind.ITEM, i)
                 varies = self._holds_varying if type(part) is tuple else self._varies
                 found |= varies(part, inside)
         return found
@@ -538,7 +538,7 @@ class Provenance:
             self.guard(GuardKind.TYPE, source, tuple)
             self.guard(GuardKind.LEN, source, len(value))
             make = self.sources.make
-            items = [(part, make(source, "item", i)) for i, part in enumerate(value)]
+            items = [(part, make(source, SourceKind.ITEM, i)) for i, part in enumerate(value)]
             copy = tuple([self.read_varying(part, item) for part, item in items])
             self._copied[source] = self._read[source] = copy
             self._copies[id(copy)] = copy, source, value
@@ -567,9 +567,14 @@ class Provenance:
         self.guard(GuardKind.TENSOR, source, facts)
 
     def item(
-        self, container: Any, key: Any, value: Any, kind: str = "item", varies: bool = False
+        self,
+        container: Any,
+        key: Any,
+        value: Any,
+        kind: SourceKind = SourceKind.ITEM,
+        varies: bool = False,
     ) -> Any:
-        """Reads an entry of a sourced container (or attribute dictionary's owner, kind "key").
+        """Reads an entry of a sourced container (or attribute dictionary's owner, `SourceKind.KEY`).
         varies: a number may become a symbol."""
         base = self.source_of(container)
         if base is None:
@@ -578,9 +583,9 @@ class Provenance:
         if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
             if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
                 if isinstance(container, dict):
-                    kind = "own_key"
+                    kind = SourceKind.OWN_KEY
                 else:
-                    kind, key = "own_item", (_base(cls), key)
+                    kind, key = SourceKind.OWN_ITEM, (_base(cls), key)
         source = self.sources.make(base, kind, key)
         return self.read_varying(value, source) if varies else self.read(value, source)
 

@@ -16,7 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.guards.source import Source, Sources
+from tracer_core.guards.source import Source, SourceKind, Sources
 
 #: Key in the `meta` of the placeholder of a number of the program.
 IS_NUMBER = "is_number"
@@ -173,5 +173,5 @@ class SizeNodes:
                 symbol = stride.node.expr if isinstance(stride, torch.SymInt) else None
                 if symbol is not None and symbol.is_Symbol and symbol not in known:
                     known.add(symbol)
-                    at = sources.make(one.source, "computed", f"{{b}}.stride({dim})")
+                    at = sources.make(one.source, SourceKind.COMPUTED, f"{{b}}.stride({dim})")
                     self._written.placeholder(at, one.value.stride(dim), stride)

@@ -22,13 +22,10 @@ import torch
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceTrait
 from tracer_core.limits import MAX_STATE_ELEMENTS, MAX_STATE_OPERATORS
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import function_modes
-
-#: Steps of a source that lead through an object of the program.
-_HOLDING = frozenset({"dict", "slot", "cell", "contents", "module", "const"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +189,13 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.memory_format)
 
 def _is_held(source: Source) -> bool:
     """Returns whether a path leads through an object of the program, and not through a gradient."""
-    kinds = set()
+    through = False
     step: Source | None = source
-    while step is not None:
-        kinds.add(step.kind)
+    while step is not None and SourceTrait.FOLLOWED in step.kind.traits:
+        through = through or SourceTrait.THROUGH_OBJECT in step.kind.traits
         step = step.base
-    return not kinds.isdisjoint(_HOLDING) and kinds <= _STEPS
+    return through and step is None
 
-
-#: Steps of the paths that are followed.
-_STEPS = _HOLDING | {"state", "key", "item", "own_key", "own_item"}
 
 #: Operators without randomness and without effects, as functions and as methods; with an underscore
 #: behind, those that write to their first argument.

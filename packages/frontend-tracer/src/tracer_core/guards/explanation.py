@@ -16,7 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
 from tracer_core.guards.own_reference import object_of
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind, SourceTrait
 
 #: What differs between processes in the text of a guard.
 _NUMBERED = re.compile(r" at 0x[0-9a-f]+|(?<=\bc)\d+\b")
@@ -210,14 +210,14 @@ def _tensor_text(value: Any) -> str:
     return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
 
 
-#: Steps of sources that lead from an object to one of its parts.
-_PARTS_OF_OBJECTS = ("dict", "key", "item", "own_key", "own_item", "slot")
-
-
 def _owner(source: Source) -> str:
     """What people call the object that a source is read from."""
-    while source.base is not None and source.kind in _PARTS_OF_OBJECTS:
-        if source.kind == "key" and isinstance(source.key, str) and source.base.kind == "dict":
+    while source.base is not None and SourceTrait.PART in source.kind.traits:
+        if (
+            source.kind is SourceKind.KEY
+            and isinstance(source.key, str)
+            and source.base.kind is SourceKind.DICT
+        ):
             return source.base.name
         source = source.base
     return source.name

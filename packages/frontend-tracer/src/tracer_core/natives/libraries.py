@@ -186,9 +186,7 @@ def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
     provenance = tracer.provenance
     source = provenance.source_of(function) or provenance.constant(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
-        value = provenance.read(
-            getattr(function, name), provenance.sources.make(source, "slot", name)
-        )
+        value = provenance.read(getattr(function, name), provenance.sources.slot(source, name))
         tracer.native_calls.native_reads(value)
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return all(

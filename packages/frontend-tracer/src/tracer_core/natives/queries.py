@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tracer_core.guards.source import SourceKind
 from tracer_core.trace.tracing import Tracing
 
 
@@ -19,8 +20,8 @@ def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any, varies: b
     base = provenance.source_of(obj)
     assert base is not None
     held = provenance.constant(function)
-    assert held.kind == "const", function  # the program itself cannot reach it
-    source = provenance.sources.make(base, "applied", held.key)
+    assert held.kind is SourceKind.CONST, function  # the program itself cannot reach it
+    source = provenance.sources.make(base, SourceKind.APPLIED, held.key)
     read = provenance.read_varying if varies else provenance.read
     return read(function(obj), source)
 
@@ -36,5 +37,5 @@ def identity(tracer: Tracing, obj: Any) -> int:
 
 def query(tracer: Tracing, function: Any) -> Any:
     """Calls a function without arguments whose result is a setting, and guards the result."""
-    source = tracer.provenance.sources.make(tracer.provenance.constant(function), "called")
+    source = tracer.provenance.sources.make(tracer.provenance.constant(function), SourceKind.CALLED)
     return tracer.provenance.read(function(), source)

@@ -40,18 +40,12 @@ from tracer_core.fx_capture.seen import Seen
 from tracer_core.fx_capture.side_effects import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig
 from tracer_core.packages.containers import CannotDescribe, Node, builder, constant, describe
 from tracer_core.packages.inputs import is_plain
 from tracer_core.packages.tensors import can_hold
 from tracer_core.trace.tracer import Tracer
-
-#: Steps of sources whose value another call may have otherwise though the objects are the same.
-_OF_VALUES = frozenset(
-    {"number", "reading", "drawn", "grad", "suspended", "suspended_value", "count", "counted",
-     "peeked", "left"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +210,7 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
         make = tracer.provenance.sources.make
         state = (*call.args, *call.kwargs.values())
         unread = [
-            LazyValue(value, make(None, "state", (i, call.labels[i])))
+            LazyValue(value, make(None, SourceKind.STATE, (i, call.labels[i])))
             for i, value in enumerate(state)
         ]
         n_args = len(call.args)
@@ -416,7 +410,9 @@ class ProgramWriter(TraceWriter):
         """Raises PackageError if the graph depends on what a package neither checks nor holds."""
         for guard in self.tracer.provenance.guards:
             for source in _chain(guard.source):
-                if source.kind in _OF_VALUES:
+                # the plain tensor of a subclass is another object with the same data
+                volatile = SourceTrait.VOLATILE in source.kind.traits
+                if volatile and source.kind is not SourceKind.PLAIN:
                     raise PackageError(
                         f"{self.call.name} depends on {source.name}, which may be another in each"
                         f" call: {guard}"
@@ -442,7 +438,10 @@ class ProgramWriter(TraceWriter):
             value = self.tracer.provenance.value_at(part)
             if not isinstance(value, torch.Tensor) or id(value) not in self.leaf_index:
                 continue
-            if source.kind != "dict" or kind not in (GuardKind.HAS_NOT, GuardKind.TYPE):
+            if source.kind is not SourceKind.DICT or kind not in (
+                GuardKind.HAS_NOT,
+                GuardKind.TYPE,
+            ):
                 raise PackageError(
                     f"{self.call.name} depends on {source.name}, which a package does not check"
                 )
@@ -515,7 +514,7 @@ class ProgramWriter(TraceWriter):
     def _is_argument(self, source: Source) -> bool:
         """Returns whether a source begins at an argument of the call."""
         root = source.root
-        return root.kind == "state" and root.key[0] >= self.call.n_own
+        return root.kind is SourceKind.STATE and root.key[0] >= self.call.n_own
 
     def _where(self, tensor: torch.Tensor) -> str:
         source = self.tracer.provenance.source_of(tensor)

@@ -73,7 +73,7 @@ def stored_keys(change: Change, provenance: Provenance) -> list[Any]:
         value = change.after.get(key, MISSING)
         if at is None or key in change.removed or change.before.get(key, MISSING) is not value:
             return False
-        return provenance.source_of(value) is sources.make(at, "key", key)
+        return provenance.source_of(value) is sources.entry(at, key)
 
     return [key for key in change.written if not is_put_back(key)]
 

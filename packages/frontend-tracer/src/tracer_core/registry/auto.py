@@ -26,33 +26,31 @@ NAME = "auto"
 class AutoOptions:
     """Options of ``backend="auto"``.
 
-    candidates: names of the backends to try, in this order; None: every plug-in that can run here,
-    inductor first. (``backend=["inductor", ("onnxrt", {"intra_op_threads": 1})]`` says the same,
-    and also takes `Backend` objects, callables and settings for each.) settings: options of
-    candidates by name, ``{"inductor": {"freeze": True}}``.
-
-    budget: seconds per graph after which no further candidate is started; a candidate that is
-    already compiling is not stopped. timing: seconds that one comparison of a candidate with the
-    best so far may take. tolerance: the largest relative error (2-norm of the difference over the
-    2-norm) that is accepted; None means 1e-3 for float32, 1e-7 for float64 and 3e-2 for 16-bit
-    dtypes.
-
-    repeatable: custom operators and functions of the program that are safe to run again on the same
-    values, by name (``mine::op``, ``module.function``), namespace or module. A graph that calls
-    others stays with eager.
-
-    remember: keep the choice on disk, keyed by graph, machine and versions, and reuse a stored one.
-    wait: decide within the first call, instead of in the background while eager serves. Raises
-    ValueError for negative seconds.
+    Raises:
+        ValueError: Seconds or the tolerance are negative.
     """
 
+    #: Names of the backends to try, in this order; None: every plug-in that can run here, inductor
+    #: first. (``backend=["inductor", ("onnxrt", {"intra_op_threads": 1})]`` says the same, and also
+    #: takes `Backend` objects, callables and settings for each.)
     candidates: tuple[str, ...] | None = None
+    #: Options of candidates by name, ``{"inductor": {"freeze": True}}``.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Seconds per graph after which no further candidate is started; a candidate that is already
+    #: compiling is not stopped.
     budget: float = 60.0
+    #: Seconds that one comparison of a candidate with the best so far may take.
     timing: float = 1.0
+    #: The largest relative error (2-norm of the difference over the 2-norm) that is accepted; None
+    #: means 1e-3 for float32, 1e-7 for float64 and 3e-2 for 16-bit dtypes.
     tolerance: float | None = None
+    #: Custom operators and functions of the program that are safe to run again on the same values,
+    #: by name (``mine::op``, ``module.function``), namespace or module. A graph that calls others
+    #: stays with eager.
     repeatable: tuple[str, ...] = ()
+    #: Keep the choice on disk, keyed by graph, machine and versions, and reuse a stored one.
     remember: bool = True
+    #: Decide within the first call, instead of in the background while eager serves.
     wait: bool = False
 
     def __post_init__(self) -> None:

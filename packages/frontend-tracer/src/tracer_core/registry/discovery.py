@@ -53,22 +53,26 @@ RENAMED: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """One line of `backends()`.
+    """One line of `backends()`."""
 
-    name: what to pass as ``backend=``. distribution, version: what installed it (``tracer-core``
-    for the built-in one; None if it was registered in this process). devices: device types.
-    training: the name of a `Training` value. shapes: ``"static"`` or ``"symbolic"``. available:
-    whether it can run here. reason: why not, or None. description: one line.
-    """
-
+    #: What users pass as ``backend=``.
     name: str
+    #: The distribution that has it (``tracer-core`` for built-in ones); None if it was registered
+    #: in this process.
     distribution: str | None
+    #: The version of the distribution, or None.
     version: str | None
+    #: The device types that it runs on.
     devices: tuple[str, ...]
+    #: The name of a `Training` value.
     training: str
+    #: ``"static"`` or ``"symbolic"``.
     shapes: str
+    #: Whether it can run here.
     available: bool
+    #: Why it cannot run here, or None.
     reason: str | None
+    #: What it is, in one line.
     description: str = ""
 
 
@@ -108,10 +112,21 @@ _used: dict[str, Backend] = {}
 
 
 def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
-    """Registers a plug-in (an object or module with `hookimpl` functions) for this process.
+    """Registers a plug-in for this process.
 
-    The plug-in may offer backends or listen to events. Returns a function that unregisters it.
-    Raises pluggy.PluginValidationError if one of its hooks does not match the specification.
+    Args:
+        plugin: An object or module with `hookimpl` functions, which offer backends or listen to
+            events.
+        name: The plug-in's name. None: its ``__name__``.
+
+    Returns:
+        A function that unregisters the plug-in.
+
+    Raises:
+        PluginValidationError: A hook does not match the specification.
+
+    Examples:
+        >>> unregister = tracer_core.register(my_plugin)
     """
     key = name or f"{getattr(plugin, '__name__', type(plugin).__name__)}@{id(plugin):x}"
     tried = _new_manager()
@@ -136,16 +151,19 @@ def _look_again() -> None:
 
 
 def registry() -> Registry:
-    """Returns everything that is installed, discovered once; `forget` makes the next call look
-    again.
+    """Returns everything that is installed, discovered once.
+
+    After `forget` the next call discovers it again.
     """
     return _discovered(_generation)
 
 
 @cache
 def _discovered(generation: int) -> Registry:
-    """Discovers what is installed; what a thread found before `_look_again` is not kept for
-    later."""
+    """Discovers what is installed.
+
+    What a thread discovered before `_look_again` is not used later.
+    """
     manager = _new_manager()
     found: list[Candidate] = [
         _candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)
@@ -192,11 +210,13 @@ def reset_used() -> None:
 
 
 def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
-    """Returns pairs (graph, text): what happened to these graphs, their backwards and their
-    subgraphs.
+    """Returns pairs (graph, text): what became of these graphs since they were compiled.
 
-    The texts come from `Backend.report` of the given backends and of those that wrap other
-    backends' runners. Raises BackendError where a report fails.
+    Backwards and subgraphs of the graphs count. The texts come from `Backend.report` of the given
+    backends and of those that wrap other backends' runners.
+
+    Raises:
+        BackendError: A report fails.
     """
     groups = registry().candidates.values()
     installed = (one.backend for group in groups for one in group if one.backend is not None)
@@ -206,7 +226,9 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
     return sorted(row for row in told if is_part_of(row[0], names))
 
 
-def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
+def _told(
+    report: Lazy[Callable[[], Iterable[tuple[str, str]]]], backend: str
+) -> list[tuple[str, str]]:
     if isinstance(report, str) and report.partition(":")[0] not in sys.modules:
         return []  # its module was never imported, so it compiled nothing
     try:
@@ -266,8 +288,9 @@ def list_backends() -> list[str]:
 
 
 def unavailable_reason(backend: Backend) -> str | None:
-    """Returns why the backend cannot run here, or None. An exception from `available` is itself the
-    reason.
+    """Returns why the backend cannot run here, or None.
+
+    An exception from `available` is itself the reason.
     """
     if backend.available is None:
         return None

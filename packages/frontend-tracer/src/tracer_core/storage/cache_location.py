@@ -120,10 +120,17 @@ def _is_own_group(gid: int) -> bool:
 
 
 def private_folder(*parts: str) -> tuple[Path, str | None]:
-    """Returns (folder, None), or (temporary folder of this process, why the cache cannot be used).
+    """Returns a folder for files of this user, usually in the folder of the persistent cache.
 
-    The reason is logged as a warning once. Raises CacheLocationError if no temporary folder can be
-    made either.
+    Args:
+        *parts: The path of the folder in it.
+
+    Returns:
+        The folder and None; or a temporary folder of this process and why the cache cannot be used,
+        which is logged as a warning once.
+
+    Raises:
+        CacheLocationError: No temporary folder can be made either.
     """
     try:
         return cache_folder(*parts), None
@@ -186,9 +193,12 @@ def put(made: str | Path, path: Path) -> None:
 
 
 def demand_room(folder: Path) -> None:
-    """Raises OSError if a few MiB cannot be written to the folder.
+    """Raises OSError if a few MiB cannot be written to a folder.
 
     Called when a compiler failed: the caller cannot tell a full disk from an error in the source.
+
+    Args:
+        folder: The folder.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_ROOM))

@@ -160,19 +160,23 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class FleetInfo:
-    """What a fleet's store did for this process. url: without secrets. state: ``"connecting"``,
-    ``"serving"``, ``"resting"`` (not asked until a probe finds it quick) or ``"off"``. reason: why it
-    rests or is off. hits, misses, wrong: of reads. written, waiting: entries. seconds: that reads
-    have waited for nothing."""
+    """What a fleet's store did for this process."""
 
+    #: The URL, without secrets.
     url: str
+    #: ``"connecting"``, ``"serving"``, ``"resting"`` (not asked until a probe finds it quick) or
+    #: ``"off"``.
     state: str
+    #: Why it rests or is off.
     reason: str
+    #: Of reads.
     hits: int
     misses: int
     wrong: int
+    #: Entries.
     written: int
     waiting: int
+    #: That reads have waited for nothing.
     seconds: float
 
 

@@ -68,13 +68,26 @@ T = TypeVar("T")
 
 
 def packed(image: bytes, machine: str) -> bytes:
-    """Returns bytes for `unpacked` on another machine: they detect damage, not malice."""
+    """Returns bytes for `unpacked` on another machine, which detect damage but not malice.
+
+    Args:
+        image: The content.
+        machine: 16 characters that differ between machines that need different code.
+    """
     head = FORMAT + machine.encode()
     return image + head + hashlib.sha256(image + head).digest()
 
 
 def unpacked(data: bytes, machine: str) -> tuple[bytes | None, str]:
-    """Returns (the image in bytes from `packed`, ""), or (None, what is wrong)."""
+    """Returns what `packed` was given.
+
+    Args:
+        data: Bytes from `packed`.
+        machine: The `machine` of this one.
+
+    Returns:
+        The content and "", or None and what is wrong.
+    """
     image, foot = data[:-_FOOTER], data[-_FOOTER:]
     digest = hashlib.sha256(image + foot[:-_DIGEST]).digest()
     problem = _wrong(foot, machine, digest, "damaged: its checksum is wrong")
@@ -93,13 +106,14 @@ def _wrong(foot: bytes, machine: str, digest: bytes, otherwise: str) -> str | No
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The entries of one kind. kind: the name of their folder. machine: 16 characters that differ
-    between machines that need different code.
+    """The entries of one kind.
 
     Methods that write raise CacheLocationError where no folder can be written to.
     """
 
+    #: The name of their folder.
     kind: str
+    #: 16 characters that differ between machines that need different code.
     machine: str = "any machine     "
 
     def __post_init__(self) -> None:
@@ -123,12 +137,16 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a store, for the time of one operation. problem: why it is a temporary one.
+    """The folder of a store, for the time of one operation.
 
-    Methods that write raise OSError where a file cannot be written."""
+    Methods that write raise OSError where a file cannot be written.
+    """
 
+    #: The store.
     store: Store
+    #: The path of the folder.
     path: Path
+    #: Why it is a temporary one, or None.
     problem: str | None = None
 
     @property

@@ -156,8 +156,12 @@ def _classes(keys: Sequence[int]) -> list[int]:
 
 
 def relative_error(truth: Any, value: Any) -> float:
-    """The largest relative error of the floating tensors in `value`, in the 2-norm, against `truth`
-    (the same structure in float64)."""
+    """Returns the largest relative error of the floating-point tensors in `value`, in the 2-norm.
+
+    Args:
+        truth: The same structure in float64.
+        value: What is compared.
+    """
     worst = 0.0
     for exact, tensor in zip(tensors_in(truth), tensors_in(value), strict=True):
         if tensor.is_floating_point() and tensor.numel():

@@ -15,9 +15,11 @@ from tracer_core.registry.discovery import manager
 
 
 class CountingBackend:
-    """A backend in torch.compile's convention that runs what was captured (mutable: it counts).
+    """A backend in torch.compile's convention that runs what was captured. Mutable: it counts.
 
-    graphs: those it was given, in order. calls: how often any of them ran.
+    Attributes:
+        graphs: The captured graphs, in order.
+        calls: The number of their runs.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,7 @@ class CountingBackend:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
+        """Takes a graph, and returns a function that runs it as it is."""
         self.graphs.append(gm)
         forward = gm.forward
 
@@ -38,21 +41,24 @@ class CountingBackend:
 
     @property
     def op_count(self) -> int:
-        """Function and method calls in all graphs."""
+        """The number of function and method calls in all graphs."""
         return sum(self.ops(gm) for gm in self.graphs)
 
     @staticmethod
     def ops(gm: torch.fx.GraphModule) -> int:
-        """Function and method calls in one graph."""
+        """Returns the number of function and method calls in one graph."""
         return sum(
             node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
         )
 
 
 class CaptureCounter:
-    """Counts what capture does while it is entered (mutable); works with every backend.
+    """A context that counts what capture does, with every backend. Mutable.
 
-    graphs: names in order. breaks: (kind, reason, location). recompiles: (function, reason).
+    Attributes:
+        graphs: The names of the captured graphs, in order.
+        breaks: One (kind, reason, location) per graph break.
+        recompiles: One (function, reason) per recompile.
     """
 
     def __init__(self) -> None:
@@ -62,14 +68,17 @@ class CaptureCounter:
 
     @hookimpl
     def tracer_graph_captured(self, name: str) -> None:
+        """Counts a graph."""
         self.graphs.append(name)
 
     @hookimpl
     def tracer_graph_break(self, kind: str, reason: str, location: str) -> None:
+        """Counts a graph break."""
         self.breaks.append((kind, reason, location))
 
     @hookimpl
     def tracer_recompile(self, function: str, reason: str) -> None:
+        """Counts a recompile."""
         self.recompiles.append((function, reason))
 
     def __enter__(self) -> CaptureCounter:

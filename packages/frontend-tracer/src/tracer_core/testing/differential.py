@@ -1,5 +1,4 @@
-"""The differential check: the same program run eagerly and compiled, several times, must look the
-same.
+"""The differential check: a program must do the same eagerly and compiled, over several calls.
 
 In: a function or module and its arguments. Out: a `Report`, or a Mismatch. Compared after each call
 are the result, exceptions, the arguments, the state of modules, aliasing, the states of random
@@ -33,37 +32,45 @@ ERROR_LIMIT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One call. result: what it returned, or the exception. args, kwargs: its arguments afterwards.
-    state: the module's parameters and buffers. rng: states of torch's and Python's generators.
-    grads: of arguments and parameters."""
+    """The result of one call."""
 
+    #: The result, or the exception.
     result: Any
+    #: Its positional arguments afterwards.
     args: tuple[Any, ...]
+    #: Its keyword arguments afterwards.
     kwargs: Mapping[str, Any]
+    #: The module's parameters and buffers.
     state: Mapping[str, torch.Tensor]
+    #: States of torch's and Python's generators.
     rng: tuple[Any, ...]
+    #: Gradients of arguments and parameters.
     grads: tuple[torch.Tensor | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` saw. compiled: the compiled function, for more calls. outcomes: of its calls.
-    counter: graphs, breaks and recompiles. error_ratio: against float64, None if not asked for."""
+    """What `check` found."""
 
+    #: The compiled function, for more calls.
     compiled: Callable[..., Any]
+    #: One per call.
     outcomes: tuple[Outcome, ...]
+    #: Graphs, breaks and recompiles.
     counter: CaptureCounter
+    #: The error against float64 over eager's, or None.
     error_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the calls are made. grad: run backward from the sum of the results. seed: of all
-    generators.
-    """
+    """How the calls are made."""
 
+    #: Whether backward runs, from the sum of the results.
     grad: bool = False
+    #: The seed of all generators.
     seed: int = 0
+    #: How far values may differ.
     tolerance: Tolerance = field(default_factory=Tolerance)
 
 
@@ -127,8 +134,14 @@ def call_once(
     kwargs: Mapping[str, Any],
     setting: Setting,
 ) -> Outcome:
-    """One seeded call of `fn` on copies of its arguments. owner: the module whose state belongs to
-    it.
+    """Makes one seeded call of `fn` on copies of its arguments.
+
+    Args:
+        fn: What is called.
+        owner: The module whose state belongs to it, or None.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        setting: How the call is made.
     """
     args, kwargs = copy.deepcopy((args, dict(kwargs)))
     torch.manual_seed(setting.seed)

@@ -99,8 +99,9 @@ class _Recorder(TorchFunctionMode):
 
 
 def _is_wrapped(func: Any) -> bool:
-    """Whether it is a method of Tensor that generated code cannot name (``x ** 2`` calls a wrapped
-    ``pow``).
+    """Returns whether a function is a method of Tensor that generated code cannot name.
+
+    ``x ** 2`` calls a wrapped ``pow``.
     """
     module = getattr(func, "__module__", None)
     return module == TENSOR_MODULE and not hasattr(sys.modules[module], func.__name__)
@@ -117,8 +118,15 @@ def _user_frame() -> str:
 def torch_graph(
     fn: Callable[..., Any], inputs: Sequence[Any], *, dynamic: bool = False, name: str = "graph_0"
 ) -> CapturedGraph:
-    """The graph of ``fn(*inputs)``, which returns a tensor or a flat tuple. dynamic: every
-    dimension of the inputs that is not 0 or 1 is symbolic; module parameters stay static."""
+    """Returns the torch-level graph of ``fn(*inputs)``, which returns a tensor or a flat tuple.
+
+    Args:
+        fn: A function or module.
+        inputs: Its arguments.
+        dynamic: Whether every size of the inputs that is not 0 or 1 is symbolic; sizes of module
+            parameters stay static.
+        name: The name of the graph.
+    """
     mode = Fakes(symbolic=dynamic).mode  # lays results out as the kernels do
     recorder = _Recorder(mode)
     fakes = []

@@ -17,8 +17,13 @@ _COLLECTIVES = frozenset(
 
 
 def communicates(target: Any) -> bool:
-    """Returns whether a node's target is a collective, or waits for one: it runs exactly once, in
-    the program's order, on every rank."""
+    """Returns whether a node's target is a collective, or waits for one.
+
+    It runs exactly once, in the program's order, on every rank.
+
+    Args:
+        target: The target of a ``call_function`` node.
+    """
     return getattr(target, "namespace", None) in _COLLECTIVES
 
 

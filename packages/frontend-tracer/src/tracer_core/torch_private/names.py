@@ -162,6 +162,12 @@ class _Namespace:
 
 @functools.cache
 def operators(namespace: str) -> Any:
-    """``torch.ops.<namespace>`` for tables: ``operators("aten").add.Tensor`` is the overload, or a
-    `Missing`."""
+    """Returns ``torch.ops.<namespace>``, for tables of operators.
+
+    ``operators("aten").add.Tensor`` is the overload, or a `Missing` where this release of torch
+    lacks it.
+
+    Args:
+        namespace: The name of the operators' library.
+    """
     return _Namespace(f"ops.{namespace}")

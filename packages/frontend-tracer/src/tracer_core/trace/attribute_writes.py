@@ -220,7 +220,7 @@ class AttributeWrites(Component):
             return
         source, change = self.provenance.source_of(obj), self.effects.peek(namespace)
         if source is not None and not (change is not None and change.decided(name)):
-            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.namespace(source), name)
         # CPython words the missing name differently for each kind of object.
         _write_plainly(types.ModuleType if isinstance(obj, types.ModuleType) else object, obj, name)
 

@@ -366,9 +366,9 @@ class Attributes(Component):
             if not unguarded and kind_is_slot(raw):
                 self.provenance.guard(GuardKind.UNSET, source, raw)  # type: ignore[arg-type]
             raise
-        if unguarded:
+        if unguarded or source is None:
             return value
-        return self.provenance.read_varying(value, self.sources.make(source, "slot", name))
+        return self.provenance.read_varying(value, self.sources.slot(source, name))
 
     def interpolations(self, template: Any) -> list[Any]:
         """Returns the interpolations of a template string."""
@@ -387,7 +387,7 @@ class Attributes(Component):
         source = self.provenance.source_of(raw)
         if source is None:
             return raw.__func__
-        return self.provenance.read(raw.__func__, self.sources.make(source, "slot", "__func__"))
+        return self.provenance.read(raw.__func__, self.sources.slot(source, "__func__"))
 
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
         """Does the lookup of nn.Module.__getattr__: parameters, buffers, submodules."""
@@ -478,7 +478,7 @@ class Attributes(Component):
                 return None
         if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
             raise Break("autograd_in_graph", f"attribute {name!r} of a tensor is read")
-        return self.provenance.read(getattr(tensor, name), self.sources.make(source, "slot", name))
+        return self.provenance.read(getattr(tensor, name), self.sources.slot(source, name))
 
     def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__
@@ -510,7 +510,7 @@ class Attributes(Component):
             and not hasattr(types.ModuleType, name)
             and not _imports(fallback)
         ):
-            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.namespace(source), name)
             self.provenance.read(fallback, self.sources.attribute(source, "__getattr__"))
             return self.tracer.calls.call_value(fallback, [name], {})
         # One that imports caches the value or computes it from the name.
@@ -518,7 +518,7 @@ class Attributes(Component):
             value = getattr(module, name)
         except AttributeError:
             for absent in (name, *(("__getattr__",) if fallback is None else ())):
-                inside = self.sources.make(source, "dict")
+                inside = self.sources.namespace(source)
                 self.provenance.guard(GuardKind.HAS_NOT, inside, absent)
             raise
         if name in namespace:
@@ -644,7 +644,7 @@ class Attributes(Component):
         if source is None or self.effects.attribute(obj, raw) is not None:
             return value
         if of_type:
-            return self.provenance.read(value, self.sources.make(source, "slot", name))
+            return self.provenance.read(value, self.sources.slot(source, name))
         return value
 
     # -- super() --

@@ -164,7 +164,7 @@ class Calls(Component):
         value = getattr(method, name)
         source = self.provenance.source_of(method)
         return value if source is None else self.provenance.read(
-            value, self.sources.make(source, "slot", name))  # fmt: skip
+            value, self.sources.slot(source, name))  # fmt: skip
 
     def _marked(
         self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]
@@ -285,7 +285,7 @@ class Calls(Component):
         """Guards a function's code, which can be replaced in the same function object."""
         source = self.provenance.source_of(function)
         if source is not None:
-            self.provenance.read(function.__code__, self.sources.make(source, "slot", "__code__"))
+            self.provenance.read(function.__code__, self.sources.slot(source, "__code__"))
 
     # -- objects --
 

@@ -131,7 +131,7 @@ class Entries(Component):
         return bool(changes) and not self.made_class(owner)
 
     def entry_source(self, owner: type, name: str) -> Source:
-        return self.sources.make(self.namespace_of(owner), "key", name)
+        return self.sources.entry(self.namespace_of(owner), name)
 
     def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
@@ -245,7 +245,7 @@ class Entries(Component):
             self.special(torch.Tensor, method)
 
     def namespace_of(self, cls: type) -> Source:
-        return self.sources.make(self.provenance.constant(cls), "dict")
+        return self.sources.namespace(self.provenance.constant(cls))
 
     @staticmethod
     def static(cls: type, name: str) -> Any:
@@ -279,7 +279,7 @@ class Entries(Component):
                 return value
             return self.provenance.read_varying(value, self.sources.attribute(source, name))
         if not decided and source is not None:
-            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.namespace(source), name)
         return ABSENT
 
     def _hidden_entry(self, obj: Any, name: str) -> Any:
@@ -292,7 +292,7 @@ class Entries(Component):
         source = self.provenance.source_of(obj)
         if value is self.static(type(obj), name) or source is None:
             return value
-        return self.provenance.read(value, self.sources.make(source, "slot", name))
+        return self.provenance.read(value, self.sources.slot(source, name))
 
     @staticmethod
     def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -314,7 +314,7 @@ class Entries(Component):
         if source is None:
             self._owners[id(namespace)] = namespace, obj
         elif self.provenance.source_of(namespace) is None:
-            self.provenance.register(namespace, self.sources.make(source, "dict"))
+            self.provenance.register(namespace, self.sources.namespace(source))
         return namespace
 
     def owner_of(self, namespace: dict[Any, Any]) -> Any:

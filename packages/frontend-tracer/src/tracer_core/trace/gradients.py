@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.guards.source import SourceKind
 from tracer_core.natives.queries import query
 from tracer_core.ops.higher_order.gradients import grad_without_hooks
 from tracer_core.torch_private.needed import set_grad_mode
@@ -70,7 +71,9 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
             raise Break(_KIND, "the gradient of an intermediate tensor is read")
         return tracer.attributes.attributes_of(tensor).get("grad")
     tracer.provenance.follows_late = True
-    return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
+    return tracer.provenance.read(
+        tensor.grad, tracer.provenance.sources.make(source, SourceKind.GRAD)
+    )
 
 
 def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
@@ -220,7 +223,7 @@ def _hooks_of(tracer: Tracing, leaf: torch.Tensor, table: str) -> list[Any]:
     """Returns the hooks that wait for a leaf's gradient, guarded."""
     source, found = tracer.provenance.source_of(leaf), []
     if source is not None:
-        slot = tracer.provenance.sources.make(source, "slot", table)
+        slot = tracer.provenance.sources.slot(source, table)
         hooks = tracer.provenance.read(getattr(leaf, table), slot)
         if hooks is not None:
             values = tracer.calls.call_value(tracer.attributes.getattr(hooks, "values"), [], {})

@@ -17,7 +17,7 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
 from tracer_core.natives.queries import applied, identity
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
@@ -204,7 +204,9 @@ class GuardedReads(Component):
                 GuardKind.EMPTY if empty else GuardKind.LEN, source, None if empty else size
             )
         else:  # the guard must not call the program's
-            read = self.sources.make(source, "applied", self.provenance.constant(_size).key)
+            read = self.sources.make(
+                source, SourceKind.APPLIED, self.provenance.constant(_size).key
+            )
             self.provenance.guard(GuardKind.EQ, read, size)
 
     def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
@@ -253,7 +255,7 @@ class GuardedReads(Component):
         else:
             self.guard_length(obj, source, len(found))
             for i, key in enumerate(found):
-                self.provenance.read(key, self.sources.make(source, "nth_key", i))
+                self.provenance.read(key, self.sources.make(source, SourceKind.NTH_KEY, i))
 
     def check_key(self, key: Any, container: Any) -> None:
         """Interprets the program's code in a look-up of a key, after which it may be put in. C code
@@ -300,7 +302,7 @@ class GuardedReads(Component):
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
-        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
+        return self.provenance.item(obj, key, dict.__getitem__(obj, key), SourceKind.KEY, varies)
 
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """Returns the entry of a key that is compared by identity (or a tuple of such); guards
@@ -321,7 +323,7 @@ class GuardedReads(Component):
         value = dict.__getitem__(obj, key)
         if change is not None:
             return value  # `keys` has guarded every earlier entry
-        source = self.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        source = self.sources.make(self.provenance.source_of(obj), SourceKind.NTH_VALUE, position)
         read = self.provenance.read_varying if varies else self.provenance.read
         return read(value, source)
 

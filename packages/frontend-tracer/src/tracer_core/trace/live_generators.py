@@ -22,6 +22,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
@@ -62,7 +63,7 @@ class LiveGenerators:
         provenance, layout = self._tracer.provenance, facts.layout
         source, make = provenance.source_of(generator), provenance.sources.make
         provenance.follows_late = True
-        provenance.guard(GuardKind.IS, make(source, "suspended"), facts)
+        provenance.guard(GuardKind.IS, make(source, SourceKind.SUSPENDED), facts)
         if layout is None:
             made = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
             made.finished = True
@@ -72,7 +73,11 @@ class LiveGenerators:
         parts: list[Any] = [
             LazyValue(
                 value,
-                make(source, "suspended_value", (i, labels[i] if i < len(labels) else "its stack")),
+                make(
+                    source,
+                    SourceKind.SUSPENDED_VALUE,
+                    (i, labels[i] if i < len(labels) else "its stack"),
+                ),
             )
             for i, value in enumerate(values)
         ]
@@ -105,7 +110,7 @@ class LiveGenerators:
         make = provenance.sources.make
 
         def part(index: int) -> Any:
-            at = make(source, "computed", f"{{b}}.__reduce__()[1][{index}]")
+            at = make(source, SourceKind.COMPUTED, f"{{b}}.__reduce__()[1][{index}]")
             return provenance.read(parts[index], at)
 
         def items(index: int) -> Any:
@@ -125,7 +130,7 @@ class LiveGenerators:
             return zip(*map(items, range(len(parts))), strict=bool(strict))
         if kind is enumerate:
             provenance.follows_late = True
-            first = provenance.read_varying(parts[1], make(source, "count"))
+            first = provenance.read_varying(parts[1], make(source, SourceKind.COUNT))
             add = tracer.operators.binary
             return ((add("+", first, i), item) for i, item in enumerate(items(0)))
         function = part(0)
@@ -172,14 +177,14 @@ class LiveGenerators:
         """Does `_ahead` for an itertools.count."""
         provenance, (number, step) = self._tracer.provenance, counted(counter)
         base, make = provenance.source_of(counter), provenance.sources.make
-        number = provenance.read_varying(number, make(base, "counted", 0))
-        step = provenance.read(step, make(base, "counted", 1))
+        number = provenance.read_varying(number, make(base, SourceKind.COUNTED, 0))
+        step = provenance.read(step, make(base, SourceKind.COUNTED, 1))
         return self._tracer.operators.binary("+", number, steps * step) if steps else number
 
     def _ahead(self, iterator: Any, steps: int) -> Any:
         """Returns what an iterator gives after so many steps, guarded."""
         provenance, item = self._tracer.provenance, peeked(iterator, steps)
-        source = provenance.sources.make(provenance.source_of(iterator), "peeked", steps)
+        source = provenance.sources.make(provenance.source_of(iterator), SourceKind.PEEKED, steps)
         if item is not END:
             return provenance.read_varying(item, source)
         provenance.guard(GuardKind.IS, source, END)
@@ -191,7 +196,7 @@ class LiveGenerators:
         left = self._left.get(id(iterator))
         if left is None:
             provenance = self._tracer.provenance
-            source = provenance.sources.make(provenance.source_of(iterator), "left")
+            source = provenance.sources.make(provenance.source_of(iterator), SourceKind.LEFT)
             left = self._left[id(iterator)] = provenance.read(items_left(iterator), source)
         if left is None:
             return _UNKNOWN

@@ -19,7 +19,7 @@ from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.own_reference import outlives_entries
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.class_creation import ENUM_HOOKS, check_enum_entry
 from tracer_core.trace.component import Component
 from tracer_core.trace.tracing import Tracing
@@ -52,7 +52,7 @@ class Names(Component):
             value = scope[name]
             if decided:
                 return value
-            return self.provenance.read_varying(value, self.sources.make(source, "key", name))
+            return self.provenance.read_varying(value, self.sources.entry(source, name))
         raise NameError(f"name '{name}' is not defined", name=name)
 
     def _builtins_of(self, function: types.FunctionType) -> tuple[dict[str, Any], Source]:
@@ -61,8 +61,8 @@ class Names(Component):
         source = self.provenance.source_of(found)
         if source is None:
             if found is builtins.__dict__:
-                holder = self.sources.make(None, "module", "builtins")
-                source = self.sources.make(holder, "dict")
+                holder = self.sources.module("builtins")
+                source = self.sources.namespace(holder)
             else:
                 source = self.provenance.constant(found)
             self.provenance.register(found, source)
@@ -75,8 +75,8 @@ class Names(Component):
         if found is None:
             module = sys.modules.get(namespace.get("__name__", ""))
             if module is not None and module.__dict__ is namespace:
-                holder = self.sources.make(None, "module", module.__name__)
-                found = self.sources.make(holder, "dict")
+                holder = self.sources.module(module.__name__)
+                found = self.sources.namespace(holder)
             else:
                 found = self.provenance.constant(namespace)
             self.provenance.register(namespace, found)
@@ -84,7 +84,7 @@ class Names(Component):
 
     def guard_namespace(self, function: types.FunctionType, source: Source) -> None:
         """Guards the globals of a function that may be another one in the next call."""
-        slot = self.sources.make(source, "slot", "__globals__")
+        slot = self.sources.slot(source, "__globals__")
         self.provenance.guard(GuardKind.SAME, slot, self.namespace_source(function))
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
@@ -113,7 +113,7 @@ class Names(Component):
         if source is not None and self.effects.peek(cell) is None:
             value = contents(cell)
             if type(value) is types.FunctionType and not outlives_entries(value):
-                return LazyValue(value, self.sources.make(source, "contents"))
+                return LazyValue(value, self.sources.make(source, SourceKind.CONTENTS))
         value = self.cell_contents(cell)
         if value is NULL:
             raise NameError(
@@ -133,7 +133,7 @@ class Names(Component):
         if value is NULL:
             self.provenance.guard(GuardKind.UNBOUND, source)
             return value
-        return self.provenance.read_varying(value, self.sources.make(source, "contents"))
+        return self.provenance.read_varying(value, self.sources.make(source, SourceKind.CONTENTS))
 
     def store_cell(self, cell: Any, value: Any) -> None:
         self.tracer.side_effects.before_cell(cell)
@@ -152,7 +152,9 @@ class Names(Component):
             for i, cell in enumerate(cells):
                 if id(cell) not in self._fresh_cells:
                     name = function.__code__.co_freevars[i]
-                    self.provenance.adopt_same(cell, self.sources.make(source, "cell", (i, name)))
+                    self.provenance.adopt_same(
+                        cell, self.sources.make(source, SourceKind.CELL, (i, name))
+                    )
         return cells
 
     # -- functions made in the trace, and their cells --
@@ -180,9 +182,9 @@ class Names(Component):
         if self.made_here(function):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
-        source = self.sources.make(holder, "slot", slot)
+        source = self.sources.slot(holder, slot)
         self.provenance.passes(defaults, source)
-        step = "item" if slot == "__defaults__" else "key"
+        step = SourceKind.ITEM if slot == "__defaults__" else SourceKind.KEY
         return self.provenance.read_varying(value, self.sources.make(source, step, key))
 
     # -- imports --
@@ -205,15 +207,13 @@ class Names(Component):
 
     def _imported(self, name: str) -> Any:
         """Returns the entry of sys.modules, which every import statement reads."""
-        modules = self.sources.attribute(self.sources.make(None, "module", "sys"), "modules")
+        modules = self.sources.attribute(self.sources.module("sys"), "modules")
         if name not in sys.modules:
             self.provenance.guard(GuardKind.HAS_NOT, modules, name)
             return None
-        self.provenance.guard(
-            GuardKind.IS, self.sources.make(modules, "key", name), sys.modules[name]
-        )
+        self.provenance.guard(GuardKind.IS, self.sources.entry(modules, name), sys.modules[name])
         return sys.modules[name]
 
     def _register_module(self, module: types.ModuleType) -> None:
         if self.provenance.source_of(module) is None:
-            self.provenance.register(module, self.sources.make(None, "module", module.__name__))
+            self.provenance.register(module, self.sources.module(module.__name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, Entry, second
+from tracer_core.guards.source import SourceKind
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracing import Tracing
 
@@ -30,7 +31,9 @@ def _number(tracer: Tracing, value: Any) -> Any:
     """Returns the number, or its symbol, for an expression of `recorder/scalars`."""
     if isinstance(value, Entry):
         tracer.provenance.follows_late = True
-        source = tracer.provenance.sources.make(tracer.provenance.source_of(value.tensor), "number")
+        source = tracer.provenance.sources.make(
+            tracer.provenance.source_of(value.tensor), SourceKind.NUMBER
+        )
         number = value.tensor.item()
         tracer.shapes.numbers[source.expression] = number
         return tracer.provenance.read_varying(number, source, always=True)

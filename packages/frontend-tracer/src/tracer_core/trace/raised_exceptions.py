@@ -209,7 +209,7 @@ class RaisedExceptions(Component):
     def traceback_of(self, error: BaseException) -> Any:
         source = self.provenance.source_of(error)
         if source is not None and id(error) not in self.raised:
-            slot = self.sources.make(source, "slot", "__traceback__")
+            slot = self.sources.slot(source, "__traceback__")
             return self.provenance.read(error.__traceback__, slot)
         # the first exception read with it: the program may give it to others (with_traceback)
         self.tracebacks.setdefault(id(error.__traceback__), (error.__traceback__, error))

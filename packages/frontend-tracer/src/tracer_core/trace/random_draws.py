@@ -14,7 +14,7 @@ from typing import Any
 
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Restart, Retry
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.trace.component import Component
 from tracer_core.trace.tracing import Tracing
@@ -127,9 +127,11 @@ class RandomDraws(Component):
         drawn.ahead.steps.append((method, args))
         drawn.born.append(self.tracer.outer_step)
         self.provenance.follows_late = True
-        numbers = make(self.provenance.source_of(obj), "drawn", drawn.ahead)
+        numbers = make(self.provenance.source_of(obj), SourceKind.DRAWN, drawn.ahead)
         position = len(drawn.ahead.steps) - 1
-        return self.provenance.read_varying(value, make(numbers, "item", position), always=True)
+        return self.provenance.read_varying(
+            value, make(numbers, SourceKind.ITEM, position), always=True
+        )
 
     def require_unused(self, source: Source) -> None:
         """Restarts with a break before the draw that a number depends on: the trace needs the value
@@ -137,7 +139,7 @@ class RandomDraws(Component):
         if not self.drawn:
             return
         for part in _parts(source):
-            if part.base is not None and part.base.kind == "drawn":
+            if part.base is not None and part.base.kind is SourceKind.DRAWN:
                 drawn = next(one for one in self.drawn.values() if one.ahead is part.base.key)
                 raise Restart(drawn.born[part.key], _KIND, _REASON)
 
@@ -159,7 +161,7 @@ def _parts(source: Source | None) -> list[Source]:
     found: list[Source] = []
     while source is not None:
         found.append(source)
-        if source.kind == "computed" and isinstance(source.key, tuple):
+        if source.kind is SourceKind.COMPUTED and isinstance(source.key, tuple):
             found += [part for other in source.key[1] for part in _parts(other)]
         source = source.base
     return found

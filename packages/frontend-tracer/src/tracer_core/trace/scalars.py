@@ -23,7 +23,7 @@ from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.source import Source, payload
+from tracer_core.guards.source import Source, SourceKind, SourceTrait, payload
 from tracer_core.limits import MAX_GRAPH_NUMBERS, MAX_SCALAR_OPERATIONS, MAX_SYMBOLIC_INT
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
 from tracer_core.trace.component import Component
@@ -73,7 +73,7 @@ class Numbers(Component):
         sources.append(source)
         if len(sources) > 1:
             return self.provenance.symbols[sources[0]]
-        if source.kind == "computed":  # whose text holds those of its operands
+        if source.kind is SourceKind.COMPUTED:  # whose text holds those of its operands
             name = f"computed number {len(self.numbers)}"
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
@@ -88,12 +88,12 @@ class Numbers(Component):
         The step counters of an optimizer count as alike from the start: there is one for each
         parameter. Those of other names (ASGD's ``mu``, which is 1 until its first average) do not.
         """
-        if source.kind not in _ALIKE:
+        if SourceTrait.SHARED_NUMBER not in source.kind.traits:
             return []
         before = self.tracer.shapes.history(source)
-        if not before and source.kind != "number":
+        if not before and source.kind is not SourceKind.NUMBER:
             return []
-        base = source.base if source.kind == "number" else None
+        base = source.base if source.kind is SourceKind.NUMBER else None
         name = None if base is None else repr(base.key)
         return self.alike.setdefault((name, *map(repr, (*before, value))), [])
 
@@ -122,7 +122,9 @@ class Numbers(Component):
             return value
         source, plain = self.provenance.source_of(value), payload(value)
         if source is not None:
-            self.provenance.guard(GuardKind.EQ, self.sources.make(source, "payload"), plain)
+            self.provenance.guard(
+                GuardKind.EQ, self.sources.make(source, SourceKind.PAYLOAD), plain
+            )
         return plain
 
     def beside(self, value: Any, other: Any) -> Any:
@@ -242,7 +244,7 @@ class Numbers(Component):
                 if isinstance(size, torch.SymInt) and size.node.expr == symbol:
                     base = self.provenance.source_of(real)
                     if base is not None:
-                        return self.sources.make(base, "computed", f"{{b}}.shape[{dim}]")
+                        return self.sources.make(base, SourceKind.COMPUTED, f"{{b}}.shape[{dim}]")
         return None
 
     def _computed(self, template: str, parts: list[str | Source]) -> Source:
@@ -254,7 +256,7 @@ class Numbers(Component):
         )
         self.provenance.combines |= len(bases) > 1
         key = text if len(bases) == 1 else (text, tuple(bases[1:]))
-        made = self.sources.make(bases[0], "computed", key)
+        made = self.sources.make(bases[0], SourceKind.COMPUTED, key)
         repeated = (part for part in parts if isinstance(part, Source))
         self._sizes[made] = 1 + sum(self._sizes.get(part, 1) for part in repeated)
         return made
@@ -267,9 +269,6 @@ class Numbers(Component):
         )
 
 
-#: Steps of sources at whose end numbers are compared with each other. (Numbers that are computed, or
-#: drawn, follow from others.)
-_ALIKE = frozenset({"number", "key", "item", "slot", "contents"})
 #: Types of what may be a symbol, or hold one.
 _MAY_HOLD = frozenset({*SYMBOLS, list, tuple, dict})
 

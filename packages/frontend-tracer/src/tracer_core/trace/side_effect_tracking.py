@@ -18,7 +18,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.guarded_reads import is_literal
 from tracer_core.trace.tracing import Tracing
 
@@ -118,7 +118,7 @@ class SideEffects:
         if source is None:
             return None
         if owner is not None and self.provenance.source_of(target) is None:
-            self.provenance.register(target, self.provenance.sources.make(source, "dict"))
+            self.provenance.register(target, self.provenance.sources.namespace(source))
         return self._begin(target)
 
     def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
@@ -198,9 +198,9 @@ class SideEffects:
                 if key in change.written or key in change.removed:
                     continue
                 if is_literal(key):
-                    self.provenance.item(change.obj, key, value, "key")
+                    self.provenance.item(change.obj, key, value, SourceKind.KEY)
                 else:
-                    nth = self.provenance.sources.make(source, "nth_value", position)
+                    nth = self.provenance.sources.make(source, SourceKind.NTH_VALUE, position)
                     self.provenance.read_varying(value, nth)
         elif change.kind is set:
             self.tracer.reads.guard_members(source, before)

@@ -11,6 +11,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture import state_values
+from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_STATE_VALUES
 from tracer_core.trace.tracing import Tracing
 
@@ -43,7 +44,7 @@ def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
     provenance.follows_late = True
     recorder.read_early.update(zip(found.sources, found.tensors, strict=True))
     base, *others = found.sources
-    source = provenance.sources.make(base, "reading", (found.text, tuple(others)))
+    source = provenance.sources.make(base, SourceKind.READING, (found.text, tuple(others)))
     if type(value) is bool:
         before = tracer.shapes.seen.numbers.get(source.expression, [])
         if len(before) >= MAX_STATE_VALUES and len(set(before)) > 1:

@@ -19,7 +19,7 @@ from tracer_core.fx_capture.function_traits import name_of, operator_name
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.natives.queries import applied, query
 from tracer_core.ops.calls import draws_nothing, may_draw
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
@@ -79,7 +79,7 @@ class TensorSubclasses(Component):
                     raise Break("tensor_subclass", reason)
                 self._guard_dispatcher()
                 applied(self.tracer, torch_private.described_spec, value)
-                local = self.sources.make(source, "slot", torch_private.LOCAL_PART)
+                local = self.sources.slot(source, torch_private.LOCAL_PART)
                 self.tracer.shapes.fixed.add(local)
             if jagged:  # guards on its inner tensors tell its sizes
                 dims = (None,) * torch_private.jagged_rank(value)
@@ -88,7 +88,7 @@ class TensorSubclasses(Component):
         else:
             plain, place = (
                 torch_private.detached_without_class(value),
-                self.sources.make(source, "plain"),
+                self.sources.make(source, SourceKind.PLAIN),
             )
             dims = self.tracer.shapes.dims_of(plain, place)
             self.provenance.follows_late = True

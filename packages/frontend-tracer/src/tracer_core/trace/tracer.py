@@ -371,7 +371,7 @@ class Tracer(Machine, Tracing):
         position = 0
         for layout in layouts:
             for i in range(position, position + layout.size):
-                source = self.provenance.sources.make(None, "state", (i, f"state[{i}]"))
+                source = self.provenance.sources.state(i, f"state[{i}]")
                 unread.append(LazyValue(state[i], source))
             self.start_function(state[position], unread[position].source)
             unread[position] = state[position]
@@ -391,7 +391,7 @@ class Tracer(Machine, Tracing):
         for offset, index in enumerate(layout.locals, 1):
             if index < len(names):
                 i = position + offset
-                source = self.provenance.sources.make(None, "state", (i, names[index]))
+                source = self.provenance.sources.state(i, names[index])
                 unread[i] = LazyValue(unread[i].value, source)
 
 

@@ -70,13 +70,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A matmul of the captured sizes. width: bytes of an element. bulk: operands that TMA can load."""
+    """A matmul of the captured sizes."""
 
     rows: int
     columns: int
     terms: int
     batches: int
+    #: Bytes of an element.
     width: int
+    #: Operands that TMA can load.
     bulk: int
 
 

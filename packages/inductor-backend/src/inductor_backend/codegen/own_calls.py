@@ -27,12 +27,13 @@ Launch = tuple[str, Sequence[str | Expr]]
 
 @dataclass(frozen=True, slots=True)
 class OwnCall:
-    """A call of a hand-written kernel. address: returns the text of a tensor's address. result:
-    what the kernel writes."""
+    """A call of a hand-written kernel."""
 
     program: Program
     node: ExternNode
+    #: Returns the text of a tensor's address.
     address: Callable[[Strided], str]
+    #: What the kernel writes.
     result: Strided
 
     def addresses(self, *tensors: Strided | None) -> list[str | Expr]:

@@ -30,7 +30,7 @@ from inductor_backend.ir.nodes import (
 from inductor_backend.ir.size_text import size_expression
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.packed_ops import name_of
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.kernels.selection import Choice, KernelKind
 from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
@@ -52,10 +52,11 @@ HEADER = (
 
 @dataclass(slots=True)
 class Step:
-    """A run of kernels, or one operator call. fresh: outputs that it is the first to write."""
+    """A run of kernels, or one operator call."""
 
     run: Run | None = None
     extern: ExternNode | None = None
+    #: Outputs that it is the first to write.
     fresh: list[str] = field(default_factory=list)
 
 
@@ -182,10 +183,10 @@ class Wrapper:
     def target(self, node: ExternNode, overload: str = "") -> str:
         """Returns a module-level name for the operator. overload: another one than the node's."""
         choice = self.choices[node.name]
-        if choice.kind == "steps":
+        if choice.kind is KernelKind.STEPS:
             name: str = node.target.name
             return name
-        if choice.kind == "python":
+        if choice.kind is KernelKind.PYTHON:
             module, _, function = choice.call.partition(":")
             self.definitions[f"from {module} import {function}"] = None
             return function
@@ -255,19 +256,19 @@ class Wrapper:
         self.body.line(call_text(loop.name, numbers))
 
     def extern(self, node: ExternNode) -> None:
-        if self.choices[node.name].kind == "loop":
+        if self.choices[node.name].kind is KernelKind.LOOP:
             self.loop(node)
             return
-        if self.choices[node.name].kind == "steps":
+        if self.choices[node.name].kind is KernelKind.STEPS:
             steps = node.target
             codes = ", ".join(map(literal, steps.codes))
             self.definitions[f"{steps.name} = {steps.run}({steps.name!r}, {codes})"] = None
-        if self.choices[node.name].kind == "own":
+        if self.choices[node.name].kind is KernelKind.OWN:
             self.own(node)
             return
         arguments = [self.operand(value, node.target in _LAYOUT_BY_STRIDES) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
-        if self.choices[node.name].kind == "out":
+        if self.choices[node.name].kind is KernelKind.OUT:
             (written,) = node.writes
             result = self.tensor(Strided(written, self.program.buffers[written].layout))
             self.body.line(f"{self.target(node, '.out')}({', '.join(arguments)}, out={result})")

@@ -98,7 +98,7 @@ def externs(p: Program, choices: Mapping[str, Choice]) -> str:
         if isinstance(item, ExternNode):
             choice = choices[item.name]
             lines.append(
-                f"{item.name}: {item.target} -> {choice.kind} ({choice.reason}) post {item.post}"
+                f"{item.name}: {item.target} -> {choice.kind.text} ({choice.reason}) post {item.post}"
             )
     return "\n".join(lines) + "\n"
 

@@ -27,13 +27,14 @@ class NativeLoop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledSteps:
-    """What Python runs over compiled steps. codes: the modules of the steps, or of the branches. run:
-    which function of `runtime.generated_support` makes the call of them. why: the steps do not run
-    without Python."""
+    """What Python runs over compiled steps."""
 
     name: str
+    #: The modules of the steps, or of the branches.
     codes: tuple[str, ...]
+    #: Which function of `runtime.generated_support` makes the call of them.
     run: str
+    #: The steps do not run without Python.
     why: str
 
     def __str__(self) -> str:

@@ -55,14 +55,14 @@ class BufferKind(enum.Enum):
 
 @dataclass(slots=True)
 class Buffer:
-    """One tensor of the program. storage: name of the buffer whose memory it shares (its own name
-    where it owns it). Mutable: layouts may change before scheduling.
-    """
+    """One tensor of the program."""
 
     name: str
     dtype: torch.dtype
     layout: Layout
     kind: BufferKind
+    #: Name of the buffer whose memory it shares (its own name where it owns it). Mutable: layouts
+    #: may change before scheduling.
     storage: str = ""
 
     def __post_init__(self) -> None:
@@ -71,30 +71,31 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the FX node; op: a
-    short operator name, for kernel names.
-    """
+    """Where a node comes from: user_frame ``file.py:12 in forward``;"""
 
     user_frame: str
+    #: Name of the FX node.
     fx: str
+    #: A short operator name, for kernel names.
     op: str
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffers[...][index] = value. reduce: the reduction of value over the reduced variables
-    instead. scan: its running value along them (`ops.SCANS`). combine: a scatter; several points
-    may share one place, and each meets what is there (`ops.COMBINES`). The variables by which
-    places may be shared are the reduced ones, and their points come in order; the buffer is filled
-    before, by nodes named in `after`. atomic: the points of a scatter come in any order, several at
-    once."""
+    """buffers[...][index] = value."""
 
     buffers: tuple[str, ...]
     index: tuple[Index, ...]
     value: Value
+    #: The reduction of value over the reduced variables instead.
     reduce: str | None = None
+    #: Its running value along them (`ops.SCANS`).
     scan: str | None = None
+    #: A scatter; several points may share one place, and each meets what is there (`ops.COMBINES`).
+    #: The variables by which places may be shared are the reduced ones, and their points come in
+    #: order; the buffer is filled before, by nodes named in `after`.
     combine: str | None = None
+    #: The points of a scatter come in any order, several at once.
     atomic: bool = False
 
     @property
@@ -110,19 +111,21 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class LoopNode:
-    """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the
-    order of the tensor's dimensions; reduced: which are reduction variables. after: nodes that must
-    run before although no value flows (writes to the same storage). inlined: origins of producers
-    computed inside. product: the one store sums products of a value of rows and a value of columns,
-    for a kernel of its own (`schedule/matmul_loops.py`)."""
+    """A loop nest: for each point of the domain, the stores."""
 
     name: str
+    #: One a loop variable, in the order of the tensor's dimensions.
     sizes: tuple[Expr, ...]
+    #: Which of the variables are reduced.
     reduced: tuple[bool, ...]
     stores: tuple[Store, ...]
     origin: Origin
+    #: Nodes that must run before although no value flows (writes to the same storage).
     after: tuple[str, ...] = ()
+    #: Origins of producers computed inside.
     inlined: tuple[Origin, ...] = ()
+    #: The one store sums products of a value of rows and a value of columns, for a kernel of its
+    #: own (`schedule/matmul_loops.py`).
     product: bool = False
     _loads: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
@@ -183,27 +186,28 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class ExternNode:
-    """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
-    outputs: result buffers (None: not used). unpack: the operator returns a tuple. sequential: it
-    has a side effect (random numbers), so its order among such nodes is kept. fallback: it has no
-    lowering. The epilogue (native matmuls only): post, an activation of the result; residual, a
-    tensor added after it; final, an activation after that. in_place: the mutated input, whose
-    memory the output shares.
-    """
+    """A call of an ATen operator."""
 
     name: str
     target: Any
+    #: Constants, sizes, `Strided`, and lists of them.
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    #: Result buffers (None: not used).
     outputs: tuple[str | None, ...]
+    #: The operator returns a tuple.
     unpack: bool
     origin: Origin
+    #: Whether it has a side effect (random numbers), so that its order among such nodes is kept.
     sequential: bool = False
+    #: It has no lowering. The epilogue (native matmuls only): post, an activation of the result;
+    #: residual, a tensor added after it; final, an activation after that.
     fallback: bool = False
     after: tuple[str, ...] = ()
     post: str = "none"
     residual: Strided | None = None
     final: str = "none"
+    #: The mutated input, whose memory the output shares.
     in_place: str | None = None
     _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -233,32 +237,33 @@ Node = LoopNode | ExternNode
 
 @dataclass(slots=True)
 class Program:
-    """The loop IR of one graph; mutable while it is lowered and scheduled.
-
-    inputs: for each placeholder a buffer name or, for an int, the sympy symbol it binds (None: not
-    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs:
-    buffer names, views of buffers, size expressions or None. numbers: text of a symbolic float ->
-    the buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which
-    only operators read. operands: the result of a matmul -> the dtype that its operator
-    multiplies in. operators: a buffer -> the operator of eager's that it is (a part of) the result of.
-    channels_last: indices of saved outputs that are channels-last where eager's are not;
-    images_last: names of the graph's convolutions whose results are.
-    """
+    """The loop IR of one graph; mutable while it is lowered and scheduled."""
 
     name: str
     buffers: dict[str, Buffer] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    #: The inputs for each placeholder a buffer name or, for an int, the sympy symbol it binds
+    #: (None: not used).
     inputs: list[str] = field(default_factory=list)
+    #: Buffer names, views of buffers, size expressions or None.
     outputs: list[str | Strided | Expr | None] = field(default_factory=list)
     output_names: set[str] = field(default_factory=set)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: Text of a symbolic float -> the buffer that holds it.
     numbers: dict[str, str] = field(default_factory=dict)
+    #: A buffer -> an earlier version of the same storage that it contains.
     extends: dict[str, str] = field(default_factory=dict)
+    #: Where loops run.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    #: Buffers on other devices, which only operators read.
     elsewhere: set[str] = field(default_factory=set)
+    #: The result of a matmul -> the dtype that its operator multiplies in.
     operands: dict[str, torch.dtype] = field(default_factory=dict)
+    #: A buffer -> the operator of eager's that it is (a part of) the result of.
     operators: dict[str, Any] = field(default_factory=dict)
+    #: Indices of saved outputs that are channels-last where eager's are not.
     channels_last: set[int] = field(default_factory=set)
+    #: Names of the graph's convolutions whose results are.
     images_last: frozenset[str] = frozenset()
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:

@@ -30,13 +30,16 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """name; arity: number of value arguments; dtype: result from argument dtypes and attr; doc:
-    meaning; cost: rough scalar instructions, for `schedule/heuristics.py`."""
+    """name;"""
 
     name: str
+    #: Number of value arguments.
     arity: int
+    #: Result from argument dtypes and attr.
     dtype: DtypeRule
+    #: Meaning.
     doc: str
+    #: Rough scalar instructions, for `schedule/heuristics.py`.
     cost: int = 1
 
 

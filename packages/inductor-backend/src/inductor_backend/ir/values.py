@@ -111,10 +111,11 @@ def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A float that the call brings. text: what computes it in the generated module. buffer: where
-    kernels read it, a float64 without dimensions."""
+    """A float that the call brings."""
 
+    #: What computes it in the generated module.
     text: str
+    #: Where kernels read it, a float64 without dimensions.
     buffer: str
 
 

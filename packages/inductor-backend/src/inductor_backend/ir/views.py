@@ -26,10 +26,11 @@ from inductor_backend.ir.values import Value, load
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A view of `buffer` of the given sizes; index: one expression a buffer dimension."""
+    """A view of `buffer` of the given sizes;"""
 
     buffer: Buffer
     sizes: tuple[Expr, ...]
+    #: One expression a buffer dimension.
     index: tuple[Index, ...]
 
     @property

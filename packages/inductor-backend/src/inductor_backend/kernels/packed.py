@@ -28,7 +28,7 @@ FEW_CHANNELS = 12
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """A 2-D convolution apart from its images: total input and output channels, window, stride and
-    so on. tiled: it uses Winograd's F(2x2, 3x3); `for_result` says where that is faster."""
+    so on."""
 
     channels: int
     count: int
@@ -37,6 +37,7 @@ class Geometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
+    #: Whether it uses Winograd's F(2x2, 3x3); `for_result` decides where that is faster.
     tiled: bool = False
 
     @property

@@ -8,9 +8,11 @@ operands get ATen's kernel. Measurements: docs/lab/cpu_kernels.md.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -46,30 +48,59 @@ SMALL_PRODUCT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` turns into
-    ints."""
+    """A tensor argument."""
 
+    #: Ints, or expressions that the `hint` of `best` turns into ints.
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
     dtype: torch.dtype
 
 
+class KernelKind(enum.Enum):
+    """Which code computes an operator. Each row has its name, `fills` and `is_native`."""
+
+    #: A hand-written kernel.
+    OWN = "own", True, True
+    #: A kernel that is generated with the graph's own.
+    GENERATED = "generated", True, True
+    #: A loop in C++ over a compiled step.
+    LOOP = "loop", True, True
+    #: ATen's operator in its ``out=`` variant.
+    OUT = "out", True, False
+    #: ATen's operator.
+    ATEN = "aten", False, False
+    #: A Python function of the backend.
+    PYTHON = "python", False, False
+    #: A loop in Python over a compiled step, or a branch over compiled graphs.
+    STEPS = "steps", False, False
+
+    def __init__(self, text: str, fills: bool, is_native: bool) -> None:
+        self.text = text
+        #: Whether it writes to memory that the graph provides; others return fresh tensors.
+        self.fills = fills
+        #: Whether it runs without Python and ATen.
+        self.is_native = is_native
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """function: called with the operator's arguments. call: its import path,
-    ``"module:attribute"``. kind: "own" (hand-written), "python" (a Python function of the backend
-    that returns fresh tensors), "generated" (with the graph's own kernels) or "aten". form: the
-    launcher, where the operator has several. posts: activations it can apply (keyword ``post``).
-    residual: whether it takes the keyword ``residual`` (a tensor of the result's layout, added after
-    the activation). symbolic: whether it takes symbolic sizes for any operator."""
+    """The kernel for one operator call."""
 
+    #: What is called with the operator's arguments.
     function: Callable[..., Any]
+    #: The import path of `function`, ``"module:attribute"``.
     call: str
-    kind: str
+    kind: KernelKind
+    #: Why this kernel.
     reason: str
+    #: The activations that it can apply (keyword ``post``).
     posts: frozenset[str] = frozenset()
+    #: Whether it takes the keyword ``residual``, a tensor of the result's layout that is added after
+    #: the activation.
     residual: bool = False
+    #: The launcher, where the operator has several.
     form: str = ""
+    #: Whether it takes symbolic sizes for any operator.
     symbolic: bool = False
 
 
@@ -79,21 +110,21 @@ PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 _POSTS = frozenset(small_gemm.POSTS)
 
 
+def function_in(
+    module: ModuleType, name: str, kind: KernelKind, reason: str, **rest: Any
+) -> Choice:
+    """Returns the choice of a module's function. rest: other fields."""
+    return Choice(getattr(module, name), f"{module.__name__}:{name}", kind, reason, **rest)
+
+
 def _own(name: str, reason: str, form: str = "") -> Choice:
-    return Choice(
-        getattr(small_gemm, name),
-        f"{small_gemm.__name__}:{name}",
-        "own",
-        reason,
-        _POSTS,
-        residual=True,
-        form=form,
-    )
+    traits: dict[str, Any] = {"posts": _POSTS, "residual": True, "form": form}
+    return function_in(small_gemm, name, KernelKind.OWN, reason, **traits)
 
 
 def aten_choice(target: Any, reason: str) -> Choice:
     """Returns ATen's kernel, the operator itself."""
-    return Choice(target, f"torch:ops.{target!s}", "aten", reason)
+    return Choice(target, f"torch:ops.{target!s}", KernelKind.ATEN, reason)
 
 
 def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
@@ -263,33 +294,19 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
         return aten_choice(target, "small")
     if small_gemm.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
-        name = "convolution_backward"
-        return Choice(
-            getattr(small_gemm, name),
-            f"{small_gemm.__name__}:{name}",
-            "own",
-            f"{pixels} pixels: weights as they lie",
-        )
+        reason = f"{pixels} pixels: weights as they lie"
+        return function_in(small_gemm, "convolution_backward", KernelKind.OWN, reason)
     return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
 
 
 def _on_planes(name: str) -> Choice:
-    call = f"{winograd.__name__}:{name}"
-    return Choice(
-        getattr(winograd, name),
-        call,
-        "own",
-        "fewer multiplications (Winograd)",
-        form="planes",
-        symbolic=True,
-    )
+    reason = "fewer multiplications (Winograd)"
+    return function_in(winograd, name, KernelKind.OWN, reason, form="planes", symbolic=True)
 
 
 def _on_points(name: str) -> Choice:
-    call = f"{conv1x1.__name__}:{name}"
-    return Choice(
-        getattr(conv1x1, name), call, "own", "a product an image", form="points", symbolic=True
-    )
+    reason = "a product an image"
+    return function_in(conv1x1, name, KernelKind.OWN, reason, form="points", symbolic=True)
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -329,64 +346,39 @@ def is_last_only(operand: Operand) -> bool:
 
 
 def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(
-        packed_ops.pack, f"{packed_ops.__name__}:pack", "own", "a weight that is no constant"
-    )
+    return function_in(packed_ops, "pack", KernelKind.OWN, "a weight that is no constant")
 
 
 def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
-    choice = Choice(
-        getattr(packed_ops, name),
-        f"{packed_ops.__name__}:{name}",
-        "own",
-        "packed weights",
-        _PACKED_POSTS,
-        residual=True,
-    )
+    traits: dict[str, Any] = {"posts": _PACKED_POSTS, "residual": True}
+    choice = function_in(packed_ops, name, KernelKind.OWN, "packed weights", **traits)
     return lambda target, args, hint: choice
 
 
 def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(
-        packed_ops.lstm,
-        f"{packed_ops.__name__}:lstm",
-        "own",
-        "packed weights stay in each thread's cache",
-    )
+    reason = "packed weights stay in each thread's cache"
+    return function_in(packed_ops, "lstm", KernelKind.OWN, reason)
 
 
 def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    call = f"{packed_ops.__name__}:attention"
-    return Choice(packed_ops.attention, call, "own", "scores stay in the cache", symbolic=True)
+    reason = "scores stay in the cache"
+    return function_in(packed_ops, "attention", KernelKind.OWN, reason, symbolic=True)
 
 
 def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(
-        target, f"{rng.__name__}:{target.__name__}", "python", "torch's own stream, in vectors"
-    )
+    reason = "torch's own stream, in vectors"
+    return Choice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
 
 
 #: On every device.
-WAIT = Choice(
-    collectives.wait,
-    f"{collectives.__name__}:wait",
-    "python",
-    "it keeps the operands alive",
-    symbolic=True,
+WAIT = function_in(
+    collectives, "wait", KernelKind.PYTHON, "it keeps the operands alive", symbolic=True
 )
-CHECK = Choice(
-    linear_algebra.checked,
-    f"{linear_algebra.__name__}:checked",
-    "python",
-    "it raises as eager mode does",
-    symbolic=True,
+CHECK = function_in(
+    linear_algebra, "checked", KernelKind.PYTHON, "it raises as eager mode does", symbolic=True
 )
-COPY = Choice(
-    strided_copy.copy,
-    f"{strided_copy.__name__}:copy",
-    "python",
-    "a dtype that loops do not hold",
-    symbolic=True,
+COPY = function_in(
+    strided_copy, "copy", KernelKind.PYTHON, "a dtype that loops do not hold", symbolic=True
 )
 _PACKED_POSTS = frozenset(packed.POSTS)
 

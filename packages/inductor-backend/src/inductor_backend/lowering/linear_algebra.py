@@ -8,10 +8,10 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import linear_algebra
 from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, lower
-from tracer_core.plugin_api import linalg_checked
+from tracer_core.plugin_api import LINALG_CHECKED
 
 
-@lower(linalg_checked())
+@lower(LINALG_CHECKED)
 def checked(ctx: Lowering, *args: Any) -> Ref:
     pairs = zip(args, ctx.node.args, strict=True)
     return ctx.extern(linear_algebra.checked, [argument(ctx, value, node) for value, node in pairs])

@@ -96,11 +96,12 @@ class Element:
 @dataclass(frozen=True, slots=True)
 class _Span:
     """Output positions [start, start + length) of one dimension whose windows have exactly the
-    elements `offsets` inside the operand. reach: the window's size, padding included."""
+    elements `offsets` inside the operand."""
 
     start: int
     length: int
     offsets: tuple[int, ...]
+    #: The window's size, padding included.
     reach: int
 
 
@@ -142,13 +143,13 @@ Combine = Callable[[list[Element], Value | None], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool: operand, windows, and `combine`, applied to a window's elements. results: (output
-    number, or None where the node has one output; dtype)."""
+    """One pool: operand, windows, and `combine`, applied to a window's elements."""
 
     ctx: Lowering
     x: Ref
     w: Windows
     combine: Combine
+    #: (output number, or None where the node has one output; dtype).
     results: Sequence[tuple[int | None, torch.dtype]]
     outside: float
     label: str

@@ -10,9 +10,7 @@ import torch
 
 from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.lowering.registry import Lowering, lower
-from tracer_core.plugin_api import control_flow, scan
-
-_SCAN, _FLOW = scan(), control_flow()
+from tracer_core.plugin_api import ASSOCIATIVE_SCAN, COND, SCAN, WHILE_LOOP
 
 #: Dtypes that the Triton kernel of an associative scan takes: blocks of one byte are not supported.
 SCANNED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
@@ -22,25 +20,25 @@ def _dense(ctx: Lowering, tensors: Any) -> list[Any]:
     return [ctx.strided(one, contiguous_strides(one.sizes)) for one in tensors]
 
 
-@lower(_SCAN.SCAN)
+@lower(SCAN)
 def loop(ctx: Lowering, *args: Any) -> Any:
     outer, carried, rows, *rest = args
     made = [_dense(ctx, part) for part in (outer, carried, rows)]
-    return ctx.externs(_SCAN.SCAN, [*made, *rest])
+    return ctx.externs(SCAN, [*made, *rest])
 
 
-@lower(_SCAN.ASSOCIATIVE)
+@lower(ASSOCIATIVE_SCAN)
 def associative(ctx: Lowering, rows: Any, program: str) -> Any:
-    return ctx.externs(_SCAN.ASSOCIATIVE, [_dense(ctx, rows), program])
+    return ctx.externs(ASSOCIATIVE_SCAN, [_dense(ctx, rows), program])
 
 
-@lower(_FLOW.WHILE)
+@lower(WHILE_LOOP)
 def while_loop(ctx: Lowering, more: Any, outer: Any, carried: Any, *rest: Any) -> Any:
     made = [_dense(ctx, part) for part in ((more,), outer, carried)]
-    return ctx.externs(_FLOW.WHILE, [made[0][0], *made[1:], *rest])
+    return ctx.externs(WHILE_LOOP, [made[0][0], *made[1:], *rest])
 
 
-@lower(_FLOW.COND)
+@lower(COND)
 def cond(ctx: Lowering, predicate: Any, inputs: Any, *rest: Any) -> Any:
     made = _dense(ctx, (predicate, *inputs))
-    return ctx.externs(_FLOW.COND, [made[0], made[1:], *rest])
+    return ctx.externs(COND, [made[0], made[1:], *rest])

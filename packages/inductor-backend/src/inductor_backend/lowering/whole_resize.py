@@ -35,9 +35,9 @@ def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One result beside element j of a row. taps: neighbours, as distances from j, with their
-    weights."""
+    """One result beside element j of a row."""
 
+    #: Neighbours, as distances from j, with their weights.
     taps: tuple[tuple[int, float], ...]
 
 

@@ -15,6 +15,7 @@ from inductor_backend.compilation import Compilation
 from inductor_backend.ir.index_expr import contiguous_strides, simplify
 from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Strided, same_strides
 from inductor_backend.ir.size_text import ALIGNMENT, size_expression
+from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.limits import MAX_CONTEXT_BYTES
 from inductor_backend.native_library.interface import ERRORS, Interface, Parameter
 from inductor_backend.native_library.weights import SYMBOL
@@ -115,7 +116,7 @@ class Entry(StepCalls):
 
     def extern(self, node: ExternNode) -> str:
         choice = self.choices[node.name]
-        if choice.kind == "loop":
+        if choice.kind is KernelKind.LOOP:
             return self._loop(node)
         text = super().extern(node)
         return self._for_each(node, text) if choice.form == BATCH else text

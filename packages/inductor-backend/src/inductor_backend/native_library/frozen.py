@@ -16,10 +16,11 @@ from tracer_core.plugin_api import CompileSpec, InputSpec, Role
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """A graph whose weights are its last inputs. constants: their values."""
+    """A graph whose weights are its last inputs."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
+    #: Their values.
     constants: tuple[torch.Tensor, ...]
 
 

@@ -75,9 +75,11 @@ def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size that the caller gives. symbol: its name in expressions. name: of its member in C."""
+    """A size that the caller gives."""
 
+    #: Its name in expressions.
     symbol: str
+    #: The name of its member in C.
     name: str
     source: str
     lower: int
@@ -91,13 +93,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An input or output. name: of its member in C. source: where it is in the user's program. buffer:
-    of the loop IR."""
+    """An input or output."""
 
+    #: The name of its member in C.
     name: str
+    #: Where it is in the user's program.
     source: str
     dtype: torch.dtype
     layout: Layout
+    #: The buffer of the loop IR.
     buffer: str
 
     def __post_init__(self) -> None:

@@ -36,7 +36,6 @@ from inductor_backend.runtime.cpp.build import in_a_folder, link
 from inductor_backend.runtime.cpp.objects import Unit, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
 from inductor_backend.runtime.generated_support import without_comments
-from inductor_backend.schedule.kernel_choice import NATIVE
 from inductor_backend.stages import run_stages
 from tracer_core.plugin_api import CompileSpec, Folder, Phase, Role
 
@@ -93,7 +92,7 @@ def _demand_own_kernels(c: Compilation) -> None:
     places: dict[str, Counter[str]] = {}
     for group in c.plan.groups:
         node = group.extern
-        if node is not None and c.choices[node.name].kind not in NATIVE:
+        if node is not None and not c.choices[node.name].kind.is_native:
             places.setdefault(_operator(node), Counter())[node.origin.user_frame] += 1
     if places:
         lines = [_line(operator, found) for operator, found in places.items()]
@@ -119,9 +118,10 @@ def _line(operator: str, places: Counter[str]) -> str:
 
 @dataclass(slots=True)
 class _Library:
-    """A library that is being written. interface, entry, weights: see their types."""
+    """A library that is being written."""
 
     c: Compilation
+    #: See their types.
     interface: Interface
     entry: Entry
     weights: Weights

@@ -25,15 +25,17 @@ GROWTH, SMALL = 2, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The constant subgraph. steps: its nodes in order, each with the values to free after it.
-    constants: the placeholders that it reads -> position among the graph's constants. known:
-    tensors of the graph module that it reads. results: the nodes to pass on. read: positions of
-    constants that the rest still reads."""
+    """The constant subgraph."""
 
+    #: Its nodes in order, each with the values to free after it.
     steps: tuple[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]], ...]
+    #: The placeholders that it reads -> position among the graph's constants.
     constants: dict[torch.fx.Node, int]
+    #: Tensors of the graph module that it reads.
     known: dict[torch.fx.Node, torch.Tensor]
+    #: The nodes to pass on.
     results: tuple[torch.fx.Node, ...]
+    #: Positions of constants that the rest still reads.
     read: frozenset[int]
 
     def prepare(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

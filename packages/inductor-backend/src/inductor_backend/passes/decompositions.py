@@ -29,10 +29,23 @@ from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes import foreach
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
-from tracer_core.plugin_api import flex_attention, scan, scan_steps
+from tracer_core.plugin_api import (
+    ASSOCIATIVE_SCAN,
+    FLEX_ATTENTION,
+    FLEX_ATTENTION_BACKWARD,
+    SCALAR_LOAD,
+    SCALAR_SIZE,
+    ScalarProgram,
+    flex_attention_backward_decomposed,
+    flex_attention_decomposed,
+    flex_program,
+    scalar_function,
+    scan_by_tree,
+    scan_in_sequence,
+    scan_scalars,
+)
 
 aten = torch.ops.aten
-_FLEX, _SCAN = flex_attention(), scan()
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -148,7 +161,7 @@ def _flex_attention(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     why_not = why_no_forward if _for_triton(query) else why_not_in_cpp
     if _has_kernel(why_not, query, key, value, *rest):
         return NotImplemented
-    return _FLEX.decomposed(query, key, value, *rest)
+    return flex_attention_decomposed(query, key, value, *rest)
 
 
 def _flex_attention_backward(query: Any, key: Any, value: Any, *rest: Any) -> Any:
@@ -156,7 +169,7 @@ def _flex_attention_backward(query: Any, key: Any, value: Any, *rest: Any) -> An
     why_not = why_no_backward if _for_triton(query) else why_no_backward_in_cpp
     if _has_kernel(why_not, query, key, value, *rest):
         return NotImplemented
-    return _FLEX.decomposed_backward(query, key, value, *rest)
+    return flex_attention_backward_decomposed(query, key, value, *rest)
 
 
 def _for_triton(query: Any) -> bool:
@@ -166,39 +179,39 @@ def _for_triton(query: Any) -> bool:
 def _has_kernel(why_not: Callable[..., str | None], *args: Any) -> bool:
     """Returns whether kernels compute one of flex_attention's operators. why_not: of the operator."""
     query, key, value, *_, buffers, _, _, program = args
-    flex = _FLEX.flex_of(program)
+    flex = flex_program(program)
     known = all(map(_is_lowered, (flex.score, flex.mask, flex.gradient)))
     return known and why_not(query, key, value, buffers, flex) is None
 
 
-def _is_lowered(program: Any) -> bool:
+def _is_lowered(program: ScalarProgram | None) -> bool:
     """Returns whether every operator of a function of scores has a lowering."""
     if program is None:
         return True
-    functions = [_FLEX.function_of(name) for name, _, _ in program.steps
-                 if name not in (_FLEX.LOAD, _FLEX.SIZE)]  # fmt: skip
+    functions = [scalar_function(name) for name, _, _ in program.steps
+                 if name not in (SCALAR_LOAD, SCALAR_SIZE)]  # fmt: skip
     return all(one in LOWERINGS for one in functions if isinstance(one, OpOverload))
 
 
-_OWN[_FLEX.FORWARD] = _flex_attention
-_OWN[_FLEX.BACKWARD] = _flex_attention_backward
+_OWN[FLEX_ATTENTION] = _flex_attention
+_OWN[FLEX_ATTENTION_BACKWARD] = _flex_attention_backward
 
 
 def _associative_scan(rows: Any, program: str) -> Any:
     """An associative scan as a loop on CPUs; on GPUs as a tree of operators, where no kernel computes
     it."""
     if not (rows[0].device.type == "cuda" or target_of_cpu().triton):
-        return _SCAN.in_turn(rows, program)
+        return scan_in_sequence(rows, program)
     known = all(one.dtype in SCANNED for one in rows) and _is_lowered_graph(program, rows)
-    return NotImplemented if known else _SCAN.by_tree(rows, program)
+    return NotImplemented if known else scan_by_tree(rows, program)
 
 
 def _is_lowered_graph(program: str, rows: Any) -> bool:
-    graph = scan_steps().scalars_of(program, [one.dtype for one in rows]).graph
+    graph = scan_scalars(program, [one.dtype for one in rows]).graph
     return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
 
 
-_OWN[_SCAN.ASSOCIATIVE] = _associative_scan
+_OWN[ASSOCIATIVE_SCAN] = _associative_scan
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from inductor_backend.kernels.selection import (
     RULES,
     SMALL_PRODUCT,
     Choice,
+    KernelKind,
     Operand,
     aten_choice,
     best,
@@ -140,13 +141,13 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
             choice = _choice(node, [*node.args[:-1], mask])
-            if choice.kind == "own":
+            if choice.kind is KernelKind.OWN:
                 yield f"run_{choice.form or f'convolution_backward_{name}'}"
     elif node.target is aten.bernoulli.p:
         yield "run_bernoulli"
     elif node.target in _LAUNCHERS and not node.kwargs:
         choice = _choice(node, node.args)
-        if choice.kind == "own":
+        if choice.kind is KernelKind.OWN:
             yield f"run_{choice.form}" if choice.form else _LAUNCHERS[node.target]
 
 

@@ -12,9 +12,7 @@ from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, Mo
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
-    device: its CUDA device, None: the CPU. natives: hand-written native functions that the module
-    calls. gpu_kernels: its Triton kernels (`runtime.cuda.triton_compile.Kernel`)."""
+    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts."""
 
     text: str
     sources: tuple[str, ...]
@@ -25,8 +23,11 @@ class Artifact:
     fallbacks: tuple[str, ...]
     seconds: dict[str, float]
     constants: dict[str, torch.Tensor]
+    #: Its CUDA device, None: the CPU.
     device: str | None = None
+    #: Hand-written native functions that the module calls.
     natives: tuple[str, ...] = ()
+    #: Its Triton kernels (`runtime.cuda.triton_compile.Kernel`).
     gpu_kernels: tuple[Any, ...] = ()
 
 

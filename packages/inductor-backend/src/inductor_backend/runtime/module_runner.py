@@ -15,11 +15,11 @@ MUTATED_ON_ERROR, SCALARS = "MUTATED_ON_ERROR", "SCALARS"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleRunner(Runner):
-    """A runner with what CUDA graph capture needs.
+    """A runner with what CUDA graph capture needs."""
 
-    launches: kernels and operators of one call. scalars: (the symbolic scalars among the inputs of
-    a call, a function that runs the module with these in a tensor as one more input), so that each
-    replay can read other values; None where there are none, or an operator takes one directly."""
-
+    #: Kernels and operators of one call.
     launches: int = 0
+    #: (the symbolic scalars among the inputs of a call, a function that runs the module with these
+    #: in a tensor as one more input), so that each replay can read other values; None where there
+    #: are none, or an operator takes one directly.
     scalars: tuple[Callable[[list[Any]], list[float]], RunFunction] | None = None

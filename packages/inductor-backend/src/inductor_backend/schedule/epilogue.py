@@ -16,6 +16,7 @@ from inductor_backend.ir.index_expr import Index, contiguous_strides, reshape
 from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, Node, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, make
+from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.schedule.kernel_choice import choice_of
 
 
@@ -111,7 +112,7 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
     if node.post != "none" or node.residual is not None or node.final != "none":
         return "it has an epilogue already"
     choice = choice_of(program, node, sizes)
-    if choice.kind != "own" or store.value.name not in choice.posts:
+    if choice.kind is not KernelKind.OWN or store.value.name not in choice.posts:
         return f"the product is not ours, or does not know it ({choice.reason})"
     if store.value.dtype != torch.float32 or target.dtype != torch.float32:
         return "not float32"

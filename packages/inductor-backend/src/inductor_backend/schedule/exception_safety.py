@@ -34,12 +34,13 @@ from tracer_core.plugin_api import (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One index and the size that bounds it. wraps: negative indices count from the end. ignored: a
-    value that may be out of bounds."""
+    """One index and the size that bounds it."""
 
     index: torch.fx.Node
     size: str
+    #: Negative indices count from the end.
     wraps: bool = False
+    #: A value that may be out of bounds.
     ignored: Any = None
 
 

@@ -47,12 +47,13 @@ class Phase:
 
 @dataclass(slots=True)
 class KernelBody:
-    """What a kernel computes. registers: reduction result -> dtype. row_buffers: buffer -> dtype.
-    stored: buffers written to memory."""
+    """What a kernel computes."""
 
     domain: Domain
     phases: list[Phase]
+    #: Reduction result -> dtype.
     registers: dict[str, torch.dtype]
+    #: Buffer -> dtype. stored: buffers written to memory.
     row_buffers: dict[str, torch.dtype]
     origins: list[Origin]
 
@@ -97,14 +98,14 @@ class KernelBody:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A value that an earlier node of the group computed. later: available only from the next phase
-    on."""
+    """A value that an earlier node of the group computed."""
 
     value: Value
     phase: int
     index: tuple[Index, ...]
     register: bool
     in_row: bool
+    #: Available only from the next phase on.
     later: bool = False
 
 

@@ -46,22 +46,23 @@ from inductor_backend.schedule.split_reductions import (
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Loop nodes that share one kernel over one domain, or a single extern node.
+    """Loop nodes that share one kernel over one domain, or a single extern node."""
 
-    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. readers: by
-    number, the groups that hold a node which must run after one of its nodes. position,
-    first: program positions of its last and first nodes. most: limit on the buffers it touches.
-    updates: mutations of inputs, or copies, that were fused without sharing data."""
-
+    #: Its bit in ancestor masks.
     number: int
     nodes: list[Node]
     domain: Domain | None
+    #: Mask of groups that must run before it.
     ancestors: int = 0
+    #: Program positions of its last and first nodes.
     position: int = 0
     first: int = 0
     buffers: set[str] = field(default_factory=set)
+    #: Limit on the buffers it touches.
     most: int = MAX_KERNEL_POINTERS
+    #: Mutations of inputs, or copies, that were fused without sharing data.
     updates: int = 1
+    #: By number, the groups that hold a node which must run after one of its nodes.
     readers: dict[int, Group] = field(default_factory=dict)
 
     @property
@@ -76,16 +77,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
-    """What a device allows in one kernel. rows: least number of rows for a reduction's kernel to
-    hold other work. reads_scans: a kernel may read what it scanned. together: how many small
-    unrelated mutations of inputs share a kernel. first_nodes: a group runs at its first node's
-    position, not its last one's (see `Fusion.ordered`). columns: a program takes several rows where
-    these are strided in memory."""
+    """What a device allows in one kernel."""
 
+    #: Least number of rows for a reduction's kernel to hold other work.
     rows: int = 8
+    #: A kernel may read what it scanned.
     reads_scans: bool = True
+    #: How many small unrelated mutations of inputs share a kernel.
     together: int = 1
+    #: A group runs at its first node's position, not its last one's (see `Fusion.ordered`).
     first_nodes: bool = False
+    #: A program takes several rows where these are strided in memory.
     columns: bool = False
 
 

@@ -28,13 +28,21 @@ from inductor_backend.kernels.selection import (
     PRODUCTS,
     WAIT,
     Choice,
+    KernelKind,
     Operand,
     aten_choice,
     best,
+    function_in,
     own_kernel,
     own_product,
 )
-from tracer_core.plugin_api import Trait, flex_attention, operators, overloads_with
+from tracer_core.plugin_api import (
+    FLEX_ATTENTION,
+    FLEX_ATTENTION_BACKWARD,
+    Trait,
+    operators,
+    overloads_with,
+)
 
 aten = operators("aten")
 
@@ -58,10 +66,10 @@ ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
 #: GPU operators that only the backend's own graph rewrites and lowerings create.
 CUDA_KERNELS = {
-    unaligned_gemm.mm: Choice(
-        unaligned_gemm.mm,
-        f"{unaligned_gemm.__name__}:mm",
-        "python",
+    unaligned_gemm.mm: function_in(
+        unaligned_gemm,
+        "mm",
+        KernelKind.PYTHON,
         "a product a class of rows, each aligned",
         symbolic=True,
     ),
@@ -72,15 +80,12 @@ CUDA_KERNELS = {
 
 #: CPU operators whose kernels are generated with the graph's own.
 GENERATED = {
-    op: Choice(op, "", "generated", "its functions of scores inside", symbolic=True)
-    for op in (flex_attention().FORWARD, flex_attention().BACKWARD)
+    op: Choice(op, "", KernelKind.GENERATED, "its functions of scores inside", symbolic=True)
+    for op in (FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD)
 }
 
 #: Batches of products, which may have symbolic sizes as other products may.
 BATCHES = frozenset({aten.bmm.default})
-
-#: Kinds of choices that run without Python and ATen.
-NATIVE = frozenset({"own", "generated", "loop"})
 
 ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
 
@@ -113,20 +118,20 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if node.target in GENERATED:
         return GENERATED[node.target]
     if isinstance(node.target, CompiledSteps):
-        return Choice(_generated, "", "steps", node.target.why, symbolic=True)
+        return Choice(_generated, "", KernelKind.STEPS, node.target.why, symbolic=True)
     if isinstance(node.target, NativeLoop):
-        return Choice(_generated, "", "loop", "a loop without Python", symbolic=True)
+        return Choice(_generated, "", KernelKind.LOOP, "a loop without Python", symbolic=True)
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     if (
-        choice.kind == "own"
+        choice.kind is KernelKind.OWN
         and not (choice.symbolic or node.target in SYMBOLIC)
         and not is_static(node)
     ):
         return aten_choice(node.target, "a convolution of symbolic sizes")
-    if choice.kind == "aten" and _writes_where_told(program, node):
-        return replace(choice, kind="out")
+    if choice.kind is KernelKind.ATEN and _writes_where_told(program, node):
+        return replace(choice, kind=KernelKind.OUT)
     return choice
 
 
@@ -134,7 +139,7 @@ def step_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choic
     """Returns the kernel for one operator call in a step of a loop, which runs without Python if no
     operator is ATen's."""
     choice = choice_of(program, node, sizes)
-    if choice.kind == "own" or node.target not in PRODUCTS or node.kwargs:
+    if choice.kind is KernelKind.OWN or node.target not in PRODUCTS or node.kwargs:
         return choice
     own = own_product(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     return own or choice
@@ -144,7 +149,7 @@ def own_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice
     """Returns the kernel for one operator call of a graph that runs without Python and ATen, if a
     hand-written one takes it, whether or not it is the fastest."""
     choice = step_choice_of(program, node, sizes)
-    if choice.kind in NATIVE or node.kwargs or not (node.target in BATCHES or is_static(node)):
+    if choice.kind.is_native or node.kwargs or not (node.target in BATCHES or is_static(node)):
         return choice
     arguments = [_operand(program, value) for value in node.args]
     return own_kernel(node.target, arguments, sizes.hint) or choice
@@ -176,7 +181,7 @@ def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[
     for node in program.nodes:
         if isinstance(node, ExternNode):
             chosen[node.name] = choice = rule(program, node, sizes)
-            if choice.kind in ("own", "out", "generated", "loop"):
+            if choice.kind.fills:
                 for name in node.writes:
                     program.buffers[name].kind = BufferKind.TEMP
     return chosen

@@ -45,13 +45,14 @@ Read = Callable[[At], Value]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A matmul over (outer dimensions..., K dimensions...). left, right: its operands at a point.
-    place: of the result in the operator's result. bias: (operand, its index) or None."""
+    """A matmul over (outer dimensions..., K dimensions...)."""
 
     outer: tuple[Expr, ...]
     inner: tuple[Expr, ...]
+    #: Its operands at a point. place: of the result in the operator's result.
     left: Callable[[At], Value]
     right: Callable[[At], Value]
+    #: (operand, its index) or None.
     bias: Callable[[At], Value] | None = None
 
 

@@ -25,11 +25,11 @@ PLACES = {"argmax": "max", "argmin": "min"}
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A reduction dimension in `parts` chunks of `length` elements. uneven: the last chunk may be
-    shorter."""
+    """A reduction dimension in `parts` chunks of `length` elements."""
 
     parts: Expr
     length: Expr
+    #: The last chunk may be shorter.
     uneven: bool = False
 
 

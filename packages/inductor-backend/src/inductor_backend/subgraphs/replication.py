@@ -35,10 +35,11 @@ class NotEqual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """The schedule of a cut graph with its generated kernels. kernels: one a group of the plan."""
+    """The schedule of a cut graph with its generated kernels."""
 
     program: Program
     plan: Plan
+    #: One a group of the plan.
     kernels: Sequence[KernelText | None]
     choices: dict[str, Choice]
     lowered: GraphLowering

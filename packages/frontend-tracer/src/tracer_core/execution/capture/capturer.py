@@ -53,7 +53,7 @@ def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> Attempt 
 
     def start(tracer: Tracer) -> list[Frame]:
         values = [
-            LazyValue(value, tracer.provenance.sources.make(None, "state", (index, label)))
+            LazyValue(value, tracer.provenance.sources.state(index, label))
             for index, (value, label) in enumerate(zip(state, labels, strict=True))
         ]
         n_args = len(call.args)

@@ -64,7 +64,7 @@ from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import uses_rng
 from tracer_core.ops.higher_order.subclass_calls import inner_tensor
 from tracer_core.options import CompileConfig
@@ -170,7 +170,7 @@ class TraceWriter:
             for key, value in change.before.items():
                 named = type(key) is str and isinstance(value, torch.Tensor)
                 if named and change.after.get(key) is not value:
-                    yield provenance.sources.make(source, "key", key)
+                    yield provenance.sources.entry(source, key)
 
     def _written(self) -> Iterator[Source]:
         """Yields the dictionaries from before that the program writes to."""
@@ -363,7 +363,7 @@ class TraceWriter:
             source = tracer.provenance.source_of(change.obj)
             if change.kind is not Gradient or source is None:
                 continue
-            old = tracer.provenance.sources.make(source, "grad")
+            old = tracer.provenance.sources.make(source, SourceKind.GRAD)
             new = change.after
             node = tracer.recorder.node_of(new) if isinstance(new, torch.Tensor) else None
             if node in self.outputs and old not in read:
@@ -533,7 +533,7 @@ class TraceWriter:
             if change.kind in _OF_TENSORS:
                 continue
             source: Any = provenance.source_of(change.obj)
-            is_namespace = source.kind == "dict" and source.base is not None
+            is_namespace = source.kind is SourceKind.DICT
             holder = provenance.value_at(source.base) if is_namespace else change.obj
             if holder is None or isinstance(holder, (types.ModuleType, types.FunctionType, type)):
                 continue
@@ -591,13 +591,13 @@ class TraceWriter:
         guarded = {
             id(guard.expected): guard.source
             for guard in self.tracer.provenance.guards
-            if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
+            if guard.kind is GuardKind.IS and not guard.source.starts_in_state
         }
         paths: dict[str, Source] = {}
         for name, constant in self.entry.constants.namespace.items():
             obj = constant() if type(constant) is OwnReference else constant
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
-            if source is not None and source.root.kind != "state" and source.base is not None:
+            if source is not None and source.base is not None and not source.starts_in_state:
                 paths[name] = source
         source_of = self.tracer.provenance.source_of
         followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
@@ -688,7 +688,7 @@ def _input_spec(given: GraphInput) -> InputSpec:
     role = Role.USER_INPUT
     if isinstance(tensor, torch.nn.Parameter):
         role = Role.PARAMETER
-    elif source.base is not None and source.base.kind == "key" and source.base.key == "_buffers":
+    elif source.is_buffer:
         role = Role.BUFFER
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 

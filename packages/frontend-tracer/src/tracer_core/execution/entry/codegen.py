@@ -29,7 +29,7 @@ from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
-from tracer_core.guards.source import Source, computed
+from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
 from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
@@ -50,24 +50,6 @@ _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, Arith
 #: The integers of which Python has one object each.
 _SMALLEST, _LARGEST = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
-
-
-#: Steps of sources that the fast-path guard cannot cover.
-_CHANGING = frozenset(
-    [
-        "grad",
-        "plain",
-        "drawn",
-        "number",
-        "reading",
-        "suspended",
-        "suspended_value",
-        "peeked",
-        "count",
-        "left",
-        "counted",
-    ]
-)
 
 
 @dataclass(slots=True)
@@ -189,7 +171,7 @@ class CacheEntry:
 
     def _starts_at_object(self, source: Source) -> bool:
         root = source.root
-        if root.kind != "state":
+        if not source.starts_in_state:
             return True
         known = self._object_roots.get(root)
         if known is None:  # once: a weak reference to the value may come or go meanwhile
@@ -224,16 +206,17 @@ class CacheEntry:
         return known
 
     def _comes_late(self, source: Source, base: Source) -> bool:
-        if source.kind in _CHANGING or source in self.replaced or self.is_late(base):
+        volatile = SourceTrait.VOLATILE in source.kind.traits
+        if volatile or source in self.replaced or self.is_late(base):
             return True
         if source in self._varying and self._starts_at_object(source):
             return True
-        if source.kind == "computed" and isinstance(source.key, tuple):
+        if source.kind is SourceKind.COMPUTED and isinstance(source.key, tuple):
             parts = (base, *source.key[1])
             return len({self.is_object(part) for part in parts}) > 1 or any(
                 map(self.is_late, parts)
             )
-        return source.kind == "called" and isinstance(
+        return source.kind is SourceKind.CALLED and isinstance(
             self.provenance.value_at(base), weakref.ReferenceType
         )
 
@@ -256,9 +239,9 @@ class CacheEntry:
         known = self._variables.get(source)
         if known is not None:
             return known
-        if source.kind == "const":
+        if source.kind is SourceKind.CONST:
             return self.constants.text(self.provenance.constants[source.key[0]])
-        if source.base is None and source.kind == "module":
+        if source.kind is SourceKind.MODULE:
             return self.constants.text(sys.modules[source.key])
         if self.is_late(source):
             assert source.base is not None
@@ -287,12 +270,12 @@ class CacheEntry:
         return frozenset(self._variables)
 
     def _fetch_text(self, source: Source, base: str) -> str:
-        if source.kind == "applied":
+        if source.kind is SourceKind.APPLIED:
             return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"
-        if source.kind == "reading":
+        if source.kind is SourceKind.READING:
             function, others = source.key
             return f"reading({function!r})({', '.join([base, *map(self.use, others)])})"
-        if source.kind == "computed":
+        if source.kind is SourceKind.COMPUTED:
             fetch = self.use if self.is_late(source) else self.fetch
             return computed(base, source.key, fetch=fetch)
         return source.text(base)
@@ -300,7 +283,7 @@ class CacheEntry:
     def use(self, source: Source) -> str:
         """Fetches a source for the run part."""
         name = self.fetch(source)
-        if source.base is None and source.kind == "state":
+        if source.kind is SourceKind.STATE:
             return source.text("")  # not through the guard cache, which would keep the value alive
         if self.is_object(source) and source in self._variables:
             self.fetched[name] = name
@@ -353,7 +336,9 @@ class CacheEntry:
     def check_alike(self, sources: Sequence[Source]) -> None:
         """Guards that the numbers at these sources are equal: the graph has one input for all. The
         values of step counters are read from a tuple of their tensors, fetched with the objects."""
-        counters = [one.base for one in sources if one.kind == "number" and one.base is not None]
+        counters = [
+            one.base for one in sources if one.kind is SourceKind.NUMBER and one.base is not None
+        ]
         places = ", ".join(_places(sources))
         if len(counters) < len(sources):
             self.check_late(Relation(f"are_equal(({places}))", tuple(sources)))
@@ -382,23 +367,23 @@ class CacheEntry:
         value."""
         if not self.is_object(source) or source.base is None:
             return
-        if source.kind == "dict":
+        if source.kind is SourceKind.DICT:
             self.watched["holders"][f"({base}, {name})"] = None
-        elif source.kind in ("key", "own_key"):
+        elif source.kind in (SourceKind.KEY, SourceKind.OWN_KEY):
             self._reads_key(base, source.key)
-        elif source.kind in ("nth_key", "nth_value"):
+        elif source.kind in (SourceKind.NTH_KEY, SourceKind.NTH_VALUE):
             self.keys_read[base] = None
-        elif source.kind in ("item", "own_item"):
+        elif source.kind in (SourceKind.ITEM, SourceKind.OWN_ITEM):
             if not isinstance(self.provenance.value_at(source.base), tuple):
                 self.watched["lists"][base] = None
-        elif source.kind in ("slot", "contents"):
-            name = "cell_contents" if source.kind == "contents" else source.key
+        elif source.kind in (SourceKind.SLOT, SourceKind.CONTENTS):
+            name = "cell_contents" if source.kind is SourceKind.CONTENTS else source.key
             owner = self.provenance.value_at(source.base)
             if name != "__globals__" and not isinstance(owner, _READ_ONLY):
                 self.watched["probes"][f"partial(getattr, {base}, {name!r})"] = None
-        elif source.kind == "called":
+        elif source.kind is SourceKind.CALLED:
             self.watched["probes"][base] = None
-        elif source.kind == "applied":
+        elif source.kind is SourceKind.APPLIED:
             function = self.constants.text(self.provenance.constants[source.key[0]])
             self.watched["probes"][f"partial({function}, {base})"] = None
 
@@ -414,7 +399,7 @@ class CacheEntry:
         text = guard.text(value, self.constants.text, self.fetch)
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
         cached = [self.is_object(s) for s in (guard.source, *others)]
-        if has_fast_answer(guard) and guard.source.base is None and guard.source.kind == "state":
+        if has_fast_answer(guard) and guard.source.kind is SourceKind.STATE:
             at = guard.source.key[0]
             text = guard.text(f"t{at}", self.constants.text, self.fetch)
             self.tensor_lines[at] = f"t{at} = S[{at}]", f"if not ({text}): return MISS"
@@ -457,7 +442,7 @@ class CacheEntry:
             return True
         read = self.provenance.value_at(guard.source)
         if kind in (GuardKind.LEN, GuardKind.KEYS):
-            if isinstance(read, dict) or (read is None and guard.source.kind == "dict"):
+            if isinstance(read, dict) or (read is None and guard.source.kind is SourceKind.DICT):
                 self.keys_read[value] = None
                 return True
             if isinstance(read, list):
@@ -497,9 +482,9 @@ class CacheEntry:
 
     def _path(self, source: Source) -> str:
         """Returns a source as one expression, for what is read before anything is guarded."""
-        if source.kind == "const":
+        if source.kind is SourceKind.CONST:
             return self.constants.text(self.provenance.constants[source.key[0]])
-        if source.base is None and source.kind == "module":
+        if source.kind is SourceKind.MODULE:
             return self.constants.text(sys.modules[source.key])
         return source.text("" if source.base is None else self._path(source.base))
 

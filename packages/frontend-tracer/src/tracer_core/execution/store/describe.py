@@ -24,11 +24,10 @@ from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume import Transition
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
-from tracer_core.execution.store.find import STEPS
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.limits import MAX_WRAPPERS
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import C_MODULES
@@ -201,18 +200,19 @@ class Describer:
 
     def _steps(self, source: Source) -> list[Any]:
         """Returns the path as a root and steps of (kind, key)."""
-        if source.base is not None and source.kind not in STEPS:
+        if source.base is not None and source.kind.follow is None:
             raise NotPortable(f"{source.name} is no path of names and keys")
-        if not _is_json(source.key) and source.kind not in _WITH_TUPLES:
+        has_tuple = SourceTrait.TUPLE_KEY in source.kind.traits
+        if not has_tuple and not _is_json(source.key):
             raise NotPortable(f"{source.name} is found by a {type(source.key).__name__}")
         if source.base is None:
-            if source.kind == "module":
-                return [["module", source.key]]
-            if source.kind != "const":
+            if source.kind is SourceKind.MODULE:
+                return [[source.kind.stored, source.key]]
+            if source.kind is not SourceKind.CONST:
                 raise NotPortable(f"{source.name} is reached through arguments alone")
             held = self.record.portable.path_constants[source.key[0]]
             return [["object", self.describe(object_of(held))]]
-        return [*self._steps(source.base), [source.kind, source.key]]
+        return [*self._steps(source.base), [source.kind.stored, source.key]]
 
     def known(self, function: types.FunctionType) -> bool:
         """Returns whether the function exists before a call. A function that the program itself
@@ -251,10 +251,6 @@ class Describer:
             {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
-
-
-#: Steps whose key is a tuple of plain values.
-_WITH_TUPLES = frozenset({"cell", "own_item", "const"})
 
 
 def _is_json(key: Any) -> bool:

@@ -24,6 +24,7 @@ from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import mro
 from tracer_core.guards.own_reference import OwnReference
+from tracer_core.guards.source import SourceKind
 from tracer_core.torch_private import settings
 
 
@@ -84,27 +85,6 @@ def _import(path: str) -> Any:
     return found
 
 
-#: Kind of a step of a source -> (finder, what was found before it, key) -> what it leads to.
-STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
-    "object": lambda f, base, key: f.find(key),
-    "module": lambda f, base, key: importlib.import_module(key),
-    "dict": lambda f, base, key: base.__dict__,
-    "key": lambda f, base, key: base[key],
-    "item": lambda f, base, key: base[key],
-    "own_key": lambda f, base, key: dict.__getitem__(base, key),
-    "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(
-        base, key[1]
-    ),
-    "slot": lambda f, base, key: getattr(base, key),
-    "grad": lambda f, base, key: base.grad,
-    "number": lambda f, base, key: base.item(),
-    "cell": lambda f, base, key: base.__closure__[key[0]],
-    "contents": lambda f, base, key: base.cell_contents,
-    "type": lambda f, base, key: type(base),
-    "called": lambda f, base, key: base(),
-}
-
-
 def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
     function, args, names, values = map(finder.find, parts)
     return kind(function, *args, **dict(zip(names, values, strict=True)))
@@ -113,7 +93,12 @@ def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
 def _walk(finder: Finder, steps: list[Any]) -> Any:
     found: Any = None
     for kind, key in steps:
-        found = STEPS[kind](finder, found, key)
+        if kind == "object":  # the root of a path, where it is no module
+            found = finder.find(key)
+            continue
+        follow = SourceKind[kind.upper()].follow
+        assert follow is not None
+        found = follow(found, key)
     return found
 
 

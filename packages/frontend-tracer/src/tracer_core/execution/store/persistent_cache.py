@@ -227,7 +227,8 @@ def _parts_of(target: Any, config: CompileConfig) -> dict[str, str] | None:
     """Returns what a key covers of a function and its settings; None where nothing is kept: its
     entries cannot be serialized, or depend on what has no text."""
     backend, options = config.backend, repr(config.options)
-    if backend.serialize is None or not isinstance(backend.compile, str):
+    both = backend.serialize is not None and backend.deserialize is not None
+    if not both or not isinstance(backend.compile, str):
         return None
     if " at 0x" in options:
         return None

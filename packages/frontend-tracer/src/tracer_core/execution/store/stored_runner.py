@@ -23,6 +23,7 @@ def stored_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFuncti
     raises."""
     if not data:
         return NOTHING.run
+    assert backend.deserialize is not None  # else `packages.save` and `kept` store nothing
     runner = Runner.of(resolve(backend.deserialize)(data, spec), "deserialize()")
     return versions_counted(runner.run, spec, runner.mutated_on_error)
 

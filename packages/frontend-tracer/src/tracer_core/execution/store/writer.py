@@ -196,15 +196,14 @@ def serialized(
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"
         )
+    backend = config.backend
+    assert backend.serialize is not None
     try:
-        data: bytes
-        if architectures is not None and config.backend.serialize_for is not None:
-            data = resolve(config.backend.serialize_for)(parts.runner, architectures)
-        else:
-            data = resolve(config.backend.serialize)(parts.runner)
+        if architectures is not None and backend.serialize_for is not None:
+            return resolve(backend.serialize_for)(parts.runner, architectures)
+        return resolve(backend.serialize)(parts.runner)
     except BackendError as error:
         raise NotPortable(error.detail) from error
-    return data
 
 
 def _training_to_json(

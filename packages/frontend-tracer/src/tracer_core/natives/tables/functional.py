@@ -23,6 +23,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue, contents
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import SourceKind
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
     CALLED_CODES,
@@ -172,7 +173,7 @@ def _call_partial(tracer: Tracer, partial: Any, args: list[Any], kwargs: dict[st
     slots = {name: getattr(partial, name) for name in ("func", "args", "keywords")}
     if source is not None:
         for name, value in slots.items():
-            slot = tracer.provenance.sources.make(source, "slot", name)
+            slot = tracer.provenance.sources.slot(source, name)
             slots[name] = tracer.provenance.read_varying(value, slot)
     first = tracer.containers.spread(slots["args"])
     named = tracer.containers.mapping(slots["keywords"])
@@ -185,7 +186,7 @@ def _call_weakref(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[
     if source is None:
         return value
     tracer.provenance.follows_late = True
-    return tracer.provenance.read(value, tracer.provenance.sources.make(source, "called"))
+    return tracer.provenance.read(value, tracer.provenance.sources.make(source, SourceKind.CALLED))
 
 
 def _title(cached: Any) -> str:

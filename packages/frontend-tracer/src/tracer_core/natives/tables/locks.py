@@ -13,15 +13,13 @@ import sys
 import threading
 from typing import Any
 
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceTrait
 from tracer_core.natives.effects import CALLED_CODES, special, special_each
 from tracer_core.natives.queries import query
 from tracer_core.trace.side_effect_tracking import HeldLock
 from tracer_core.trace.tracer import Tracer
 
 _LOCKS: tuple[type, ...] = (type(_thread.allocate_lock()), type(_thread.RLock()))
-#: Steps of a path that run no code of the program before anything is guarded.
-_PLAIN_STEPS = frozenset({"const", "module", "state", "dict", "key", "cell", "contents"})
 
 
 def _methods(*wanted: str) -> list[Any]:
@@ -37,7 +35,8 @@ special(_thread.RLock)(lambda tracer: _thread.RLock())
 
 
 def _is_plain(source: Source) -> bool:
-    return source.kind in _PLAIN_STEPS and (source.base is None or _is_plain(source.base))
+    no_code = SourceTrait.RUNS_NO_CODE in source.kind.traits
+    return no_code and (source.base is None or _is_plain(source.base))
 
 
 @special_each(*_methods("acquire", "acquire_lock", "__enter__"))

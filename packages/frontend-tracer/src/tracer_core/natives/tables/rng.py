@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.source import SourceKind
 from tracer_core.natives.effects import breaks, special, special_each
 from tracer_core.torch_private.names import names
 from tracer_core.trace.tracer import Tracer
@@ -80,7 +81,7 @@ def initial_seed(tracer: Tracer) -> Any:
     if tracer.recorder.seeded:
         tracer.break_graph(_KIND, "the seed is read after it was set")
     source = tracer.provenance.sources.make(
-        tracer.provenance.constant(torch.initial_seed), "called"
+        tracer.provenance.constant(torch.initial_seed), SourceKind.CALLED
     )
     return tracer.provenance.read_varying(torch.initial_seed(), source)
 

@@ -9,6 +9,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.graph_breaks import Retry
+from tracer_core.guards.source import SourceKind
 from tracer_core.natives.effects import special
 from tracer_core.torch_private.names import names, operators
 from tracer_core.torch_private.needed import pytree
@@ -147,7 +148,7 @@ def storage_offset(tracer: Tracer, tensor: Any) -> Any:
     for one in inputs:
         source = provenance.source_of(one)
         if source is not None:
-            place = provenance.sources.make(source, "computed", "storage_offset({b})")
+            place = provenance.sources.make(source, SourceKind.COMPUTED, "storage_offset({b})")
             provenance.read(torch_private.storage_offset(one), place)
     found = torch_private.storage_offset(tensor)
     if type(found) is not int:

@@ -59,18 +59,19 @@ BACKWARD = torch.ops.tracer_core.flex_attention_backward.default
 
 @dataclass(frozen=True)
 class Flex:
-    """The argument `program` of the operators.
+    """The argument `program` of the operators."""
 
-    score: None where scores stay as they are. mask: None where no position is masked. gradient: of
-    `score`. pairs: which of `PAIRS` the tensors `blocks` are, each two tensors. block_size: of
-    queries and keys. options: kernel_options of the call.
-    """
-
+    #: The function of scores; None where they stay as they are.
     score: ScalarProgram | None
+    #: The mask function; None where no position is masked.
     mask: ScalarProgram | None
+    #: The gradient of `score`, or None.
     gradient: ScalarProgram | None
+    #: Which of `PAIRS` the tensors ``blocks`` are, two tensors each.
     pairs: tuple[str, ...]
+    #: The numbers of queries and keys of a block.
     block_size: tuple[int, int]
+    #: The kernel_options of the call.
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -137,12 +138,15 @@ def working_dtype(query: torch.Tensor) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Scores and masks of a call. raw: scaled products. given: the programs' inputs. allowed: where
-    a score counts; None: everywhere. out: the scores after score_mod and the mask."""
+    """Scores and masks of a call."""
 
+    #: Scaled products.
     raw: torch.Tensor
+    #: The programs' inputs.
     given: dict[str, Any]
+    #: Where a score counts; None: everywhere.
     allowed: torch.Tensor | None
+    #: The scores after score_mod and the mask.
     out: torch.Tensor
 
 

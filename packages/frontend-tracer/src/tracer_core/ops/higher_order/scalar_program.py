@@ -44,30 +44,35 @@ Step = tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of a program: an input's number, or the number of inputs plus a step's number."""
+    """A value of a program."""
 
+    #: The index of an input, or the number of inputs plus the index of a step.
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A gradient that is added to one element of a tensor. buffer: the input's name. at: its
-    indices, none for a 0-d tensor."""
+    """A gradient that is added to one element of a tensor."""
 
+    #: The input's name.
     buffer: str
+    #: Its indices, none for a 0-d tensor.
     at: tuple[Ref, ...]
     value: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarProgram:
-    """A recorded function. inputs: names, of positions (``score``, ``b``, ``h``, ``q``, ``kv``,
-    ``grad``), tensors (``t0``) and numbers (``n0``). output: its result; None for a gradient of
-    zero. contributions: of a gradient, what it adds to the tensors that were read."""
+    """A recorded function."""
 
+    #: The names of positions (``score``, ``b``, ``h``, ``q``, ``kv``, ``grad``), tensors (``t0``)
+    #: and numbers (``n0``).
     inputs: tuple[str, ...]
+    #: What is computed, in order.
     steps: tuple[Step, ...]
+    #: The result; None for a gradient of zero.
     output: Ref | None
+    #: Of a gradient: what it adds to the tensors that the function reads.
     contributions: tuple[Contribution, ...] = ()
 
     def plain(self) -> dict[str, Any]:

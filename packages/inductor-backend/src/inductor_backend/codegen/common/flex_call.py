@@ -10,14 +10,17 @@ import torch
 
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
-from tracer_core.plugin_api import flex_attention
-
-_FLEX = flex_attention()
+from tracer_core.plugin_api import (
+    FLEX_ATTENTION,
+    FLEX_ATTENTION_BACKWARD,
+    FlexProgram,
+    flex_program,
+)
 
 #: What comes before `blocks` among an operator's arguments, and its results.
 _OPERANDS: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    _FLEX.FORWARD: (("query", "key", "value"), ("out", "lse", "most")),
-    _FLEX.BACKWARD: (
+    FLEX_ATTENTION: (("query", "key", "value"), ("out", "lse", "most")),
+    FLEX_ATTENTION_BACKWARD: (
         ("query", "key", "value", "lse", "delta", "grad_out"),
         ("grad_query", "grad_key", "grad_value"),
     ),
@@ -26,12 +29,12 @@ _OPERANDS: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator. tensors: its operands and results by the names that kernels use.
-    layouts: theirs."""
+    """One call of an operator."""
 
-    flex: Any
+    flex: FlexProgram
     scale: float
     numbers: Mapping[str, Expr]
+    #: Its operands and results by the names that kernels use. layouts: theirs.
     tensors: Mapping[str, Strided]
     dtypes: Mapping[str, torch.dtype]
 
@@ -51,7 +54,7 @@ def call_of(program: Program, node: ExternNode) -> Call:
     """Returns what an extern node of one of the operators calls. `g0` is the gradient of the captured
     tensor `t0`. Results that nobody reads are left out."""
     *operands, blocks, buffers, numbers, scale, text = node.args
-    flex = _FLEX.flex_of(text)
+    flex = flex_program(text)
     names, results = _OPERANDS[node.target]
     tensors = dict(zip(names, operands, strict=True))
     for pair, (counts, indices) in zip(
@@ -59,7 +62,7 @@ def call_of(program: Program, node: ExternNode) -> Call:
     ):
         tensors |= {f"{pair}_counts": counts, f"{pair}_indices": indices}
     tensors |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
-    if node.target is _FLEX.BACKWARD:
+    if node.target is FLEX_ATTENTION_BACKWARD:
         results = (*results, *(f"g{k}" for k in flex.differentiated))
     for name, output in zip(results, node.outputs, strict=True):
         if output is not None:

@@ -24,18 +24,22 @@ COMMENTS = 8
 
 @dataclass(slots=True)
 class Run:
-    """One call from Python. arguments: storages, the arena, or (Triton) Python texts of ints.
-    symbols: sizes after them. lines: its calls, in order. called: the names of their kernels.
-    in_arena: whether one of them uses the arena. fails: whether one of them may report an error; no
-    kernel runs after one that did. places: of the arguments."""
+    """One call from Python."""
 
     name: str
+    #: Storages, the arena, or (Triton) Python texts of ints.
     arguments: list[str] = field(default_factory=list)
+    #: Sizes after them.
     symbols: list[str] = field(default_factory=list)
+    #: Its calls, in order.
     lines: list[str] = field(default_factory=list)
+    #: The names of their kernels.
     called: list[str] = field(default_factory=list)
+    #: Whether one of them uses the arena.
     in_arena: bool = False
+    #: Whether one of them may report an error; no kernel runs after one that did.
     fails: bool = False
+    #: The places of the arguments.
     places: dict[str, int] = field(default_factory=dict)
 
     def slot(self, argument: str) -> int:

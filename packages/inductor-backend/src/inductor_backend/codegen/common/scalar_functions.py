@@ -28,7 +28,7 @@ from inductor_backend.ir.values import Value, topological
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.torch_private import OpOverload, fake_tensor_mode
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import SCALAR_LOAD, ScalarProgram, ScalarRef, scalar_function
 
 #: The names of positions in programs.
 POSITIONS = ("b", "h", "q", "kv")
@@ -65,11 +65,14 @@ class _Function(GraphLowering):
 
 
 def graph_of(
-    program: Any, dtypes: Mapping[str, torch.dtype], ranks: Mapping[str, int], numbers: Any
+    program: ScalarProgram,
+    dtypes: Mapping[str, torch.dtype],
+    ranks: Mapping[str, int],
+    numbers: Any,
 ) -> torch.fx.GraphModule:
     """Returns a scalar program as a graph, with its values for sizes of 2. numbers: the expressions
     of its numbers, by name."""
-    flex, graph = flex_attention(), torch.fx.Graph()
+    graph = torch.fx.Graph()
     nodes: list[Any] = []
     values: list[Any] = []
     with fake_tensor_mode():
@@ -84,7 +87,7 @@ def graph_of(
             nodes.append(node)
             values.append(node.meta["val"])
         for name, args, kwargs in program.steps:
-            _step(graph, nodes, values, (name, args, dict(kwargs)), flex)
+            _step(graph, nodes, values, (name, args, dict(kwargs)))
         outputs = [
             one for one in (program.output, *(c.value for c in program.contributions)) if one
         ]
@@ -93,20 +96,20 @@ def graph_of(
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any, flex: Any) -> None:
+def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any) -> None:
     name, args, kwargs = step
 
     def found(where: list[Any], value: Any) -> Any:
-        if isinstance(value, flex.Ref):
+        if isinstance(value, ScalarRef):
             return where[value.number]
         return [found(where, one) for one in value] if isinstance(value, tuple) else value
 
-    if name == flex.LOAD and len(args) == 1:
+    if name == SCALAR_LOAD and len(args) == 1:
         nodes.append(found(nodes, args[0]))
         values.append(found(values, args[0]))
         return
-    target = torch.ops.aten.index.Tensor if name == flex.LOAD else flex.function_of(name)
-    if name == flex.LOAD:
+    target = torch.ops.aten.index.Tensor if name == SCALAR_LOAD else scalar_function(name)
+    if name == SCALAR_LOAD:
         args = (args[0], args[1:])
     if not isinstance(target, OpOverload):  # of sizes: the expression itself
         nodes.append(target(*found(nodes, args)))
@@ -124,16 +127,19 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any,
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program of which a part is written. narrow: positions are 32-bit integers. kinds, registers:
-    dtype and text of what is in registers. names: of values. inner: buffers that change within a
-    row. scores: those that are computed from scores or their gradients."""
+    """A program of which a part is written."""
 
     program: Program
+    #: Positions are 32-bit integers.
     narrow: bool
+    #: Dtype and text of what is in registers.
     kinds: dict[str, torch.dtype]
     registers: dict[str, str]
+    #: The names of values.
     names: dict[Value, str]
+    #: Buffers that change within a row.
     inner: set[str]
+    #: The values that are computed from scores or their gradients.
     scores: set[str]
 
 
@@ -167,7 +173,9 @@ class FunctionWriter(ValueWriter):
         self.scores: set[str] = set()
         self.asserts = False
 
-    def begin(self, program: Any, texts: Mapping[str, str], dtype: torch.dtype) -> Started:
+    def begin(
+        self, program: ScalarProgram, texts: Mapping[str, str], dtype: torch.dtype
+    ) -> Started:
         """Writes what a program computes from none of the inputs that change in the innermost
         loop. texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
         kinds = {name: kind for name, (kind, _) in self.operands.items()}
@@ -290,25 +298,26 @@ class FunctionWriter(ValueWriter):
 # -- widths of integers --
 
 
-def is_narrow(program: Any, limits: Mapping[str, Expr], dtypes: Mapping[str, torch.dtype]) -> bool:
+def is_narrow(
+    program: ScalarProgram, limits: Mapping[str, Expr], dtypes: Mapping[str, torch.dtype]
+) -> bool:
     """Returns whether no integer that a program computes from positions needs more than 32 bits.
     limits: of positions. dtypes: of the tensors that it reads."""
-    flex = flex_attention()
     bounds: dict[Any, Bounds | None] = {}
     for number, name in enumerate(program.inputs):
         limit = limits.get(name, 0)
         longest = limit if isinstance(limit, int) else LONGEST
         if name in POSITIONS and longest > LONGEST:
             return False
-        bounds[flex.Ref(number)] = (0, longest) if name in POSITIONS else None
+        bounds[ScalarRef(number)] = (0, longest) if name in POSITIONS else None
     first = len(program.inputs)
     for number, (name, args, kwargs) in enumerate(program.steps):
-        at = flex.Ref(first + number)
-        if name == flex.LOAD:
+        at = ScalarRef(first + number)
+        if name == SCALAR_LOAD:
             bounds[at] = _of_dtype(dtypes[program.inputs[args[0].number]])
             continue
-        given = [bounds.get(one) if isinstance(one, flex.Ref) else _of_number(one) for one in args]
-        read = [one for one in args if isinstance(one, flex.Ref) and bounds.get(one) is not None]
+        given = [bounds.get(one) if isinstance(one, ScalarRef) else _of_number(one) for one in args]
+        read = [one for one in args if isinstance(one, ScalarRef) and bounds.get(one) is not None]
         if not read:
             bounds[at] = None
             continue

@@ -35,7 +35,7 @@ from inductor_backend.ir.nodes import ExternNode, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import DIVISIONS, Value
 from inductor_backend.kernels.flex_attention import rows_of_task
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import FLEX_ATTENTION, ScalarProgram
 
 HEADER = "prelude_attention.h"
 #: Products below which a second thread does not pay.
@@ -190,7 +190,7 @@ class _Kernel:
         """Returns the width of a row in whole vectors of any processor."""
         return -(-width // 16) * 16
 
-    def function(self, program: Any, result: Callable[[str], str]) -> None:
+    def function(self, program: ScalarProgram, result: Callable[[str], str]) -> None:
         """Writes a function of scores over the row `s` of a tile. result: returns a statement."""
         texts = {
             "score": "s[c]", "grad": "g[c]", "b": "(int32_t)b", "h": "(int32_t)h", "q": "row",
@@ -480,13 +480,15 @@ for (int64_t task = 0; task < KB * KH; ++task)
             line("none[c] = w[c] == -TC_INF_F;")
             line("w[c] = tc_weight(w[c] - from_level);")
             line("g[c] = w[c] * (g[c] - from_delta);")
-        if self.flex.gradient.output is None:
+        gradient = self.flex.gradient
+        assert gradient is not None  # see `kernels.flex_attention.why_no_backward_in_cpp`
+        if gradient.output is None:
             line("memset(g, 0, count * 4);")
             return
-        self.function(self.flex.gradient, lambda found: f"g[c] = none[c] != 0.0f ? 0.0f : {found};")
+        self.function(gradient, lambda found: f"g[c] = none[c] != 0.0f ? 0.0f : {found};")
 
 
 def kernel_of(program: Program, node: ExternNode, sizes: SizeVars) -> KernelText:
     """Returns the kernel of a call of one of flex_attention's operators."""
-    writer = _Forward if node.target is flex_attention().FORWARD else _Backward
+    writer = _Forward if node.target is FLEX_ATTENTION else _Backward
     return writer(program, call_of(program, node), sizes).write()

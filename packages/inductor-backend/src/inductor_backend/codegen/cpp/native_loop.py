@@ -20,7 +20,7 @@ from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, Program, Strided, same_strides
 from inductor_backend.kernels.packed_ops import name_of
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.kernels.selection import Choice, KernelKind
 from inductor_backend.schedule.memory_plan import MemoryPlan
 
 
@@ -58,7 +58,7 @@ class LoopWriter(StepCalls):
         """Returns why the step does not run without Python, or None."""
         externs = [step.extern for step in self.steps if step.extern is not None]
         for node in externs:
-            if self.choices[node.name].kind != "own":
+            if self.choices[node.name].kind is not KernelKind.OWN:
                 return f"{name_of(node.target)} is ATen's"
         if self.program.constants or self.program.numbers:
             return "a constant or a number that changes"

@@ -20,23 +20,27 @@ BLOCK = 512
 @dataclass(frozen=True, slots=True)
 class Reducer:
     """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its
-    position).
+    position)."""
 
-    name: prefix of its variables. start: once per row. open: once per block. clause: for ``#pragma omp simd`` (None: the loop
-    cannot be vectorized). step: for each element. close: after a block (`{length}` elements;
-    `{squares}`: the prelude's function that adds squared distances). results: final text for each
-    output, to be converted. state: (type, name) of the accumulators of a chunk of a long row. merge: adds chunk `q`,
-    whose state is in arrays ``<name>s`` (empty: such a row cannot be split)."""
-
+    #: Prefix of its variables.
     name: str
+    #: Once per row.
     start: tuple[str, ...]
+    #: Once per block.
     open: tuple[str, ...]
+    #: The clause for ``#pragma omp simd`` (None: the loop cannot be vectorized).
     clause: str | None
+    #: The step for each element.
     step: str
+    #: After a block (`{length}` elements; `{squares}`: the prelude's function that adds squared
+    #: distances).
     close: tuple[str, ...]
+    #: Final text for each output, to be converted.
     results: tuple[str, ...]
     blocked: bool = False
+    #: (type, name) of the accumulators of a chunk of a long row.
     state: tuple[tuple[str, str], ...] = ()
+    #: Adds chunk `q`, whose state is in arrays ``<name>s`` (empty: such a row cannot be split).
     merge: str = ""
 
 
@@ -187,11 +191,13 @@ REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnReducer:
-    """One reduction for rows as lanes; `[l]` selects the row. arrays: (type, name, initial text).
-    step: for each element. results: final text for each output, to be converted."""
+    """One reduction for rows as lanes; `[l]` selects the row."""
 
+    #: (type, name, initial text).
     arrays: tuple[tuple[str, str, str], ...]
+    #: The step for each element.
     step: str
+    #: Final text for each output, to be converted.
     results: tuple[str, ...]
 
 

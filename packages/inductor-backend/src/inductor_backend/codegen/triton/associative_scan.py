@@ -19,7 +19,7 @@ from inductor_backend.ir.index_expr import Expr, product
 from inductor_backend.ir.nodes import ExternNode, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
-from tracer_core.plugin_api import scan_steps
+from tracer_core.plugin_api import scan_scalars
 
 #: Elements of a block, and its most columns: those of a row lie side by side in memory.
 ELEMENTS, COLUMNS = 2048, 16
@@ -90,7 +90,7 @@ class _Writer:
         out.line(f"def {NAME}_combine({', '.join(names)}):")
         with out.indented():
             writer = _Numbers(out, self.sizes, {}, {}, str, self.size, {})
-            gm = scan_steps().scalars_of(text, self.dtypes)
+            gm = scan_scalars(text, self.dtypes)
             found = writer.whole(gm, {name: name for name in names})[:count]
             out.line(f"return {', '.join(found)}")
         return out

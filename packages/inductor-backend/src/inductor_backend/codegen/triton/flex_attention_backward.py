@@ -16,7 +16,7 @@ from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels.flex_attention import backward_tiles, padded
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import ScalarProgram, ScalarRef
 
 
 class _Backward(ScoresWriter):
@@ -43,13 +43,19 @@ class _Backward(ScoresWriter):
             line("weights = tl.where(allowed, weights, 0.0)")
         return allowed and "allowed"
 
+    @property
+    def gradient(self) -> ScalarProgram:
+        """The gradient of `Flex.score`, without which `why_no_backward` refuses the kernel."""
+        assert self.flex.gradient is not None
+        return self.flex.gradient
+
     def gradient_of_scores(self, allowed: str) -> None:
         """Writes the gradient `grad` of the scaled products, from `towards`, that of the weights."""
         self.line(f"grad = weights * (towards - delta{self.row})")
         if self.flex.score is None:
             return
         found = self.functions.finish(self.started["gradient"])
-        gradient = self.flex.gradient
+        gradient = self.gradient
         own = found[:1] if gradient.output is not None else []
         self.contributions(found[len(own) :], allowed)
         made = own[0] if own else "0.0"
@@ -106,9 +112,9 @@ class _Queries(_Backward):
         line(f"sums = {self.dot('grad.to(key.dtype)', 'tl.trans(key)', 'sums')}")
 
     def contributions(self, found: list[str], allowed: str) -> None:
-        given = self.flex.gradient.contributions
+        given = self.gradient.contributions
         values, indices = found[: len(given)], iter(found[len(given) :])
-        reads = _reads(self.flex.gradient)
+        reads = _reads(self.gradient)
         for number, (one, value) in enumerate(zip(given, values, strict=True)):
             at = [next(indices) for _ in one.at]
             name = f"g{one.buffer[1:]}"
@@ -217,7 +223,7 @@ class _Keys(_Backward):
         line(f"sums_key = {self.dot('grad.to(key.dtype)', 'tl.trans(query)', 'sums_key')}")
 
 
-def _reads(program: Any) -> list[frozenset[str]]:
+def _reads(program: ScalarProgram) -> list[frozenset[str]]:
     """Returns for each value of a scalar program the positions that it depends on, ``q`` and ``kv``."""
     every = frozenset({"q", "kv"})
     of_inputs = {"score": every, "grad": every, "q": frozenset({"q"}), "kv": frozenset({"kv"})}
@@ -230,7 +236,7 @@ def _reads(program: Any) -> list[frozenset[str]]:
 def _union(found: list[frozenset[str]], value: Any) -> frozenset[str]:
     if isinstance(value, (tuple, list)):
         return frozenset[str]().union(*(_union(found, one) for one in value))
-    return found[value.number] if isinstance(value, flex_attention().Ref) else frozenset()
+    return found[value.number] if isinstance(value, ScalarRef) else frozenset()
 
 
 def backward_kernels(call: Call, sizes: SizeVars) -> list[TritonKernel]:

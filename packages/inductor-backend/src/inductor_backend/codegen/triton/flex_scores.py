@@ -21,10 +21,9 @@ from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels.flex_attention import Tiles, padded
-from tracer_core.plugin_api import flex_attention
+from tracer_core.plugin_api import FLEX_UNMASKED_BLOCK
 
 LOG2_E = 1 / math.log(2)
-_FLEX = flex_attention()
 
 
 class ScoresWriter:
@@ -224,7 +223,7 @@ class ScoresWriter:
         each: int | str = block // length
         if isinstance(size, int):
             each = min(block // length, -(-size // length))
-        elif block == _FLEX.WHOLE:
+        elif block == FLEX_UNMASKED_BLOCK:
             self.line(f"each = tl.cdiv({self.size(size)}, {step})")
             each = "each"
         steps = f"split, count * {each}, {self.splits}" if self.splits > 1 else f"0, count * {each}"

@@ -18,15 +18,17 @@ from inductor_backend.codegen.triton.expressions import TL_TYPES
 class Reducer:
     """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their
     positions; `{count}`: the length of the row; `{step}`: number of the loop's iteration, from 0.
+    """
 
-    start: before the loop; each: in it (both unused where the row is one block); whole: statements
-    where the row is one block; finish: after the loop. results: text of each output, after finish
-    or whole."""
-
+    #: Before the loop.
     start: tuple[str, ...]
+    #: In the loop (both unused where the row is one block).
     each: tuple[str, ...]
+    #: After the loop.
     finish: tuple[str, ...]
+    #: Statements where the row is one block.
     whole: tuple[str, ...]
+    #: Text of each output, after finish or whole.
     results: tuple[str, ...]
 
 

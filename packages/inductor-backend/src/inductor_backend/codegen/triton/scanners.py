@@ -19,14 +19,15 @@ from inductor_backend.codegen.triton.reducers import extreme
 @dataclass(frozen=True, slots=True)
 class Scanner:
     """`{v}`: the element; `{at}`: its position in the row; `{rows}`: the shape of one value per
-    row; `{last}`: whether an element is the last of its block.
+    row; `{last}`: whether an element is the last of its block."""
 
-    start: before the loop; each: in it; whole: in place of both where the row is one block.
-    results: text of each output."""
-
+    #: Before the loop.
     start: tuple[str, ...]
+    #: In the loop.
     each: tuple[str, ...]
+    #: In place of both where the row is one block.
     whole: tuple[str, ...]
+    #: Text of each output.
     results: tuple[str, ...]
 
 

@@ -46,14 +46,17 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block lies. rows, columns: the axes that index them. batch: (loop, rows of one step)
-    for each batch loop. start, stride: in elements. sizes: of the matrix."""
+    """Where a block lies."""
 
+    #: The axes that index them.
     rows: Axis
     columns: Axis
+    #: (loop, rows of one step) for each batch loop.
     batch: tuple[tuple[int, int], ...]
+    #: The offset in elements.
     start: int
     stride: int
+    #: The sizes of the matrix.
     sizes: tuple[Expr, Expr]
 
 

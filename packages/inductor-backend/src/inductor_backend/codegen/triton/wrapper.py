@@ -33,7 +33,12 @@ from inductor_backend.ir.values import Number
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import SizeSpec, flex_attention, scan
+from tracer_core.plugin_api import (
+    ASSOCIATIVE_SCAN,
+    FLEX_ATTENTION,
+    FLEX_ATTENTION_BACKWARD,
+    SizeSpec,
+)
 
 
 class TritonWrapper(Wrapper):
@@ -104,9 +109,9 @@ class TritonWrapper(Wrapper):
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
     def extern(self, node: ExternNode) -> None:
-        if node.target in (flex_attention().FORWARD, flex_attention().BACKWARD):
+        if node.target in (FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD):
             self._flex_attention(node)
-        elif node.target is scan().ASSOCIATIVE:
+        elif node.target is ASSOCIATIVE_SCAN:
             self._associative_scan(node)
         else:
             super().extern(node)
@@ -114,7 +119,7 @@ class TritonWrapper(Wrapper):
     def _flex_attention(self, node: ExternNode) -> None:
         """Writes the launches of this call's kernels: allocations, then the run."""
         call = call_of(self.program, node)
-        if node.target is flex_attention().FORWARD:
+        if node.target is FLEX_ATTENTION:
             kernels, besides = forward_kernels(call, self.variables)
         else:
             kernels, besides = backward_kernels(call, self.variables), {}

@@ -35,17 +35,22 @@ from tracer_core.plugin_api import (
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Library:
-    """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True
-    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time. image: its
-    mapping into memory, which lasts until this object and each callable from `function` are gone; an
-    address from `address` keeps nothing."""
+    """A loaded shared library."""
 
+    #: The name for messages.
     name: str
+    #: Content digest.
     key: str
+    #: Its file.
     path: Path
+    #: True if no compiler ran.
     hit: bool
+    #: Why it was a hit or a miss, for logs.
     reason: str
+    #: Build time.
     seconds: float
+    #: Its mapping into memory, which lasts until this object and each callable from `function` are
+    #: gone; an address from `address` keeps nothing.
     image: Image = field(repr=False, compare=False)
 
     def address(self, function: str) -> int:

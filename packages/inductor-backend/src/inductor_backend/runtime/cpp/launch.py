@@ -40,23 +40,28 @@ class _Record(ctypes.Structure):
 @dataclass(frozen=True, slots=True)
 class _Bridge:
     """launcher.cpp of the library that stays mapped. The GIL is held while these run: they make
-    Python objects. launcher: ``tc_launcher``. mapping: ``tc_mapping``."""
+    Python objects."""
 
+    #: ``tc_launcher``.
     launcher: Any
+    #: ``tc_mapping``.
     mapping: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A shared library in memory. handle: dlopen's. mapping: what unmaps the library when the last
-    reference to it goes away; None: the library that stays.
+    """A shared library in memory.
 
     The garbage collector frees the objects of a cycle in any order, so each launcher refers to the
     mapping by itself, and the mapping is a capsule, which is freed by its reference count alone. No
     kernel of the library runs then, because who calls a launcher refers to it; nor do threads of
-    OpenMP, because a kernel's parallel regions end before it returns."""
+    OpenMP, because a kernel's parallel regions end before it returns.
+    """
 
+    #: Dlopen's.
     handle: int
+    #: What unmaps the library when the last reference to it goes away; None: the library that
+    #: stays.
     mapping: object
 
     def address(self, name: str) -> int | None:

@@ -32,12 +32,14 @@ _TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A translation unit. flags: after the toolchain's. headers: a folder of headers beside the
-    prelude's. keep: its object is a cache entry by itself."""
+    """A translation unit."""
 
     text: str
+    #: Compiler flags after the toolchain's.
     flags: tuple[str, ...] = ()
+    #: A folder of headers beside the prelude's.
     headers: Path | None = None
+    #: Its object is a cache entry by itself.
     keep: bool = False
 
     def parts(self) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def recorded(
         if len(_left_alone) > _REMEMBERED:
             del _left_alone[next(iter(_left_alone))]
         return runner
-    make = resolve(get_backend("cudagraphs").options)
+    make: Any = resolve(get_backend("cudagraphs").options)
     options = make() if asked else make(measured=True, outputs="saved", warmup=_warmup(spec))
     run, numbers = runner.run, None
     if runner.scalars is not None:
