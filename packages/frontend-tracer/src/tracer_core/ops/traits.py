@@ -100,18 +100,30 @@ class OpFamily:
 
 
 def is_pointwise(target: Any) -> bool:
-    """Returns whether torch tags an operator as pointwise."""
+    """Returns whether torch tags an operator as pointwise.
+
+    Args:
+        target: The target of a call node.
+    """
     return torch.Tag.pointwise in getattr(target, "tags", ())
 
 
 def is_random(target: Any) -> bool:
-    """Returns whether an operator of ATen draws random numbers."""
+    """Returns whether an operator of ATen draws random numbers.
+
+    Args:
+        target: The target of a call node.
+    """
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def runs_once(target: Any) -> bool:
     """Returns whether an operator must run exactly once, in the order of the other such operators:
-    it draws random numbers or communicates."""
+    it draws random numbers or communicates.
+
+    Args:
+        target: The target of a call node.
+    """
     return is_random(target) or communicates(target)
 
 
@@ -122,5 +134,9 @@ def writes(target: Any) -> bool:
 
 
 def has_effect(target: Any) -> bool:
-    """Returns whether an operator does more than to compute its result from its operands."""
+    """Returns whether an operator does more than to compute its result from its operands.
+
+    Args:
+        target: The target of a call node.
+    """
     return writes(target) or runs_once(target)

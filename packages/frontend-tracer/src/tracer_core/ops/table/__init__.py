@@ -28,13 +28,21 @@ def _overload(entry: str) -> tuple[Any, ...]:
 
 def overloads_with(traits: Trait) -> frozenset[Any]:
     """Returns the overloads of ATen that the table lists with one of these traits; what this torch
-    lacks is left out."""
+    lacks is left out.
+
+    Args:
+        traits: One trait, or several joined by ``|``.
+    """
     listed = [entry for entry in _entries(traits) if "." in entry]
     return frozenset(one for entry in listed for one in _overload(entry))
 
 
 def spelled_with(traits: Trait) -> frozenset[str]:
-    """Returns the names that the table lists with one of these traits, without overloads."""
+    """Returns the names that the table lists with one of these traits, without overloads.
+
+    Args:
+        traits: One trait, or several joined by ``|``.
+    """
     return frozenset(entry.partition(".")[0] for entry in _entries(traits))
 
 
@@ -49,12 +57,19 @@ _ANY_MATRIX = names_with(Trait.TAKES_ANY_MATRIX)
 
 
 def raises_by_value(name: str) -> bool:
-    """Returns whether an operator raises for some values of its operands. name: without the
-    underscores around it."""
+    """Returns whether an operator raises for some values of its operands.
+
+    Args:
+        name: The operator's name without the underscores around it.
+    """
     return name not in _ANY_MATRIX if name.startswith("linalg_") else name in _RAISING
 
 
 def reasons(trait: Trait) -> dict[Any, str]:
-    """Returns the overloads that the table lists with a trait -> why (`OpFamily.why`)."""
+    """Returns the overloads that the table lists with a trait -> why (`OpFamily.why`).
+
+    Args:
+        trait: The trait.
+    """
     rows = (family for family in FAMILIES if trait in family.traits)
     return {one: row.why for row in rows for one in names(row.names, of="ops.aten")}
