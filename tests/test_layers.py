@@ -21,17 +21,23 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("limit_table",),
         ("limits",),
         ("contract", "torch_private"),
+        ("ops",),
         ("compiled_callable", "compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
         ("background", "registry", "storage"),
         ("engine_support",),
         ("guards",),
+        ("fx_capture",),
+        ("bytecode",),
+        ("natives.effects",),
+        ("trace.tracing",),
+        ("natives",),
+        ("trace",),
         ("aot",),
-        ("autoselect", "fx_capture"),
-        ("bytecode", "dispatch"),
-        ("natives", "plugin_api"),
-        ("bridges", "trace"),
-        ("natives.tables", "reconstruct"),
+        ("autoselect",),
+        ("dispatch",),
+        ("plugin_api",),
+        ("bridges", "natives.tables", "reconstruct"),
         ("execution",),
         ("explanation", "packages", "preparation"),
         ("api", "cache"),
@@ -50,6 +56,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("compilation", "subgraphs"),
         ("autotune",),
         ("device_codegen",),
+        ("stages",),
+        ("control_flow_steps", "kernel_stages"),
+        ("rewrite_stages",),
         ("pipeline",),
         ("artifact", "native_library"),
     ),
@@ -164,6 +173,34 @@ def test_imports_go_downwards(package, module):
         if other >= row and its_folder != folder:
             upward.append(f"line {one.line}: {one.text.strip()}")
     assert upward == []
+
+
+#: Folders that import nothing of one another, though no order of `LAYERS` says so.
+APART = (
+    ("inductor_backend.codegen.triton", "inductor_backend.codegen.cpp"),
+    ("inductor_backend.codegen.cpp", "inductor_backend.codegen.triton"),
+)
+
+
+@pytest.mark.parametrize("importer, other", APART)
+def test_folders_import_nothing_of_one_another(importer, other):
+    package = importer.partition(".")[0]
+    imports = {
+        f"{module}: {one.text}"
+        for module, path in MODULES[package].items()
+        if module.startswith(importer + ".")
+        for one in own_imports(path, package)
+        if one.target.startswith(other + ".")
+    }
+    assert imports == set()
+
+
+def test_the_pipeline_is_a_list():
+    """What stages do stands beside it."""
+    assert (
+        len(MODULES["inductor_backend"]["inductor_backend.pipeline"].read_text().splitlines())
+        <= 200
+    )
 
 
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__init__.py"))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tracer_core.aot.result_check import same_strides
+from tracer_core.torch_private.memory_layout import same_strides
 
 
 def fallbacks_of(compiled):

@@ -203,7 +203,7 @@ def test_a_parameter_given_twice_is_clipped_and_updated_twice():
 
 
 def test_lowering_without_the_tracer_refuses_it():
-    from tracer_core.aot.errors import LoweringUnsupported
+    from tracer_core.contract.lowering_errors import LoweringUnsupported
 
     captured = torch_graph(lambda a: a.add_(a.t()), (torch.ones(3, 3),))
     with pytest.raises(LoweringUnsupported, match="by another name"):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, Program, randn
 from tracer_core import plugin_api
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.plugin_api import Backend, Role
 from tracer_core.testing import compare, compare_aliasing, torch_graph
 

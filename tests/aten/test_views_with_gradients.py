@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.aot.result_check import same_strides
+from tracer_core.torch_private.memory_layout import same_strides
 
 
 def only_a_view(x, y):

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from tracer_core.aot.lazy_graph_module import Deferred
+from tracer_core.torch_private.lazy_graph_module import Deferred
 
 
 def traced():

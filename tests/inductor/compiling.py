@@ -14,8 +14,9 @@ import torch
 
 from inductor_backend.compilation import Compilation
 from inductor_backend.options import InductorOptions
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.plugin import BACKEND
+from inductor_backend.stages import run_stages
 from tests.inductor import reference
 from tracer_core import plugin_api
 from tracer_core.testing import torch_graph

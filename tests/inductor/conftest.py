@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_backend import pipeline
+from inductor_backend import kernel_stages
 
 
 @pytest.fixture
 def texts(monkeypatch) -> list[str]:
     """The modules that are compiled."""
     found: list[str] = []
-    original = pipeline.load_module
+    original = kernel_stages.load_module
 
     def load(text, *rest):
         found.append(text)
         return original(text, *rest)
 
-    monkeypatch.setattr(pipeline, "load_module", load)
+    monkeypatch.setattr(kernel_stages, "load_module", load)
     return found

@@ -217,9 +217,9 @@ def test_a_scan_is_a_loop(name, grad, texts):
 @pytest.fixture
 def texts(monkeypatch):
     """The texts of the modules that are made."""
-    from inductor_backend import pipeline
+    from inductor_backend import stages
 
-    made, original = [], pipeline.run_stages
+    made, original = [], stages.run_stages
 
     def watched(*args, **kwargs):
         c = original(*args, **kwargs)
@@ -227,7 +227,7 @@ def texts(monkeypatch):
             made.append(c.text)
         return c
 
-    monkeypatch.setattr(pipeline, "run_stages", watched)
+    monkeypatch.setattr(stages, "run_stages", watched)
     return made
 
 

@@ -19,6 +19,7 @@ from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
 IN, OUT = torch.tensor([0, 2]), torch.tensor([1, 9])
+NAN = torch.full((2, 2), float("nan"))
 
 
 def logs(body):
@@ -69,6 +70,11 @@ RAISES = {
     torch.ones(3, 4) > 0),
     "multinomial": (lambda x, p: torch.multinomial(p, 1) * 0, torch.ones(2), torch.full((2,),
     -1.0)),
+    "nuclear_norm": (lambda x, m: torch.norm(m, p="nuc"), torch.eye(2), NAN),
+    "nuclear_linalg_norm": (lambda x, m: torch.linalg.norm(m, ord="nuc"), torch.eye(2), NAN),
+    "spectral_norm": (lambda x, m: torch.linalg.norm(m, 2), torch.eye(2), NAN),
+    "fake_quantize": (lambda x, z: torch.fake_quantize_per_channel_affine(
+        x, torch.full((3,), 0.1), z, 0, 0, 255), torch.zeros(3).int(), torch.tensor([0, -1, 300]).int()),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tracer_core.aot.jagged_attention import attend
+from tracer_core.ops.higher_order.jagged_attention import attend
 from tracer_core.testing import CaptureCounter
 
 BACKENDS = ["eager", "inductor"]

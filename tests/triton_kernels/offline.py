@@ -20,9 +20,10 @@ from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.compilation import Compilation
 from inductor_backend.options import InductorOptions
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime.cuda.triton_compile import Kernel, compiled, target_of
+from inductor_backend.stages import run_stages
 from tracer_core import plugin_api
 from tracer_core.plugin_api import InputSpec, Role
 from tracer_core.testing.torch_graph import _Recorder

@@ -19,14 +19,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inductor_backend import pipeline
+from inductor_backend import stages
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.target import Target
 from inductor_backend.lowering import graph as lowering
 from inductor_backend.options import InductorOptions
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime.cuda import build, launch
+from inductor_backend.stages import run_stages
 from tracer_core import plugin_api
 from tracer_core.aot.autograd_runtime import TrainingGraphs, lower_training, take_channels_last
 from tracer_core.aot.lower import Lowered, Request
@@ -124,12 +125,12 @@ class Pretended(Target):
 
 def compiled(low: Lowered) -> Compilation:
     """A graph of CPU tensors as if they were on a GPU, up to its module's text."""
-    before = pipeline.target_of
-    pipeline.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
+    before = stages.target_of
+    stages.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
     try:
         return run_stages(start(low.graph, low.spec), "module")
     finally:
-        pipeline.target_of = lowering.target_of = before
+        stages.target_of = lowering.target_of = before
 
 
 class Memory(TorchDispatchMode):

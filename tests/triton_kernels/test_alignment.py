@@ -14,8 +14,9 @@ from inductor_backend.ir import target
 from inductor_backend.ir.target import interpreted
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.passes import pad_matmul
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from inductor_backend.stages import run_stages
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 

@@ -16,8 +16,9 @@ import torch
 import tracer_core
 from inductor_backend.passes.cpu_scalars import host_side, split
 from inductor_backend.passes.op_support import supports
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.plugin import BACKEND
+from inductor_backend.stages import run_stages
 from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private
 from tracer_core.aot.capability_partition import backend_runner

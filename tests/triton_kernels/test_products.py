@@ -17,11 +17,12 @@ from inductor_backend.autotune import choices, matmul
 from inductor_backend.autotune.configs import candidates as real_candidates
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.ir.target import interpreted
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.runtime.cuda import measurement, tf32
 from inductor_backend.runtime.cuda.build import load_kernels
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from inductor_backend.runtime.module_runner import ModuleRunner
+from inductor_backend.stages import run_stages
 from tests.inductor.compiling import clones, flat, tolerance
 from tests.inductor.compiling import compiled as compiled_plainly
 from tests.inductor.test_operators import R

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend import pipeline
+from inductor_backend import stages
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
@@ -38,13 +38,13 @@ def layers():
 @pytest.fixture
 def compilations(monkeypatch):
     """The compilations that happen."""
-    found, run_stages = [], pipeline.run_stages
+    found, run_stages = [], stages.run_stages
 
     def noted(c, until=None):
         found.append(c)
         return run_stages(c, until)
 
-    monkeypatch.setattr(pipeline, "run_stages", noted)
+    monkeypatch.setattr(stages, "run_stages", noted)
     return found
 
 

@@ -16,21 +16,12 @@ import torch
 from cudagraphs_backend.collectives import WAIT
 from cudagraphs_backend.state import states
 from cudagraphs_backend.torch_private import OpOverload, storage_key
-from tracer_core.plugin_api import communicates, operators
+from tracer_core.plugin_api import Trait, communicates, operators, overloads_with, reasons
 
 aten = operators("aten")
 
-#: Operators that read a value back or wait for the device while they run, which no tag says.
-WAITS: dict[Any, str] = {
-    aten.multinomial.default: "it checks its probabilities on the host",
-    aten.repeat_interleave.Tensor: "its size depends on data",
-    aten.bincount.default: "its size depends on data",
-    aten.histc.default: "it reads the range of its input on the host",
-    aten.linalg_eig.default: "it runs on the host",
-    aten._linalg_eigvals.default: "it runs on the host",
-    aten.linalg_lstsq.default: "it waits for the device",
-    aten._linalg_check_errors.default: "it reads the errors on the host",
-}
+#: Operators that read a value back or wait for the device while they run -> why.
+WAITS = reasons(Trait.BLOCKS)
 
 _DATA_TAGS = tuple(
     getattr(torch.Tag, name)
@@ -42,17 +33,7 @@ _DATA_TAGS = tuple(
 _BY_OFFSET = frozenset(
     {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 )
-
-_INDEXING = frozenset(
-    {
-        aten.index.Tensor,
-        aten.index_put.default,
-        aten.index_put_.default,
-        aten._index_put_impl_.default,
-        aten._unsafe_index.Tensor,
-        aten._unsafe_index_put.default,
-    }
-)
+_INDEXING = overloads_with(Trait.COUNTS_MASKS)
 
 
 def supports(node: torch.fx.Node) -> str | None:

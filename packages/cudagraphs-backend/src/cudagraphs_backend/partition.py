@@ -10,25 +10,9 @@ from collections.abc import Iterable
 import torch
 
 from cudagraphs_backend.torch_private import OpOverload
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, overloads_with
 
-aten = operators("aten")
-
-#: Operators whose result depends on no tensor's values.
-FILLS = frozenset(
-    {
-        aten.full.default,
-        aten.full_like.default,
-        aten.zeros.default,
-        aten.zeros_like.default,
-        aten.ones.default,
-        aten.ones_like.default,
-        aten.arange.default,
-        aten.arange.start,
-        aten.arange.start_step,
-        aten.scalar_tensor.default,
-    }
-)
+FILLS = overloads_with(Trait.FILLS)
 
 
 def saved(joint: torch.fx.GraphModule) -> Iterable[str]:

@@ -62,6 +62,8 @@ from tracer_core.errors import (
     VerifyError,
 )
 from tracer_core.limit_table import Limit, LimitTable
+from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
+from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env
 from tracer_core.storage.cache_location import (
     CacheLocationError,
@@ -77,30 +79,10 @@ from tracer_core.torch_private.names import operators
 if TYPE_CHECKING:
     import torch
 
-    from tracer_core.aot.branches import COND
-    from tracer_core.aot.branches import WHILE as WHILE_LOOP
-    from tracer_core.aot.flex_attention import BACKWARD as FLEX_ATTENTION_BACKWARD
-    from tracer_core.aot.flex_attention import FORWARD as FLEX_ATTENTION
-    from tracer_core.aot.flex_attention import WHOLE as FLEX_UNMASKED_BLOCK
-    from tracer_core.aot.flex_attention import Flex as FlexProgram
-    from tracer_core.aot.flex_attention import decomposed as flex_attention_decomposed
-    from tracer_core.aot.flex_attention import (
-        decomposed_backward as flex_attention_backward_decomposed,
-    )
-    from tracer_core.aot.flex_attention import flex_of as flex_program
     from tracer_core.aot.linalg_checks import CHECKED as LINALG_CHECKED
     from tracer_core.aot.request import Lowered
-    from tracer_core.aot.scalar_program import LOAD as SCALAR_LOAD
-    from tracer_core.aot.scalar_program import SIZE as SCALAR_SIZE
-    from tracer_core.aot.scalar_program import Ref as ScalarRef
-    from tracer_core.aot.scalar_program import ScalarProgram
-    from tracer_core.aot.scalar_program import function_of as scalar_function
-    from tracer_core.aot.scan import ASSOCIATIVE as ASSOCIATIVE_SCAN
-    from tracer_core.aot.scan import SCAN
-    from tracer_core.aot.scan import by_tree as scan_by_tree
-    from tracer_core.aot.scan import in_turn as scan_in_sequence
-    from tracer_core.aot.scan import scalars_of as scan_scalars
-    from tracer_core.aot.scan import step_of as scan_step
+    from tracer_core.aot.scan_steps import scalars_of as scan_scalars
+    from tracer_core.aot.scan_steps import step_of as scan_step
     from tracer_core.dispatch.compile_graph import compile_torch_graph as compile_graph
     from tracer_core.engine_support.contiguous import ContiguousGraph, ResultForm, contiguous_graph
     from tracer_core.engine_support.op_support import OpSupportCheck
@@ -108,6 +90,26 @@ if TYPE_CHECKING:
     from tracer_core.engine_support.type_promotion import promote
     from tracer_core.engine_support.value_checks import ValueCheck, add_value_check
     from tracer_core.engine_support.value_checks import checkable as checks_indices
+    from tracer_core.ops.higher_order.control_flow import COND
+    from tracer_core.ops.higher_order.control_flow import WHILE as WHILE_LOOP
+    from tracer_core.ops.higher_order.flex_attention import BACKWARD as FLEX_ATTENTION_BACKWARD
+    from tracer_core.ops.higher_order.flex_attention import FORWARD as FLEX_ATTENTION
+    from tracer_core.ops.higher_order.flex_attention import WHOLE as FLEX_UNMASKED_BLOCK
+    from tracer_core.ops.higher_order.flex_attention import Flex as FlexProgram
+    from tracer_core.ops.higher_order.flex_attention import decomposed as flex_attention_decomposed
+    from tracer_core.ops.higher_order.flex_attention import (
+        decomposed_backward as flex_attention_backward_decomposed,
+    )
+    from tracer_core.ops.higher_order.flex_attention import flex_of as flex_program
+    from tracer_core.ops.higher_order.scalar_program import LOAD as SCALAR_LOAD
+    from tracer_core.ops.higher_order.scalar_program import SIZE as SCALAR_SIZE
+    from tracer_core.ops.higher_order.scalar_program import Ref as ScalarRef
+    from tracer_core.ops.higher_order.scalar_program import ScalarProgram
+    from tracer_core.ops.higher_order.scalar_program import function_of as scalar_function
+    from tracer_core.ops.higher_order.scan import ASSOCIATIVE as ASSOCIATIVE_SCAN
+    from tracer_core.ops.higher_order.scan import SCAN
+    from tracer_core.ops.higher_order.scan import by_tree as scan_by_tree
+    from tracer_core.ops.higher_order.scan import in_turn as scan_in_sequence
 
 __all__ = [
     # the registration
@@ -126,6 +128,9 @@ __all__ = [
     # engines with tensors of their own
     "ContiguousGraph", "OpSupportCheck", "ResultForm", "ValueCheck", "ValueClass",
     "add_value_check", "checks_indices", "contiguous_graph", "op_support_check", "promote",
+    # traits of operators
+    "Trait", "has_effect", "is_pointwise", "is_random", "overloads_with", "raises_by_value",
+    "reasons", "runs_once", "spelled_with",
     # operators of tracer_core, and their programs
     "ASSOCIATIVE_SCAN", "COND", "FLEX_ATTENTION", "FLEX_ATTENTION_BACKWARD",
     "FLEX_UNMASKED_BLOCK", "LINALG_CHECKED", "SCALAR_LOAD", "SCALAR_SIZE", "SCAN", "WHILE_LOOP",
@@ -203,17 +208,18 @@ def get_backend(name: str) -> Backend:
 #: Modules that import FakeTensor or define operators -> exported names (name=its name there), which
 #: are imported at their first use.
 _DEFERRED = {
-    "aot.branches": "COND WHILE_LOOP=WHILE",
-    "aot.flex_attention": "FLEX_ATTENTION=FORWARD FLEX_ATTENTION_BACKWARD=BACKWARD "
+    "ops.higher_order.control_flow": "COND WHILE_LOOP=WHILE",
+    "ops.higher_order.flex_attention": "FLEX_ATTENTION=FORWARD FLEX_ATTENTION_BACKWARD=BACKWARD "
     "FLEX_UNMASKED_BLOCK=WHOLE FlexProgram=Flex "
     "flex_attention_backward_decomposed=decomposed_backward flex_attention_decomposed=decomposed "
     "flex_program=flex_of",
     "aot.linalg_checks": "LINALG_CHECKED=CHECKED",
     "aot.request": "Lowered",
-    "aot.scalar_program": "SCALAR_LOAD=LOAD SCALAR_SIZE=SIZE ScalarProgram ScalarRef=Ref "
+    "ops.higher_order.scalar_program": "SCALAR_LOAD=LOAD SCALAR_SIZE=SIZE ScalarProgram ScalarRef=Ref "
     "scalar_function=function_of",
-    "aot.scan": "ASSOCIATIVE_SCAN=ASSOCIATIVE SCAN scan_by_tree=by_tree scan_in_sequence=in_turn "
-    "scan_scalars=scalars_of scan_step=step_of",
+    "aot.scan_steps": "scan_scalars=scalars_of scan_step=step_of",
+    "ops.higher_order.scan": "ASSOCIATIVE_SCAN=ASSOCIATIVE SCAN scan_by_tree=by_tree "
+    "scan_in_sequence=in_turn",
     "dispatch.compile_graph": "compile_graph=compile_torch_graph",
     "engine_support.contiguous": "ContiguousGraph ResultForm contiguous_graph",
     "engine_support.op_support": "OpSupportCheck op_support_check=OpSupportCheck",

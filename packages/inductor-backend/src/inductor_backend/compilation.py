@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -79,7 +80,42 @@ class Compilation:
     #: Whether it has to run without Python and ATen.
     alone: bool = False
     replication: str = "no region of the graph repeats"
+    #: The stages that it goes through, of one device or another.
+    stages: tuple[Stage, ...] = ()
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""
         return readers_outside(self.program, self.plan.groups)
+
+
+#: The devices whose graphs go through a stage.
+StageDevice = Literal["any", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the pipeline."""
+
+    name: str
+    #: Fills fields of the compilation.
+    run: Callable[[Compilation], None]
+    #: The devices whose graphs go through this stage.
+    device: StageDevice = "any"
+    #: Raises VerifyError where the result violates a rule.
+    verify: Callable[[Compilation], None] | None = None
+    #: Returns the result as text.
+    dump: Callable[[Compilation], str] | None = None
+    #: Returns one line of `dump`, for short dumps.
+    brief: Callable[[Compilation], str] | None = None
+    #: Suffix of the file in the debug folder; "" for that of the device's kernels.
+    suffix: str = "txt"
+    #: Whether it is only for graphs whose parameters are constants.
+    frozen: bool = False
+    #: Whether it is only for graphs that run without Python and ATen.
+    alone: bool = False
+
+    def is_for(self, c: Compilation) -> bool:
+        """Returns whether the graph goes through this stage."""
+        device = "cuda" if c.target.triton else "cpu"
+        wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
+        return self.device in ("any", device) and wanted

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_backend.autotune.matmul import matmul_kernel, tiles_of
+from inductor_backend.codegen.common.loop_nest import is_column, loop_nest
 from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
 from inductor_backend.codegen.cpp.kernel import KernelWriter
-from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule, specification_of

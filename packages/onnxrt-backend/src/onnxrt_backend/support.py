@@ -17,7 +17,7 @@ from onnxrt_backend.attention import refusal
 from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.probe import build
 from onnxrt_backend.value_checks import positions_are_read
-from tracer_core.plugin_api import op_support_check
+from tracer_core.plugin_api import is_random, op_support_check
 
 #: dtypes that ONNX lacks, or that ONNX Runtime has few operators for.
 REFUSED_DTYPES = {
@@ -76,7 +76,7 @@ _probe = op_support_check(build, "ONNX Runtime")
 def supports(node: torch.fx.Node) -> str | None:
     """Returns None if ONNX Runtime can run `node`, else why not."""
     target: Any = node.target
-    if torch.Tag.nondeterministic_seeded in target.tags and argument(node, "dropout_p") != 0.0:
+    if is_random(target) and argument(node, "dropout_p") != 0.0:
         return "draws from its own stream of random numbers"
     for tensor in _probe.operands(node):
         if tensor.dtype in REFUSED_DTYPES:

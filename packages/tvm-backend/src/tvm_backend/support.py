@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import add_value_check, op_support_check, promote
+from tracer_core.plugin_api import (
+    Trait,
+    add_value_check,
+    is_pointwise,
+    is_random,
+    op_support_check,
+    promote,
+    spelled_with,
+)
 from tvm_backend import tvm_private
 from tvm_backend.build import fused
 from tvm_backend.converters import CONVERTERS
@@ -21,47 +29,24 @@ from tvm_backend.translate import relax_module
 
 #: Operators that raise for an index out of range in PyTorch; TVM's kernels access memory out of
 #: bounds. Those whose indices a value check covers are supported (`indexing.fault`).
-UNCHECKED = frozenset({
-    "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill",
-    "index_put", "_unsafe_index", "_unsafe_index_put", "index_select", "nll_loss",
-    "nll_loss_forward", "nll_loss2d_forward", "one_hot", "put", "scatter", "scatter_add",
-    "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave", "bincount",
-})  # fmt: skip
+UNCHECKED = spelled_with(Trait.CHECKS_INDICES)
 
 
 #: Divisions: for an integer divisor of 0 PyTorch raises, and TVM's code ends the process.
-DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
+DIVIDING = spelled_with(Trait.DIVIDES)
 
 
 #: Floating-point operators in which TVM loses NaN; the op support check does not test NaN.
 LOSING_NAN = frozenset({"max.dim", "min.dim", "elu.default"})
 
-#: Operators that are neither pointwise nor views and compute no sums: supported in float16.
-MOVES = frozenset(
-    {
-        "_to_copy",
-        "cat",
-        "clone",
-        "constant_pad_nd",
-        "copy",
-        "flip",
-        "full_like",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "max_pool2d_with_indices",
-        "max_pool3d_with_indices",
-        "repeat",
-        "roll",
-        "stack",
-    }
-)
+#: Supported in float16, as pointwise operators and views are.
+MOVES = spelled_with(Trait.MOVES)
 
 
 def supports(node: torch.fx.Node) -> str | None:
     """Returns None if TVM can run `node`, else why not."""
     target: Any = node.target
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if is_random(target):
         return "draws from its own stream of random numbers"
     for tensor in _probe.operands(node):
         if tensor.dtype not in DTYPES:
@@ -110,7 +95,7 @@ def _adds_up(target: Any, name: str) -> bool:
     """Returns whether an operator may compute sums. Long float16 sums lose all precision, and
     the op support check tests only the first sizes."""
     views = any(result.alias_info is not None for result in target._schema.returns)
-    return not views and name not in MOVES and torch.Tag.pointwise not in target.tags
+    return not views and name not in MOVES and not is_pointwise(target)
 
 
 def _fixed_index(node: torch.fx.Node) -> bool:

@@ -22,14 +22,16 @@ from torch.fx.node import map_aggregate
 from tracer_core import torch_private
 from tracer_core.aot import linalg_checks
 from tracer_core.aot.drawn_again import draws
-from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.fake_fixups import CORRECTIONS, DTYPE_OF_FIRST
-from tracer_core.aot.lazy_graph_module import add_node
+from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.linear_resizing import FAKES
 from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.saved_draws import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import DECOMPOSED
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait, is_random
+from tracer_core.torch_private.lazy_graph_module import add_node
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import DispatchMode
 
@@ -38,6 +40,7 @@ aten = operators("aten")
 #: Its name is not valid Python: graphs use the operator that makes a new tensor and draws the same
 #: numbers.
 RANDOM_FROM = getattr(aten.random, "from")
+_DTYPE_OF_FIRST = overloads_with(Trait.DTYPE_OF_FIRST)
 
 #: Operators that only rename a value: the graph uses the value itself.
 SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default})
@@ -234,7 +237,7 @@ class AtenRecorder(DispatchMode):
         if table is not None:
             with self, self._one_operator(func):
                 result = table(*args, **kwargs)
-                if func in DTYPE_OF_FIRST:
+                if func in _DTYPE_OF_FIRST:
                     result = result.to(args[0].dtype)
             if result is not NotImplemented:
                 if draws(func, args):
@@ -297,7 +300,7 @@ class AtenRecorder(DispatchMode):
             func.namespace not in QUERIES | UNTOLD
             and not any(func in table for table in special)
             and func is not RANDOM_FROM
-            and torch.Tag.nondeterministic_seeded not in func.tags
+            and not is_random(func)
             and not func._schema.is_mutable
             and bool(func._schema.returns)
             and not self._is_composite(func)
@@ -312,7 +315,7 @@ class AtenRecorder(DispatchMode):
         return known
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and self.rng is not None:
+        if is_random(func) and self.rng is not None:
             call = f"{func}{map_aggregate((args, kwargs), _described)}"
             return self.rng.drawn(call, lambda: self._node(func, args, kwargs))
         return self._node(func, args, kwargs)

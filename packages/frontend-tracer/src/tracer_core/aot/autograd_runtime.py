@@ -33,10 +33,8 @@ from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.ddp_backward import Replicas
 from tracer_core.aot.ddp_buckets import Part
 from tracer_core.aot.double_backward import captured_again
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
-from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.lower import output_args, verified
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
@@ -44,11 +42,13 @@ from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.symbolic_sizes import SYM_TYPES
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Role
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.debug.stages import continued, stage
 from tracer_core.errors import BackendError
+from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.torch_private.names import names
 
 

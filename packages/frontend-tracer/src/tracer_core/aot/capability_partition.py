@@ -25,17 +25,18 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.dead_code import is_size, runs_once
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.dead_code import is_size
 from tracer_core.aot.frozen_parameters import compile_with_constants
 from tracer_core.aot.memory_owners import subgraph
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import NOTHING, Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.graph_names import derived_name
+from tracer_core.ops.traits import runs_once
 from tracer_core.registry.eager import graph_function
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload
@@ -293,7 +294,7 @@ class Partition:
             if node.op != "call_function" or _owner(node) is not node:
                 levels[node] = base
                 continue
-            once = runs_once(node)
+            once = runs_once(node.target)
             base = max(base, drawn) if once else base
             levels[node] = base + (self._place(node) - base) % (self.last + 1)
             drawn = levels[node] if once else drawn

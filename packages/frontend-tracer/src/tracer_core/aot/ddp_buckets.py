@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.dead_code import is_size, runs_once
+from tracer_core.aot.dead_code import is_size
 from tracer_core.aot.memory_owners import Owners, clone, subgraph
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
+from tracer_core.ops.traits import runs_once
 
 Node = torch.fx.Node
 
@@ -75,7 +76,7 @@ def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
     """Splits a backward graph into at most one subgraph per number in `wanted`; a single one if it
     cannot be split.
     """
-    if any(map(runs_once, backward.nodes)):
+    if any(runs_once(node.target) for node in backward.nodes):
         wanted = [0] * len(wanted)
     return _Cut(backward, wanted).parts()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import SYM_TYPES
+from tracer_core.ops import traits
 
 
 def is_size(node: torch.fx.Node) -> bool:
@@ -17,26 +17,9 @@ def is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, float, *SYM_TYPES))
 
 
-def is_random(node: torch.fx.Node) -> bool:
-    """Whether a node draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def runs_once(node: torch.fx.Node) -> bool:
-    """Whether a node must run exactly once, in the order of the other such nodes: it draws random
-    numbers or communicates."""
-    return is_random(node) or torch_private.communicates(node.target)
-
-
-def writes(node: torch.fx.Node) -> bool:
-    """Whether a node writes to an operand."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def has_effect(node: torch.fx.Node) -> bool:
     """Whether a node matters even if nobody reads its value."""
-    return node.op in ("placeholder", "output") or writes(node) or runs_once(node)
+    return node.op in ("placeholder", "output") or traits.has_effect(node.target)
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> int:

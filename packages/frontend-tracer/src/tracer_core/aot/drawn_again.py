@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import SEEDS, drops_out
+from tracer_core.ops.traits import is_random
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import DispatchMode
 
@@ -30,7 +31,7 @@ _FUNCTIONAL = {"random": "randint_like"}
 
 def draws(target: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of an operator draws random numbers: not if a dropout in it does nothing."""
-    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+    if not is_random(target):
         return False
     if target in SEEDS:
         return drops_out(target, args)

@@ -14,8 +14,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.attention_seeds import SEEDS, drops_out
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import free_symbols
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
@@ -174,6 +174,3 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.mkldnn_rnn_layer.default: _workspace,
     aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }
-
-#: Losses whose result has the dtype of the first operand, whatever the target's.
-DTYPE_OF_FIRST = frozenset({aten.huber_loss.default, aten.soft_margin_loss.default})

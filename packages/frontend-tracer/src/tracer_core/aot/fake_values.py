@@ -14,16 +14,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
+from tracer_core.ops.calls import RESHAPE_IN_PLACE
 from tracer_core.torch_private.needed import pytree
 
 MISSING = object()
-
-#: Methods and functions that change sizes or strides of their first argument.
-RESHAPE_IN_PLACE = frozenset(
-    {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_",
-     "resize_", "resize_as_", "set_", "set_data", "_set_data", "swap_tensors"}
-)  # fmt: skip
 
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:

@@ -19,13 +19,14 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import linear_resizing, out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
-from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
-from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
+from tracer_core.aot.rng import RecomputedRng, unseeded
 from tracer_core.aot.saved_draws import node_draws
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
 from tracer_core.aot.traceable_forms import FORMS
+from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line
 from tracer_core.engine_support.contiguous import has_gaps
+from tracer_core.ops.higher_order.checkpoint import REGIONS
 from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")

@@ -16,15 +16,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.higher_order.adafactor import wide
 from tracer_core.torch_private.names import names
 
 Tensors = Sequence[torch.Tensor]
-
-
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor in the dtype that the kernels compute in."""
-    low = tensor.dtype in (torch.float16, torch.bfloat16)
-    return tensor.to(torch.float32) if low else tensor
 
 
 def _updates(

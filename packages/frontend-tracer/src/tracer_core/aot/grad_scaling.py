@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.fused_optimizers import wide
+from tracer_core.ops.higher_order.adafactor import wide
 from tracer_core.torch_private.names import names
 
 

@@ -29,33 +29,19 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import view_aliasing
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable, first_line
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
 from tracer_core.aot.request import Request
 from tracer_core.aot.saved_draws import node_draws
+from tracer_core.contract.lowering_errors import (
+    LoweringUnsupported,
+    OnlyViews,
+    StillDifferentiable,
+    first_line,
+)
 from tracer_core.contract.specs import InputSpec
-from tracer_core.torch_private.names import names
+from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
 from tracer_core.torch_private.needed import pytree
-
-
-def grad_without_hooks(outputs: Any, inputs: Sequence[Any], *given: Any, **options: Any) -> Any:
-    """Calls torch.autograd.grad while the hooks of the inputs are off: the nodes after it are these
-    hooks. Target of a graph node."""
-    real = [one for one in inputs if not torch_private.is_fake(one)]
-    held = [(hooks, [*hooks.items()]) for one in real if (hooks := one._backward_hooks)]
-    for hooks, _ in held:
-        hooks.clear()
-    try:
-        return torch.autograd.grad(outputs, inputs, *given, **options)
-    finally:
-        for hooks, entries in held:
-            hooks.update(entries)
-
-
-#: Operators that run autograd inside a graph: the graph they differentiated is freed afterwards, as
-#: in eager.
-GRADIENT_CALLS = frozenset({*names("autograd.grad autograd.backward"), grad_without_hooks})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from tracer_core.aot.dead_code import writes
+from tracer_core.ops.traits import writes
 from tracer_core.torch_private.names import names
 
 _WAITS = frozenset(names("ops._c10d_functional.wait_tensor.default"))
@@ -19,7 +19,7 @@ def wait_late(graph: torch.fx.Graph) -> None:
     if not waits:
         return
     order = {node: at for at, node in enumerate(graph.nodes)}
-    last = next(node for node in graph.nodes if node.op == "output" or writes(node))
+    last = next(node for node in graph.nodes if node.op == "output" or writes(node.target))
     for wait in reversed(waits):
         if order[wait] < order[last]:
             readers = [user for user in wait.users if order[user] < order[last]]

@@ -23,21 +23,22 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import ctc_loss, flex_attention, view_aliasing
+from tracer_core.aot import ctc_loss, view_aliasing
 from tracer_core.aot.dead_code import remove_dead_nodes
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
 from tracer_core.aot.late_waits import wait_late
-from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
 from tracer_core.aot.value_requirements import with_requirements
 from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import InputSpec, Phase, Role
 from tracer_core.errors import BackendError
+from tracer_core.ops.higher_order import flex_attention
 from tracer_core.options import env
+from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import OpOverload
 

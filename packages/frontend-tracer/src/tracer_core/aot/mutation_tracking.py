@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
-from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
+from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of
 
 
 def versions_counted(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
 

@@ -23,8 +23,8 @@ from tracer_core import torch_private
 from tracer_core.aot import overlap
 from tracer_core.aot.aten_recorder import AtenRecorder, memory_order
 from tracer_core.aot.bound_outputs import bound
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import pytree

@@ -8,7 +8,6 @@ operators on the CPU), or LoweringUnsupported is raised and the graph runs eager
 from __future__ import annotations
 
 import functools
-import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core.aot import overlap
-from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
+from tracer_core.contract.lowering_errors import LoweringUnsupported
+from tracer_core.ops.calls import (
+    AUGMENTED,
+    KEYWORD_OPERATORS,
+    WITHOUT_A_WRITE,
+    is_elementwise,
+    name_of,
+)
 from tracer_core.torch_private.names import classes, names
 from tracer_core.torch_private.needed import OpOverload, pytree
 
@@ -34,20 +39,6 @@ _STATISTICS: dict[Any, tuple[int, int]] = {
 }
 _RUNNING = ("running_mean", "running_var")
 
-#: In-place operator functions (``a += b``), by name.
-AUGMENTED = frozenset(
-    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor",
-     "ilshift", "irshift"}
-)  # fmt: skip
-#: Elementwise operators that torch does not tag as pointwise.
-_ALSO_POINTWISE = frozenset(
-    {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
-)
-
-#: Operators that change metadata and layout of a tensor, but not its memory.
-_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
-#: Python's operators that are named like its keywords, and so end as writes in place do.
-KEYWORD_OPERATORS = frozenset({operator.and_, operator.or_, operator.not_, operator.is_})
 #: Types of functions that are one operator.
 _SINGLE = (
     types.BuiltinFunctionType,
@@ -88,18 +79,6 @@ class Watched(TorchFunctionMode):
         return call(func, func, args, kwargs, None)
 
 
-def name_of(function: Any) -> str:
-    """Returns ``add_`` for `torch.Tensor.add_`, ``"add_"`` and aten's operators, ``iadd`` for
-    ``+=``.
-    """
-    if isinstance(function, str):
-        return function.strip("_") if function.startswith("__") else function
-    if isinstance(function, OpOverload):
-        return str(function._schema.name.partition("::")[2])
-    name = str(getattr(function, "__name__", ""))
-    return name.strip("_") if name.startswith("__") else name
-
-
 def may_hold_calls(function: Any) -> bool:
     """Whether a captured call is a Python function, which may make several calls."""
     return not isinstance(function, _SINGLE)
@@ -113,7 +92,7 @@ def writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
 @functools.cache
 def _is_writer(function: Any) -> bool:
     name = name_of(function)
-    if name in _WITHOUT_A_WRITE or function in KEYWORD_OPERATORS:
+    if name in WITHOUT_A_WRITE or function in KEYWORD_OPERATORS:
         return False
     if isinstance(function, OpOverload) and function._schema.is_mutable:
         return True
@@ -187,23 +166,10 @@ def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
     reason = f"{name} writes to memory that it is given by another name"
     if one.position is not None and other.position is not None and one.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
-    reads_first = not (one.written and other.written) and is_pointwise(function, name)
+    reads_first = not (one.written and other.written) and is_elementwise(name)
     if reads_first and overlap.same(one.tensor, other.tensor):
         return None
     return Clash(reason, False)
-
-
-@functools.cache
-def is_pointwise(function: Any, name: str) -> bool:
-    """Whether an operator reads only the element of each argument that corresponds to the written
-    element.
-    """
-    if name in AUGMENTED or name.startswith("_foreach_"):
-        return True
-    name = name.rstrip("_")
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [getattr(packet, one) for one in packet.overloads()] if packet is not None else []
-    return name in _ALSO_POINTWISE or any(torch.Tag.pointwise in one.tags for one in overloads)
 
 
 def _given(

@@ -30,8 +30,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
-from tracer_core.aot.dead_code import is_size, remove_dead_nodes, runs_once
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.dead_code import is_size, remove_dead_nodes
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
@@ -40,32 +39,18 @@ from tracer_core.aot.norm_recomputation import Formula, formulas
 from tracer_core.aot.saved_draws import draws_on_accelerator, numbers
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
-from tracer_core.torch_private.names import names, operators
+from tracer_core.contract.lowering_errors import LoweringUnsupported
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait, is_pointwise, runs_once
+from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 Node = torch.fx.Node
 
-#: Cheap to recompute, although not tagged as pointwise.
-CHEAP = frozenset(names(
-    "full.default full_like.default zeros.default zeros_like.default ones.default ones_like.default"
-    " empty_like.default arange.default arange.start arange.start_step scalar_tensor.default"
-    " clone.default _to_copy.default where.self where.ScalarSelf expand.default new_zeros.default"
-    " new_full.default native_dropout_backward.default",
-    of="ops.aten",
-))  # fmt: skip
-
-#: Comparisons of computed tensors. Both passes must compare the same bits: `x == x.amax()` is false
-#: everywhere in a row whose x is recomputed with another rounding.
-DECISIONS = frozenset(
-    {aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor}
-)
-
-#: Pointwise operators whose results are the same bits wherever a compiler computes them.
-EXACT = CHEAP.union(names(
-    "abs.default neg.default relu.default clamp.default clamp_min.default clamp_max.default"
-    " maximum.default minimum.default",
-    of="ops.aten",
-))  # fmt: skip
+#: Cheap to recompute, although not all are tagged as pointwise.
+_CHEAP = overloads_with(Trait.CHEAP)
+_DECISIONS = overloads_with(Trait.DECIDES)
+_EXACT = overloads_with(Trait.EXACT)
 
 #: Random numbers that no backward needs may take one part in so many of what is saved.
 _SHARE_OF_DRAWS = 16
@@ -247,7 +232,7 @@ class Partitioner:
             seen.add(node)
             if node in chosen or node.op == "placeholder":
                 saved.add(node)
-            elif runs_once(node):
+            elif runs_once(node.target):
                 raise ValueError(
                     f"partition has {node.name} computed again, which draws random numbers or"
                     " communicates"
@@ -271,7 +256,7 @@ class Partitioner:
             for node in self.joint.forward
             if node.op == "call_function"
             and not self._cheap(node)
-            and not runs_once(node)
+            and not runs_once(node.target)
             and not is_size(node)
         ]
         heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
@@ -285,15 +270,14 @@ class Partitioner:
             return True
         if node.target is operator.getitem:
             return False
-        tags = getattr(node.target, "tags", ())
-        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not runs_once(node)
+        return (is_pointwise(node.target) or node.target in _CHEAP) and not runs_once(node.target)
 
     def _decisive(self) -> set[Node]:
         """Returns the rounded values that comparisons of either pass read: never recomputed."""
         compared = [
             source
             for node in self.joint.graph.nodes
-            if node.target in DECISIONS
+            if node.target in _DECISIONS
             for source in node.all_input_nodes
         ]
         found: set[Node] = set()
@@ -304,7 +288,7 @@ class Partitioner:
             if node in seen or node not in self.forward or not isinstance(value, torch.Tensor):
                 continue
             seen.add(node)
-            rounded = value.is_floating_point() and node.target not in EXACT
+            rounded = value.is_floating_point() and node.target not in _EXACT
             if rounded and self.owners.of(node) is node:
                 found.add(node)
             else:
@@ -495,7 +479,7 @@ class Partitioner:
             while waiting:
                 top = waiting[-1]
                 missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
-                lost = top in self.forward and (top.op == "placeholder" or runs_once(top))
+                lost = top in self.forward and (top.op == "placeholder" or runs_once(top.target))
                 if lost and top not in made:
                     reason = f"the backward needs {top.name}, which the forward has not saved"
                     raise LoweringUnsupported(reason)

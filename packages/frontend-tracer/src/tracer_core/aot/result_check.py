@@ -19,6 +19,7 @@ from tracer_core.aot.first_call import FirstCall
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
+from tracer_core.torch_private.memory_layout import same_steps
 
 
 @dataclass(slots=True)
@@ -226,17 +227,6 @@ def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> s
     if value.layout is torch.strided and not same_steps(shape, value.stride(), stride):
         return f"strides {tuple(value.stride())}, expected {stride}"
     return None
-
-
-def same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have the same strides where these mean something."""
-    return same_steps(left.shape, left.stride(), right.stride())
-
-
-def same_steps(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
-    """Whether two strides of a shape are the same where these mean something."""
-    steps = zip(shape, actual, expected, strict=True)
-    return 0 in shape or all(size == 1 or a == e for size, a, e in steps)
 
 
 def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileSpec) -> None:

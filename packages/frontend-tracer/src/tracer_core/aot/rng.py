@@ -10,21 +10,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 
 #: (the call, what it drew)
 _Draw = tuple[str, Any]
 _Function = Callable[..., Any]
-
-#: `RecomputedRng.region` of this thread's lowering, for checkpoints that preserve the rng state.
-REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar(
-    "tracer_checkpoint_regions", default=None
-)
 
 
 class RecomputedRng:

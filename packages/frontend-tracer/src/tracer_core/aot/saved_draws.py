@@ -24,12 +24,10 @@ Node = torch.fx.Node
 ORDER = "tracer_order_of_draw"
 #: Operators that attention with dropout has as its backward: they draw the forward's numbers again
 #: from its seed, which they are given.
-_SEEDED = frozenset(
-    {
-        aten._scaled_dot_product_efficient_attention_backward.default,
-        aten._scaled_dot_product_cudnn_attention_backward.default,
-    }
-)
+_SEEDED = frozenset({
+    aten._scaled_dot_product_efficient_attention_backward.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+})  # fmt: skip
 
 
 def on_accelerator(value: torch.Tensor) -> bool:

@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import torch
 
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.joint_graph import JointLowering
 from tracer_core.aot.lower import Lowering
 from tracer_core.aot.request import Request, default_specs
-from tracer_core.aot.scalar_program import (
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.lowering_errors import LoweringUnsupported
+from tracer_core.contract.specs import Phase
+from tracer_core.ops.higher_order.scalar_program import (
     LOAD,
     NUMBER_NAMES,
     SIZE,
@@ -24,8 +26,7 @@ from tracer_core.aot.scalar_program import (
     ScalarProgram,
     Step,
 )
-from tracer_core.contract.backend import Backend
-from tracer_core.contract.specs import Phase
+from tracer_core.ops.traits import is_random
 from tracer_core.torch_private.names import names, operators
 from tracer_core.torch_private.needed import OpOverload
 
@@ -163,7 +164,7 @@ class _Reader:
             return self._load(buffer, at)
         if value.dim():
             raise LoweringUnsupported(f"{target} makes more than one element of a score")
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if is_random(target):
             raise LoweringUnsupported(f"{target} draws random numbers for each score")
         args = tuple(map(self._argument, node.args))
         given = tuple(

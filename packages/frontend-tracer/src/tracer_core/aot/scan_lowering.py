@@ -16,16 +16,17 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
-from tracer_core.aot.dead_code import is_random, remove_dead_nodes
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.dead_code import remove_dead_nodes
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.lower import Lowering, output_args
 from tracer_core.aot.request import Request, default_specs
-from tracer_core.aot.scan import SCANS, CapturedScan, Scan, program_of, settings
 from tracer_core.aot.symbolic_sizes import as_expression
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import Phase
+from tracer_core.ops.higher_order.control_flow import CapturedCond, CapturedWhile, Cond, While
+from tracer_core.ops.higher_order.scan import SCANS, CapturedScan, Scan, program_of, settings
+from tracer_core.ops.traits import is_pointwise, is_random
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -278,10 +279,9 @@ def _is_pointwise(graph: torch.fx.Graph) -> bool:
         if node.op == "output":
             continue
         if node.op != "placeholder":
-            tags = getattr(node.target, "tags", ())
-            if torch.Tag.pointwise not in tags and node.target is not aten.clone.default:
+            if not is_pointwise(node.target) and node.target is not aten.clone.default:
                 return False
-            if torch.Tag.nondeterministic_seeded in tags:
+            if is_random(node.target):
                 return False
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
@@ -303,7 +303,7 @@ def _clone(graph: torch.fx.Graph, node: Node) -> Node:
 
 def _program(graph: torch.fx.Graph) -> str:
     remove_dead_nodes(graph)
-    if any(is_random(node) for node in graph.nodes):
+    if any(is_random(node.target) for node in graph.nodes):
         raise LoweringUnsupported("a scan whose step uses random numbers")
     return program_of(graph)
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec
 from tracer_core.torch_private.needed import pytree
@@ -151,12 +151,6 @@ def _count(recipe: Recipe) -> int:
     return sum(1 if part is None else _count(part) for part in recipe.parts)
 
 
-def inner_tensor(value: Any, name: str) -> torch.Tensor:
-    """Returns an inner tensor of a wrapper. Target of a graph node."""
-    inner: torch.Tensor = getattr(value, name)
-    return inner
-
-
 class _Join(torch.autograd.Function):
     """Inside the graph: makes a leaf of its parts, and takes its gradient apart."""
 
@@ -260,45 +254,6 @@ class SplitCall:
             split: Any = _Split
             return tuple(split.apply(self.recipe, value))
         return tuple(self.recipe.apart(value))
-
-
-@dataclass(eq=False)
-class WrapCall:
-    """Makes a wrapper that the program made of its inner tensors. names: of the attributes that
-    hold these; context: of ``__tensor_flatten__``."""
-
-    kind: Any
-    names: tuple[str, ...]
-    context: Any = field(repr=False)
-    requires_grad: bool
-    __name__ = "wrap"
-
-    def __call__(self, size: Any, stride: Any, *inner: torch.Tensor) -> Any:
-        parts = dict(zip(self.names, inner, strict=True))
-        made = torch_private.unflattened(self.kind, parts, self.context, size, stride)
-        return torch_private.leaf(made, self.requires_grad)
-
-
-@dataclass(eq=False)
-class PlacedCall:
-    """Calls a function that makes or takes DTensors. constants: its arguments in the order of
-    their structure, but the tensors, which are at the places `where`."""
-
-    function: Any
-    constants: tuple[Any, ...] = field(repr=False)
-    where: tuple[int, ...] = field(repr=False)
-    structure: Any = field(repr=False)
-
-    @property
-    def __name__(self) -> str:
-        return str(self.function.__name__)
-
-    def __call__(self, *tensors: Any) -> Any:
-        leaves = [*self.constants]
-        for place, one in zip(self.where, tensors, strict=True):
-            leaves[place] = one
-        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
-        return self.function(*args, **kwargs)
 
 
 @dataclass(frozen=True)

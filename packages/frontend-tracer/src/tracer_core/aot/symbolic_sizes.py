@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import SizeSpec
 from tracer_core.torch_private.names import name, names
 

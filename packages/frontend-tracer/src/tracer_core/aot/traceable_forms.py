@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot import adafactor, fused_optimizers, grad_scaling
+from tracer_core.aot import fused_optimizers, grad_scaling
+from tracer_core.ops.higher_order import adafactor
 from tracer_core.torch_private.names import names
 
 _NUMBERS = (bool, int, float, complex)

@@ -20,26 +20,19 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_size
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.handed_on import before, copied, is_read_whole, memory_of, without_history
 from tracer_core.aot.request import role_of
-from tracer_core.aot.result_check import same_strides
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.aot.view_aliasing import absolute_offsets
-from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.captured_graph import APART, MARK, ORDERED, CapturedGraph
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec
 from tracer_core.debug.fallbacks import Fallback, report
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
+from tracer_core.torch_private.memory_layout import same_strides
 from tracer_core.torch_private.needed import pytree, set_grad_mode
-
-#: In a node's ``meta``: the node makes or checks a data-dependent size (or number), or it seeds or
-#: reads a random number generator and keeps its place in the order (`ORDERED`), or it has no
-#: functional form and runs eagerly in its place (`APART`).
-MARK = "data_size"
-ORDERED = "ordered"
-APART = "apart"
 
 
 def has_marks(gm: torch.fx.GraphModule) -> bool:

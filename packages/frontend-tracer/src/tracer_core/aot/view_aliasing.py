@@ -16,8 +16,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot import overlap
-from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.output_aliasing import Layout
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.names import names, operators
 from tracer_core.torch_private.needed import pytree
 

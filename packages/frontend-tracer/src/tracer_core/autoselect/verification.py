@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.result_check import same_strides
 from tracer_core.autoselect.sample import Outcome
+from tracer_core.torch_private.memory_layout import same_strides
 
 #: The largest relative error that counts as rounding. Results of other dtypes must be equal.
 TOLERANCES = {

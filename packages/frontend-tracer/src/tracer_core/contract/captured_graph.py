@@ -13,6 +13,13 @@ import torch
 
 from tracer_core.contract.specs import InputSpec, Phase
 
+#: In a node's ``meta``: the node makes or checks a data-dependent size (or number), or it seeds or
+#: reads a random number generator and keeps its place in the order (`ORDERED`), or it has no
+#: functional form and runs eagerly in its place (`APART`).
+MARK = "data_size"
+ORDERED = "ordered"
+APART = "apart"
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:

@@ -24,28 +24,24 @@ from tracer_core import limits, torch_private
 from tracer_core.aot.ambient_modes import inside, without_modes
 from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
 from tracer_core.aot.backend_failure import failed, falls_back
-from tracer_core.aot.branches import CapturedCond, CapturedWhile
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
-from tracer_core.aot.errors import LoweringUnsupported, OnlyViews, StillDifferentiable
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.aot.first_call import can_be_undone, draws_numbers
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
-from tracer_core.aot.joint_graph import GRADIENT_CALLS, calls_autograd
+from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
-from tracer_core.aot.overlapping_writes import name_of
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
-from tracer_core.aot.scan import KEPT, CapturedScan
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
-from tracer_core.aot.unbacked_split import APART, MARK, Cut, has_marks
+from tracer_core.aot.unbacked_split import Cut, has_marks
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.captured_graph import APART, MARK, CapturedGraph
+from tracer_core.contract.lowering_errors import LoweringUnsupported, OnlyViews, StillDifferentiable
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
 from tracer_core.debug.fallbacks import WHOLE, Fallback, FallbackKind, report
@@ -55,6 +51,10 @@ from tracer_core.dispatch import number_tensors
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, CompilerMissingError
+from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of
+from tracer_core.ops.higher_order.control_flow import CapturedCond, CapturedWhile
+from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
+from tracer_core.ops.higher_order.scan import KEPT, CapturedScan
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle

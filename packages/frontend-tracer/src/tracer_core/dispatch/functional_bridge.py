@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.dead_code import is_random
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.engine_support.contiguous import contiguous_graph
+from tracer_core.ops.traits import is_random
 from tracer_core.options import CompileConfig
 from tracer_core.registry.torch_style import TorchStyle
 
@@ -59,7 +59,7 @@ def _example(value: Any) -> Any:
 
 def _supports(node: torch.fx.Node) -> str | None:
     """Returns why PyTorch has to run an operator."""
-    if is_random(node):
+    if is_random(node.target):
         return "it draws PyTorch's random numbers"
     if torch_private.communicates(node.target):
         return "it is a collective"

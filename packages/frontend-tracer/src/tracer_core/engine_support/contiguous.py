@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 from tracer_core.contract.specs import CompileSpec
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -124,11 +126,7 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
     return ContiguousGraph(copy, inputs, tuple(results))
 
 
-#: Operators that change the shape only, not the order of elements.
-RESHAPES = frozenset({
-    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-})  # fmt: skip
+_RESHAPES = overloads_with(Trait.KEEPS_ORDER)
 
 
 def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch.fx.Node:
@@ -137,7 +135,7 @@ def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch
     Otherwise returns the node.
     """
     source: Any = node
-    while source.target in RESHAPES:
+    while source.target in _RESHAPES:
         source = source.args[0]
     if source.op == "placeholder" or source in taken or _symbols(source) - _symbols(node):
         return node

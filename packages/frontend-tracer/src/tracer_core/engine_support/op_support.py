@@ -19,6 +19,7 @@ import torch
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.engine_support.contiguous import hint
 from tracer_core.limits import MAX_CHECKED_ELEMENTS
+from tracer_core.ops.traits import is_pointwise
 
 #: Far above rounding, far below a wrong formula. In float64 also below the error of a constant kept
 #: in float32.
@@ -168,7 +169,7 @@ def _sees(target: Any) -> _Sees:
     if name.startswith(WINDOWS):
         return _Sees.WINDOWS
     views = any(result.alias_info is not None for result in target._schema.returns)
-    moves = views or torch.Tag.pointwise in target.tags or name.startswith(MOVES)
+    moves = views or is_pointwise(target) or name.startswith(MOVES)
     return _Sees.BROADCAST if moves else _Sees.TILES
 
 

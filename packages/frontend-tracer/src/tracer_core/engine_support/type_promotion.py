@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait, is_pointwise
 from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
 #: Pointwise operators with a bool result that compare in the common dtype of their arguments.
-COMPARISONS = frozenset(names("eq ne lt le gt ge", of="ops.aten"))
+_COMPARISONS = overloads_with(Trait.COMPARES)
 
 #: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a
 #: condition.
@@ -50,11 +52,11 @@ def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
     if packet in ACCUMULATIONS:
         made: torch.dtype = node.meta["val"].dtype
         return made
-    if node.op != "call_function" or torch.Tag.pointwise not in getattr(target, "tags", ()):
+    if node.op != "call_function" or not is_pointwise(target):
         return None
     if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):
         return None
-    if packet not in COMPARISONS:
+    if target not in _COMPARISONS:
         dtype: torch.dtype = node.meta["val"].dtype
         return None if dtype is torch.bool else dtype
     left: Any

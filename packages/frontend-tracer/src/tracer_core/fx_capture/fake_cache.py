@@ -21,20 +21,15 @@ from tracer_core.fx_capture.meta_functions import (
     symbolic_convolution_format,
 )
 from tracer_core.fx_capture.result_strides import laid_out
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import classes, names, operators
 from tracer_core.torch_private.needed import OpOverload
 
 SLOW: Any = object()
 
 _aten = operators("aten")
-#: View operators whose C++ kernel gives the full answer when sizes are ints.
-_VIEWS = frozenset(names(
-    "view.default _unsafe_view.default _reshape_alias.default select.int slice.Tensor"
-    " expand.default permute.default transpose.int t.default unsqueeze.default squeeze.default"
-    " squeeze.dim squeeze.dims split.Tensor split_with_sizes.default unbind.int detach.default"
-    " alias.default as_strided.default diagonal.default unfold.default",
-    of="ops.aten",
-))  # fmt: skip
+_VIEWS = overloads_with(Trait.VIEW_KERNEL)
 #: Operators whose meta kernel is the meta function of their structured kernel.
 _STRUCTURED = frozenset(names(
     "add.Tensor sub.Tensor mul.Tensor div.Tensor relu.default silu.default gelu.default"
@@ -45,12 +40,9 @@ _STRUCTURED = frozenset(names(
     " ge.Scalar leaky_relu.default hardtanh.default hardswish.default",
     of="ops.aten",
 ))  # fmt: skip
-_BATCH_NORMS = frozenset(
-    names(
-        "native_batch_norm.default cudnn_batch_norm.default miopen_batch_norm.default",
-        of="ops.aten",
-    )
-)
+_BATCH_NORMS = frozenset(names(
+    "native_batch_norm.default cudnn_batch_norm.default miopen_batch_norm.default", of="ops.aten"
+))  # fmt: skip
 #: Operator -> where its input, weight and settings are among its arguments; the third is the bias,
 #: or its sizes.
 _CONVOLUTIONS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.overlapping_writes import AUGMENTED, KEYWORD_OPERATORS
+from tracer_core.ops.calls import AUGMENTED, KEYWORD_OPERATORS
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, TensorBase
 
@@ -142,31 +142,3 @@ def recordable(
     if func in _PLAIN and all(one.dtype is torch.bool for one in args):
         func = _PLAIN[func]
     return func, args, kwargs
-
-
-def uses_rng(node: torch.fx.Node) -> bool:
-    """Returns whether a node of a graph may use random numbers."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return may_draw(name)
-
-
-def may_draw(name: str) -> bool:
-    """Returns whether an operator of this name may use random numbers."""
-    return any(stem in name for stem in _RANDOM)
-
-
-def draws_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Returns whether a call of dropout, or of attention, has a probability of zero."""
-    if "dropout" in name:
-        p = kwargs.get("p", args[1] if len(args) > 1 else None)
-        train = kwargs.get("train", kwargs.get("training", args[2] if len(args) > 2 else True))
-        return train is False or p == 0
-    if name == "scaled_dot_product_attention":
-        return bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0) == 0)
-    return False
-
-
-#: Parts of the names of operators that use random numbers.
-_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform",
-           "exponential", "cauchy", "geometric", "poisson", "rrelu", "attention", "lstm", "gru", "rnn",
-           "gumbel", "fractional", "lowrank")  # fmt: skip

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.lazy_graph_module import add_node
-from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.contract.captured_graph import MARK, ORDERED
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import target_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.size_nodes import GraphInput, SizeNodes
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.source import Source, is_plain_name
+from tracer_core.torch_private.lazy_graph_module import add_node
 from tracer_core.torch_private.needed import OpOverload
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,

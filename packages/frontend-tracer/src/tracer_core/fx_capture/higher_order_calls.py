@@ -15,13 +15,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
-from tracer_core.aot import flex_attention
-from tracer_core.aot.branches import CapturedCond, CapturedWhile, Cond, While
-from tracer_core.aot.rng import REGIONS
-from tracer_core.aot.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.limits import MAX_SHORT_SCAN, MAX_UNROLLED_SCAN
+from tracer_core.ops.calls import uses_rng
+from tracer_core.ops.higher_order import flex_attention
+from tracer_core.ops.higher_order.checkpoint import REGIONS
+from tracer_core.ops.higher_order.control_flow import CapturedCond, CapturedWhile, Cond, While
+from tracer_core.ops.higher_order.scan import SCANS, CapturedScan, Scan, is_lowered, scanned_by_tree
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.kernel_checks import OnFakes
+from tracer_core.ops.calls import RESHAPE_IN_PLACE
 
 #: Python in-place operator -> its out-of-place form.
 _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {

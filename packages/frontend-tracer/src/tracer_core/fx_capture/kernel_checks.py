@@ -422,160 +422,96 @@ def _quantile(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 _CHECKS: dict[str, _Check] = {
-    "bucketize": _bucketized,
-    "nanquantile": _quantile,
+    "bucketize": _bucketized, "nanquantile": _quantile,
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
     **dict.fromkeys(("addcdiv", "addcdiv_"), _ratio),
     **dict.fromkeys(("add", "add_"), _summand),
-    **dict.fromkeys(
-        ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm"),
-        _normalized_as,
-    ),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
+        "instance_norm"), _normalized_as),
     **dict.fromkeys(("nll_loss", "cross_entropy", "cross_entropy_loss"), _likelihood),
-    "binary_cross_entropy": _of_one_dtype_after_casts,
-    "huber_loss": _whole_loss,
-    **dict.fromkeys(
-        (
-            f"{which}adaptive_{kind}_pool{n}d{suffix}"
-            for which in ("", "_")
-            for kind in ("avg", "max")
-            for n in (1, 2, 3)
-            for suffix in ("", "_with_indices")
-        ),
-        _pooled,
-    ),
+    "binary_cross_entropy": _of_one_dtype_after_casts, "huber_loss": _whole_loss,
+    **dict.fromkeys((f"{which}adaptive_{kind}_pool{n}d{suffix}" for which in ("", "_")
+        for kind in ("avg", "max") for n in (1, 2, 3) for suffix in ("", "_with_indices")),
+        _pooled),
     "fill_diagonal_": _diagonal,
-    **dict.fromkeys(
-        (
-            "complex",
-            "polar",
-            "grid_sample",
-            "grid_sampler",
-            "grid_sampler_2d",
-            "grid_sampler_3d",
-        ),
-        _of_one_dtype,
-    ),
-    **dict.fromkeys(
-        (
-            "index_add",
-            "index_add_",
-            "index_copy",
-            "index_copy_",
-            "put",
-            "put_",
-            "_unsafe_masked_index_put_accumulate",
-        ),
-        _written_as,
-    ),
+    **dict.fromkeys(("complex", "polar", "grid_sample", "grid_sampler", "grid_sampler_2d",
+        "grid_sampler_3d"), _of_one_dtype),
+    **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_", "put", "put_",
+        "_unsafe_masked_index_put_accumulate"), _written_as),
     **dict.fromkeys(("index_put", "index_put_"), _put),
     **dict.fromkeys(("setitem", "__setitem__"), _placed),
     **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
-    **dict.fromkeys(
-        ("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__", "__rsub__", "__isub__"),
-        _summed,
-    ),
-    "cummax": _running_extreme,
-    "cummin": _running_extreme,
-    "max": _extreme,
-    "min": _extreme,
+    **dict.fromkeys(("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__",
+        "__rsub__", "__isub__"), _summed),
+    "cummax": _running_extreme, "cummin": _running_extreme, "max": _extreme, "min": _extreme,
     **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power),
     **dict.fromkeys(("__rpow__", "rpow"), _power),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
     "_softmax_backward_data": _softmax_gradient,
-    **dict.fromkeys(
-        (
-            "addbmm",
-            "addbmm_",
-            "addmm",
-            "addmm_",
-            "addmv",
-            "addmv_",
-            "addr",
-            "addr_",
-            "baddbmm",
-            "baddbmm_",
-        ),
-        _added_to_product,
-    ),
-    **dict.fromkeys(
-        ("cdist", "imatmul", "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv"),
-        _of_one_dtype_after_casts,
-    ),
-    "select": _selected,
-    "interpolate": _whole_images("mode", "area"),
-    "pad": _whole_images("mode", "reflect", "torch.bool"),
-    "unfold": _columns,
-    **dict.fromkeys(
-        ("scatter_reduce", "scatter_reduce_"), _whole_images("reduce", "mean", "torch.bool")
-    ),
+    **dict.fromkeys(("addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_",
+        "baddbmm", "baddbmm_"), _added_to_product),
+    **dict.fromkeys(("cdist", "imatmul", "linear", "matmul", "__matmul__", "__rmatmul__", "mm",
+        "mv"), _of_one_dtype_after_casts),
+    "select": _selected, "interpolate": _whole_images("mode", "area"),
+    "pad": _whole_images("mode", "reflect", "torch.bool"), "unfold": _columns,
+    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"),
+        _whole_images("reduce", "mean", "torch.bool")),
     **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_"), _running_total),
     "linspace": _spaced,
     **dict.fromkeys(("ldexp", "ldexp_"), _permuted_on_cuda),
     "one_hot": _permuted,
-    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
-    "batch_norm": _normalization,
-    "diagonal_scatter": _scatter_into(name("diagonal")),
-    "select_scatter": _scatter_into(_select),
-    "slice_scatter": _scatter_into(_slice),
-    "embedding": _embedding,
-    "fft_ihfftn": _unwritten,
-    "fft_ihfft2": _unwritten,
-    "index_select": _index_select,
-    "index_reduce": _index_reduce,
-    "index_reduce_": _index_reduce,
+    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"),
+        _seeds_on_cuda),
+    "batch_norm": _normalization, "diagonal_scatter": _scatter_into(name("diagonal")),
+    "select_scatter": _scatter_into(_select), "slice_scatter": _scatter_into(_slice),
+    "embedding": _embedding, "fft_ihfftn": _unwritten, "fft_ihfft2": _unwritten,
+    "index_select": _index_select, "index_reduce": _index_reduce, "index_reduce_": _index_reduce,
     **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
-}
+}  # fmt: skip
 
 #: Checks whose first operand may be something else than a tensor.
 _OF_NUMBERS = frozenset({_power, _summed})
 
 #: Operators without kernels for whole numbers (truth values among them), where fakes and kernels of
 #: ours have them and would truncate.
-_INEXACT_ONLY = frozenset(
-    {
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax",
-        "_softmax_backward_data", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool1d_with_indices",
-        "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d",
-        "adaptive_max_pool3d_with_indices", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
-        "cross_entropy_loss", "frac", "frac_", "gelu", "gelu_", "glu", "hardshrink", "hardsigmoid",
-        "hardsigmoid_", "hardswish", "hardswish_", "hypot", "hypot_", "im2col", "linear_cross_entropy",
-        "log_sigmoid", "log_softmax", "logcumsumexp", "logsigmoid", "max_pool1d",
-        "max_pool1d_with_indices", "max_pool2d_with_indices_backward", "mish", "mish_",
-        "multilabel_soft_margin_loss", "nextafter", "nextafter_", "nll_loss", "prelu", "silu",
-        "silu_", "smooth_l1_loss", "softmax", "softmin", "softplus", "special_log_softmax",
-        "special_softmax",
-    }
-)  # fmt: skip
+_INEXACT_ONLY = frozenset({
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax",
+    "_softmax_backward_data", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool1d_with_indices",
+    "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
+    "cross_entropy_loss", "frac", "frac_", "gelu", "gelu_", "glu", "hardshrink", "hardsigmoid",
+    "hardsigmoid_", "hardswish", "hardswish_", "hypot", "hypot_", "im2col", "linear_cross_entropy",
+    "log_sigmoid", "log_softmax", "logcumsumexp", "logsigmoid", "max_pool1d",
+    "max_pool1d_with_indices", "max_pool2d_with_indices_backward", "mish", "mish_",
+    "multilabel_soft_margin_loss", "nextafter", "nextafter_", "nll_loss", "prelu", "silu",
+    "silu_", "smooth_l1_loss", "softmax", "softmin", "softplus", "special_log_softmax",
+    "special_softmax",
+})  # fmt: skip
 #: Operators without kernels for truth values.
-_NO_TRUTH_VALUES = frozenset(
-    {
-        "__imod__", "__mod__", "__rmod__", "abs", "abs_", "absolute", "absolute_", "addcmul",
-        "addcmul_", "avg_pool1d", "avg_pool2d", "avg_pool3d", "ceil", "ceil_", "clamp", "clamp_",
-        "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "floor", "floor_",
-        "fmod", "fmod_", "imod", "local_response_norm", "max_pool2d", "max_pool2d_with_indices",
-        "max_pool3d", "max_pool3d_with_indices", "mod", "mvlgamma", "mvlgamma_",
-        "poisson_nll_loss", "relu", "relu_", "remainder", "remainder_", "round", "round_",
-        "softsign", "tanhshrink", "trunc", "trunc_",
-    }
-)  # fmt: skip
+_NO_TRUTH_VALUES = frozenset({
+    "__imod__", "__mod__", "__rmod__", "abs", "abs_", "absolute", "absolute_", "addcmul",
+    "addcmul_", "avg_pool1d", "avg_pool2d", "avg_pool3d", "ceil", "ceil_", "clamp", "clamp_",
+    "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "floor", "floor_",
+    "fmod", "fmod_", "imod", "local_response_norm", "max_pool2d", "max_pool2d_with_indices",
+    "max_pool3d", "max_pool3d_with_indices", "mod", "mvlgamma", "mvlgamma_",
+    "poisson_nll_loss", "relu", "relu_", "remainder", "remainder_", "round", "round_",
+    "softsign", "tanhshrink", "trunc", "trunc_",
+})  # fmt: skip
 #: Operators without kernels for complex numbers, where fakes have them.
 _REAL_ONLY = frozenset(
     {"glu", "hardshrink", "mse_loss", "nanmean", "nansum", "smooth_l1_loss"}
 )  # fmt: skip
 _LACKING = _INEXACT_ONLY | _NO_TRUTH_VALUES | _REAL_ONLY
 #: Those of them that promote their operands, so that all of them have to be of the kind.
-_PROMOTING = frozenset(
-    {
-        "__imod__", "__mod__", "__rmod__", "addcmul", "addcmul_", "clamp", "clamp_", "clamp_max",
-        "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "fmod", "fmod_", "hypot",
-        "hypot_", "imod", "mod", "mse_loss", "nextafter", "nextafter_", "remainder", "remainder_",
-        "smooth_l1_loss",
-    }
-)  # fmt: skip
+_PROMOTING = frozenset({
+    "__imod__", "__mod__", "__rmod__", "addcmul", "addcmul_", "clamp", "clamp_", "clamp_max",
+    "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "fmod", "fmod_", "hypot",
+    "hypot_", "imod", "mod", "mse_loss", "nextafter", "nextafter_", "remainder", "remainder_",
+    "smooth_l1_loss",
+})  # fmt: skip
 
 #: Operators beneath F.batch_norm: their functional forms mix up ``out=``, and lose a statistic of
 #: several calls.
@@ -586,18 +522,16 @@ _STATISTICS = frozenset(
 
 #: Operators that write an elementwise result into their first operand: fakes of these let the others
 #: be larger.
-_INTO_THE_FIRST = frozenset(
-    {
-        "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__ior__", "__ipow__",
-        "__irshift__", "__ixor__", "arctan2_", "atan2_", "bernoulli_", "bitwise_and_",
-        "bitwise_left_shift_", "bitwise_or_", "bitwise_right_shift_", "bitwise_xor_", "clamp_",
-        "clamp_max_", "clamp_min_", "clip_", "copysign_", "eq_", "floor_divide_", "fmod_", "gcd_",
-        "ge_", "greater_", "greater_equal_", "gt_", "heaviside_", "hypot_", "iand", "ifloordiv",
-        "igamma_", "igammac_", "ilshift", "imod", "ior", "ipow", "irshift", "ixor", "lcm_", "le_",
-        "less_", "less_equal_", "lt_", "ne_", "nextafter_", "not_equal_", "pow_", "remainder_",
-        "xlogy_",
-    }
-)  # fmt: skip
+_INTO_THE_FIRST = frozenset({
+    "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__ior__", "__ipow__",
+    "__irshift__", "__ixor__", "arctan2_", "atan2_", "bernoulli_", "bitwise_and_",
+    "bitwise_left_shift_", "bitwise_or_", "bitwise_right_shift_", "bitwise_xor_", "clamp_",
+    "clamp_max_", "clamp_min_", "clip_", "copysign_", "eq_", "floor_divide_", "fmod_", "gcd_",
+    "ge_", "greater_", "greater_equal_", "gt_", "heaviside_", "hypot_", "iand", "ifloordiv",
+    "igamma_", "igammac_", "ilshift", "imod", "ior", "ipow", "irshift", "ixor", "lcm_", "le_",
+    "less_", "less_equal_", "lt_", "ne_", "nextafter_", "not_equal_", "pow_", "remainder_",
+    "xlogy_",
+})  # fmt: skip
 
 
 def _larger_operand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

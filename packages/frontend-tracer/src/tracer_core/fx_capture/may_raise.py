@@ -15,45 +15,16 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.joint_graph import GRADIENT_CALLS
-from tracer_core.aot.overlapping_writes import is_pointwise
 from tracer_core.fx_capture.function_traits import NOT_PROMOTED, operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
+from tracer_core.ops.calls import is_elementwise, name_of
+from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
+from tracer_core.ops.table import names_with, raises_by_value
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
-#: Names (without outer underscores) of operators that check their operands' values.
-_BY_VALUE = frozenset(
-    {"adaptive_max_unpool2d", "autograd_grad", "backward", "bernoulli", "binary_cross_entropy",
-     "bincount", "binomial", "cholesky", "cholesky_inverse", "cholesky_solve", "cross_entropy",
-     "cross_entropy_loss", "ctc_loss", "dirichlet", "eig", "eigh", "embedding", "embedding_bag",
-     "gather", "geqrf", "grad", "histc", "histogram", "histogramdd", "index", "index_add",
-     "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inverse",
-     "linalg_cond", "logdet", "lstsq", "lu", "lu_factor", "lu_solve", "lu_unpack", "masked_scatter",
-     "matrix_exp", "matrix_power", "max_unpool1d", "max_unpool2d", "max_unpool3d",
-     "multi_margin_loss", "multilabel_margin_loss", "multinomial", "nanquantile", "nll_loss",
-     "nll_loss2d", "nll_loss_nd", "normal", "one_hot", "ormqr", "pack_padded_sequence",
-     "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "read_at",
-     "read_element", "renorm", "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
-     "segment_reduce", "slogdet", "svd", "symeig", "take", "take_along_dim", "tensor_split",
-     "triangular_solve", "assert", "assert_async", "check"}
-)  # fmt: skip
-#: Those of them whose checks are device assertions, which do not raise, if all tensors are on GPUs.
-_ASSERTED = frozenset(
-    {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index",
-     "index_add", "index_copy", "index_fill", "index_put", "index_select", "multi_margin_loss",
-     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "read_at", "read_element",
-     "scatter", "scatter_add", "take", "take_along_dim"}
-)  # fmt: skip
-#: Linear algebra operators that accept any matrix.
-_ANY_MATRIX = frozenset(
-    {"linalg_vector_norm", "linalg_matmul", "linalg_multi_dot", "linalg_cross", "linalg_diagonal",
-     "linalg_vecdot", "linalg_norm"}
-)  # fmt: skip
-#: Operators that raise for integer division by zero.
-_DIVIDING = frozenset(
-    {"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod", "div", "divide",
-     "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
-)  # fmt: skip
+_ASSERTED = names_with(Trait.ASSERTS_ON_GPU)
+_ON_INTEGERS = names_with(Trait.DIVIDES | Trait.RAISES_FOR_INTEGERS)
 _WRITING_SUBSCRIPTS = frozenset({operator.setitem, "__setitem__"})
 _SUBSCRIPTS = _WRITING_SUBSCRIPTS | {operator.getitem, "__getitem__"}
 #: Name -> the position of the index argument, and how to find the indexed dimension.
@@ -139,7 +110,7 @@ def _mixes_dtypes(node: torch.fx.Node) -> bool:
     dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
         return False
-    return not dtypes.isdisjoint(NOT_PROMOTED) or not is_pointwise(node.target, _name(node.target))
+    return not dtypes.isdisjoint(NOT_PROMOTED) or not is_elementwise(_name(node.target))
 
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
@@ -199,13 +170,22 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
     name = _name(target)
     if name in _INDEXING:
         return _new_index(node, name, checked)
-    if name in _DIVIDING:
+    if name in _ON_INTEGERS:
         by_known = len(node.args) > 1 and type(node.args[1]) is int and node.args[1] != 0
         is_divisor = name not in ("rfloordiv", "rmod")
         return not (by_known and is_divisor) and not any(map(_is_inexact, map(_value, node.args)))
-    if name.startswith("linalg_"):
-        return name not in _ANY_MATRIX
-    return name in _BY_VALUE or not _is_torchs(target)
+    if name in ("norm", "linalg_norm") and _is_of_singular_values(node, name):
+        return True
+    return raises_by_value(name) or not _is_torchs(target)
+
+
+def _is_of_singular_values(node: torch.fx.Node, name: str) -> bool:
+    """Returns whether a norm is one of a matrix's singular values, which are not found for NaN."""
+    order = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", node.kwargs.get("ord"))
+    if name == "norm" or not isinstance(order, (int, float)):
+        return order == "nuc"
+    operand = _value(node.args[0]) if node.args else None
+    return abs(order) == 2 and not (isinstance(operand, torch.Tensor) and operand.dim() == 1)
 
 
 def _on_gpu(node: torch.fx.Node) -> bool:
@@ -249,9 +229,7 @@ def _is_inexact(value: Any) -> bool:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, OpOverload):
-        target = target.overloadpacket
-    return (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+    return name_of(target).strip("_")
 
 
 def _is_torchs(target: Any) -> bool:

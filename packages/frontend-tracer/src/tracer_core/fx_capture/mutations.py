@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.fx_capture import out_variants
 from tracer_core.fx_capture.fake_mode import Fakes, writes
 from tracer_core.fx_capture.function_traits import (
@@ -20,6 +19,7 @@ from tracer_core.fx_capture.function_traits import (
     written_arguments,
 )
 from tracer_core.fx_capture.may_raise import unseen_writes
+from tracer_core.ops.calls import RESHAPE_IN_PLACE
 from tracer_core.torch_private.needed import pytree
 
 

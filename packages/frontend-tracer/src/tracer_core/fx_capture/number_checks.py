@@ -21,25 +21,21 @@ _NUMBERS = (int, float, *_SYMBOLS)
 
 #: Operators whose kernels convert a Python number to the dtype of a tensor, and raise where it does
 #: not fit; others compute in a wider type first.
-_CONVERTING = frozenset(
-    {
-        "_unsafe_masked_index", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
-        "clamp_max", "clamp_min", "clip", "constant_pad_nd", "elu", "fill", "full_like",
-        "hardshrink", "hardtanh", "index_fill", "leaky_relu", "lerp", "masked_fill", "new_full",
-        "pad", "pow", "__pow__", "__ipow__", "ipow", "rrelu", "rsub", "scatter", "softplus",
-        "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
-    }
-)  # fmt: skip
+_CONVERTING = frozenset({
+    "_unsafe_masked_index", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
+    "clamp_max", "clamp_min", "clip", "constant_pad_nd", "elu", "fill", "full_like",
+    "hardshrink", "hardtanh", "index_fill", "leaky_relu", "lerp", "masked_fill", "new_full",
+    "pad", "pow", "__pow__", "__ipow__", "ipow", "rrelu", "rsub", "scatter", "softplus",
+    "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
+})  # fmt: skip
 
 #: Those of them, and others, whose result has the dtype of their first operand, so that a whole
 #: number has to be one.
-_FILLING = frozenset(
-    {
-        "__setitem__", "constant_pad_nd", "fill", "fill_", "fill_diagonal_", "full_like",
-        "index_fill", "index_fill_", "masked_fill", "masked_fill_", "new_full", "pad", "scatter",
-        "scatter_", "setitem",
-    }
-)  # fmt: skip
+_FILLING = frozenset({
+    "__setitem__", "constant_pad_nd", "fill", "fill_", "fill_diagonal_", "full_like",
+    "index_fill", "index_fill_", "masked_fill", "masked_fill_", "new_full", "pad", "scatter",
+    "scatter_", "setitem",
+})  # fmt: skip
 
 #: Dtypes that hold every symbolic integer, and every number.
 _WIDE_FOR_INTS = frozenset(

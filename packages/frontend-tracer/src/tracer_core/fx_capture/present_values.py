@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.unbacked_split import MARK, ORDERED
+from tracer_core.contract.captured_graph import MARK, ORDERED
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.element_reads import read_at
-from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.higher_order_calls import Target
 from tracer_core.fx_capture.unbacked import require, require_foreseen
 from tracer_core.limits import MAX_SPECULATION_BYTES
+from tracer_core.ops.calls import uses_rng
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, dispatch_modes, pytree, set_grad_mode
 

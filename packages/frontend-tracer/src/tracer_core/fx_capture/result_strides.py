@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.fake_fixups import DTYPE_OF_FIRST
+from tracer_core.ops.table import overloads_with
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -491,7 +492,7 @@ _OF_TWO_ALIKE = frozenset({aten.log_sigmoid_forward.default})
 
 #: Dtypes that fakes get wrong.
 _DTYPES: dict[Any, Callable[[tuple[Any, ...]], torch.dtype]] = {
-    **dict.fromkeys(DTYPE_OF_FIRST, lambda args: args[0].dtype),
+    **dict.fromkeys(overloads_with(Trait.DTYPE_OF_FIRST), lambda args: args[0].dtype),
     aten.ldexp.Tensor: _of_ldexp,
     aten.normal.Tensor_Tensor: lambda args: args[0].dtype,  # the mean's
 }

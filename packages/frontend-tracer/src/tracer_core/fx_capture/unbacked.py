@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.unbacked_split import MARK
+from tracer_core.contract.captured_graph import MARK
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.fx_capture.data_errors import AssertionFailed, SizeDiffers
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.fx_capture.graph_breaks import Break

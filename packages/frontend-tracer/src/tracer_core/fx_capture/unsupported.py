@@ -9,6 +9,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.guards.numpy_types import SCALARS
+from tracer_core.ops.table import spelled_with
+from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, pytree
 
@@ -32,12 +34,7 @@ _BY_NAME: dict[str, str] = {
         ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique",
          "_unique2"), "data_dependent_shape",
     ),
-    **dict.fromkeys(
-        ("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_",
-         "swapaxes_", "swapdims_", "requires_grad_", "detach_", "rename_", "share_memory_",
-         "__set__", "as_strided_", "_set_data", "retain_grad"),
-        _META,
-    ),
+    **dict.fromkeys(spelled_with(Trait.SETS_METADATA), _META),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook",
     "_backward"), _GRAD),
     **dict.fromkeys(("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack", "tensor",
@@ -118,11 +115,7 @@ def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:
     return isinstance(changed, torch.Tensor) and torch_private.is_fake(changed)
 
 
-#: Metadata mutations that a graph can hold if the tensor is an intermediate.
-_CAPTURED_OF_INTERMEDIATES = frozenset(
-    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "requires_grad_",
-     "detach_"}
-)  # fmt: skip
+_CAPTURED_OF_INTERMEDIATES = spelled_with(Trait.SETS_METADATA_OF_INTERMEDIATES)
 
 
 def _holds_scalar(value: Any) -> bool:

@@ -18,16 +18,13 @@ from typing import Any
 import torch
 
 from tracer_core import limits, torch_private
-from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
-from tracer_core.aot.overlapping_writes import name_of
-from tracer_core.aot.result_check import same_steps
-from tracer_core.aot.symbolic_sizes import hint_of
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.debug.logs import logger
 from tracer_core.fx_capture.data_errors import DataDiffers
-from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.may_raise import communicates
+from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of, uses_rng
+from tracer_core.torch_private.memory_layout import same_steps
 from tracer_core.torch_private.needed import OpOverload, pytree
 
 #: Namespaces of operators whose fake kernels torch and torchvision test.
@@ -173,4 +170,4 @@ def _known(size: Any, actual: int) -> int:
     depends on data."""
     if isinstance(size, torch.SymInt) and size.node.hint is None:
         return actual
-    return int(hint_of(size))
+    return int(torch_private.hint_or_guess(size) if isinstance(size, torch.SymInt) else size)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 
 def asked(tracer: Tracing, function: Callable[..., Any], *args: Any) -> Any:

@@ -24,7 +24,7 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_DATA_DEPTH
 from tracer_core.natives.reading import special_methods
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 #: Functions of ``os.path`` that ask the operating system. Releases of CPython define them in
 #: different modules.

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.adafactor import _fused_adafactor_
-from tracer_core.aot.scan import scanned_by_tree
+from tracer_core.ops.higher_order.adafactor import _fused_adafactor_
+from tracer_core.ops.higher_order.scan import scanned_by_tree
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 

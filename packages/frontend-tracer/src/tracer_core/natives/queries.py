@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.guards.source import SourceKind
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 
 def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any, varies: bool = False) -> Any:

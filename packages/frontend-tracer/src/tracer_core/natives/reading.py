@@ -18,7 +18,7 @@ import torch
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_READ_DEPTH
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.result_check import same_strides
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.torch_private.memory_layout import same_strides
 
 
 class Mismatch(AssertionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have the same strides where these mean something."""
+    return same_steps(left.shape, left.stride(), right.stride())
+
+
+def same_steps(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether two strides of a shape are the same where these mean something."""
+    steps = zip(shape, actual, expected, strict=True)
+    return 0 in shape or all(size == 1 or a == e for size, a, e in steps)
 
 
 def suggested_memory_format(value: torch.Tensor) -> torch.memory_format:

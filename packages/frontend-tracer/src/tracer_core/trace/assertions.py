@@ -27,7 +27,7 @@ from tracer_core.limits import (
     MAX_SPECULATED_NUMBERS,
     MAX_SPECULATIONS_OF_BRANCH,
 )
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
 _JUMPS_IF = {

@@ -21,13 +21,13 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
 from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.tensor_data import set_data
+from tracer_core.trace.tracing import Tracing
 
 
 class AttributeWrites(Component):

@@ -32,7 +32,6 @@ from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.natives import libraries
 from tracer_core.natives.queries import applied
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import TensorBase
 from tracer_core.trace import gradients, own_warnings, traced_arrays
 from tracer_core.trace.component import Component
@@ -46,6 +45,7 @@ from tracer_core.trace.dict_entries import (
 )
 from tracer_core.trace.generators import ANSWERS, TracedGenerator
 from tracer_core.trace.scalars import NUMBERS, SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 _NATIVE_GETTERS = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,

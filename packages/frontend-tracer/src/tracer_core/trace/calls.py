@@ -31,13 +31,13 @@ from tracer_core.natives import libraries, policy
 from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
 from tracer_core.natives.queries import identity
 from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.trace.tracing import Tracing
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",

@@ -26,7 +26,6 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.limits import MAX_ITERATOR_DEPTH
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT
@@ -37,6 +36,7 @@ from tracer_core.trace.number_loops import VALUE_VIEWS, VALUES, NumberLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
+from tracer_core.trace.tracing import Tracing
 
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (

@@ -19,9 +19,9 @@ from tracer_core.guards.object_layout import namespace as read_only_view
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.guards.watched_words import plain_dict
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace.component import Component
+from tracer_core.trace.tracing import Tracing
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)

@@ -27,10 +27,10 @@ from tracer_core.limits import (
     MAX_FINALIZATION_VISITS,
     MAX_OVERWRITTEN_OBJECTS,
 )
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
 from tracer_core.trace.live_generators import LiveGenerators
+from tracer_core.trace.tracing import Tracing
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (

@@ -20,10 +20,10 @@ from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
 from tracer_core.natives.queries import applied, identity
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
+from tracer_core.trace.tracing import Tracing
 
 #: ``__iter__`` of dictionaries that no user code iterates.
 _KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)

@@ -19,7 +19,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import payload
 from tracer_core.natives import reading
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 
 class HostValue:

@@ -18,8 +18,8 @@ from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.natives.effects import effect_of
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_slot, is_subtype
+from tracer_core.trace.tracing import Tracing
 
 use_own_builtins(globals())
 

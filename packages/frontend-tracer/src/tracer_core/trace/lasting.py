@@ -15,10 +15,10 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
 from tracer_core.natives.queries import identity
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: View of keys -> its dictionary.

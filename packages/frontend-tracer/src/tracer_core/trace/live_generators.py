@@ -24,7 +24,6 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
@@ -36,6 +35,7 @@ from tracer_core.trace.suspended_generators import (
     looks_ahead,
     peeked,
 )
+from tracer_core.trace.tracing import Tracing
 
 
 class LiveGenerators:

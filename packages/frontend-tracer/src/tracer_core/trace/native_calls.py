@@ -27,7 +27,6 @@ from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
@@ -38,6 +37,7 @@ from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
 from tracer_core.trace.host_objects import call_with_stand_ins
 from tracer_core.trace.operators import CONTAINERS
+from tracer_core.trace.tracing import Tracing
 
 #: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})

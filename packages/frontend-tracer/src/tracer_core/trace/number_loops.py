@@ -12,10 +12,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
 from tracer_core.trace.special_methods import mapping_of
+from tracer_core.trace.tracing import Tracing
 
 _NUMBERS = frozenset({int, float, tuple})
 VALUES: type = type({}.values())

@@ -22,7 +22,6 @@ from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_consta
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import (
     assertions,
@@ -35,6 +34,7 @@ from tracer_core.trace import (
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)

@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.tracing import Tracing
 
 
 @functools.cache

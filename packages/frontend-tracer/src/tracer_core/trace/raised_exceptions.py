@@ -24,11 +24,11 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.limits import MAX_SEARCHED_ITEMS
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import Hashed, HostText, HostValue, SortKey
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 #: Types of the tracer's own objects in place of the program's objects.
 _STAND_INS = (LazyIterator, HostText, HostValue, Hashed, SortKey, *SYMBOLS)

@@ -26,8 +26,8 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, payload
 from tracer_core.limits import MAX_GRAPH_NUMBERS, MAX_SCALAR_OPERATIONS, MAX_SYMBOLIC_INT
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
+from tracer_core.trace.tracing import Tracing
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Types of varying numbers, as symbols or as plain numbers.

@@ -19,8 +19,8 @@ from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.guarded_reads import is_literal
+from tracer_core.trace.tracing import Tracing
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 #: id of a namespace that the host's own code reads by name too -> what a change of it replaces.

@@ -22,12 +22,12 @@ import torch
 
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace.dict_entries import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.tracing import Tracing
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)

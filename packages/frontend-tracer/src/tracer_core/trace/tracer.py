@@ -30,7 +30,6 @@ from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives import policy
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.modules import FAKES_LOG
@@ -63,6 +62,7 @@ from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
 from tracer_core.trace.state_values import index_in
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
+from tracer_core.trace.tracing import Tracing
 
 __all__ = ["Tracer", "opcodes"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import communicates, operators
+from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
@@ -39,17 +39,3 @@ def copies_across(node: torch.fx.Node) -> bool:
     if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
         return False
     return isinstance(value, torch.Tensor) and value.device != source.meta["val"].device
-
-
-def runs_once(node: torch.fx.Node) -> bool:
-    """Tells whether a node must run exactly once, whoever reads it: it draws random numbers or
-    communicates."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or communicates(node.target)
-
-
-def has_effect(node: torch.fx.Node) -> bool:
-    """Tells whether a node does more than to compute its value from its operands: it writes to one,
-    or runs once."""
-    schema = getattr(node.target, "_schema", None)
-    return runs_once(node) or bool(schema and schema.is_mutable)

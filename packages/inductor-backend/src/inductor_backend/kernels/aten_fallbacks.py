@@ -6,17 +6,14 @@ is on no list and has no lowering is an error that names the operator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-#: (why loops do not compute them, whether their kernels raise for some values, aten overloads). A
-#: name that this torch does not have is left out.
-_GROUPS: tuple[tuple[str, bool, str], ...] = (
+#: (why loops do not compute them, aten overloads). A name that this torch does not have is left out.
+_GROUPS: tuple[tuple[str, str], ...] = (
     (
         "a product or convolution: oneDNN, MKL and own kernels are tuned for it",
-        False,
         """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
@@ -29,7 +26,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "attention: ATen computes it block by block, without the matrix of scores",
-        False,
         """
         _scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_attention_math_for_mps.default
         _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -42,10 +38,9 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _efficient_attention_forward.default _efficient_attention_backward.default
     """,
     ),
-    ("rounding to decimals, which eager computes in float32 steps", True, "round.decimals"),
+    ("rounding to decimals, which eager computes in float32 steps", "round.decimals"),
     (
         "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters",
-        False,
         """
         _foreach_add.Scalar _foreach_add.List _foreach_add.ScalarList _foreach_add.Tensor _foreach_sub.Scalar
         _foreach_sub.List _foreach_sub.ScalarList _foreach_mul.Scalar _foreach_mul.List _foreach_mul.ScalarList
@@ -58,7 +53,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "a recurrent layer: oneDNN runs all its steps in one call",
-        False,
         """
         _cudnn_rnn.default _cudnn_rnn_backward.default _thnn_fused_gru_cell.default
         _thnn_fused_lstm_cell_backward_impl.default _thnn_fused_gru_cell_backward.default
@@ -68,7 +62,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "it sorts, selects or counts: no loop over its output's elements",
-        False,
         """
         sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default median.default median.dim
         nanmedian.default nanmedian.dim mode.default msort.default searchsorted.Tensor searchsorted.Scalar bucketize.Tensor
@@ -80,7 +73,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "a scatter through a mask, or into segments of lengths that are data",
-        True,
         """
         masked_scatter.default masked_scatter_backward.default _embedding_bag_dense_backward.default
         _embedding_bag_backward.default _embedding_bag_per_sample_weights_backward.default
@@ -92,7 +84,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "scans and scatters: lowered, but for tensors without dimensions, several masks and"
             " complex numbers"
         ),
-        True,
         """
         cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
         _unsafe_index_put.default
@@ -106,7 +97,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "indexing whose forms are many; a lowering takes the usual ones",
-        True,
         """
         index.Tensor gather.default take.default embedding.default index_select.default select_scatter.default
         slice_scatter.default diagonal_scatter.default as_strided_scatter.default _embedding_bag.default
@@ -115,7 +105,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "adaptive and uneven windows, windows of more than 64 elements, unpooling, an affine grid",
-        False,
         """
         max_pool2d_with_indices.default max_pool3d_with_indices.default avg_pool2d.default avg_pool3d.default
         avg_pool2d_backward.default avg_pool3d_backward.default _adaptive_avg_pool2d.default
@@ -129,7 +118,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "padding, shuffles and columns: lowered, but for nothing to pad and for symbolic sizes"
             " of columns"
         ),
-        False,
         """
         im2col.default col2im.default channel_shuffle.default constant_pad_nd.default
         reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
@@ -143,7 +131,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "sampling at a grid: lowered where channels lie together; else ATen's loads by position"
             " are faster"
         ),
-        False,
         """
         grid_sampler_2d.default grid_sampler_3d.default grid_sampler_2d_backward.default
         grid_sampler_3d_backward.default
@@ -154,7 +141,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "interpolation: lowered, but for rows that grow by no whole factor, uint8, and"
             " antialiasing"
         ),
-        False,
         """
         upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_linear1d.default
         upsample_bilinear2d.default upsample_bicubic2d.default upsample_trilinear3d.default
@@ -174,7 +160,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "random numbers: eager's stream is ATen's (dropout on a GPU is kernels, but with"
             " fallback_random)"
         ),
-        False,
         """
         native_dropout.default bernoulli.default bernoulli.p bernoulli.Tensor
         rand.default rand_like.default randn.default randn_like.default randint.default randint.low randint_like.default
@@ -185,7 +170,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "distances and linear algebra: LAPACK",
-        True,
         """
         _cdist_backward.default cdist.default _pdist_forward.default _pdist_backward.default
         _euclidean_dist.default dist.default renorm.default trace.default cov.default corrcoef.default
@@ -200,7 +184,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "complex numbers, which loops do not hold",
-        False,
         """
         _fft_r2c.default _fft_c2r.default _fft_c2c.default complex.default polar.default view_as_real_copy.default
         view_as_complex_copy.default _conj_physical.default conj_physical.default angle.default
@@ -208,12 +191,10 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "rows of a nested tensor, whose lengths it checks",
-        True,
         "_padded_dense_to_jagged_forward.default",
     ),
     (
         "a loss that walks along its target",
-        True,
         """
         _ctc_loss.default _ctc_loss.Tensor _ctc_loss_backward.default _ctc_loss_backward.Tensor
         _use_cudnn_ctc_loss.default multi_margin_loss_backward.default
@@ -225,7 +206,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "a special function without a vector form of ours (ATen has Sleef's, or a scalar loop"
             " that ours would repeat)"
         ),
-        False,
         """
         lgamma.default polygamma.default igamma.default igammac.default special_bessel_j0.default
         special_bessel_j1.default special_bessel_y0.default special_bessel_y1.default special_ndtri.default
@@ -236,7 +216,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "a special function that is lowered, but for float64 (nextafter: for 16 bits)",
-        False,
         """
         erfinv.default digamma.default i0.default special_i0e.default special_i1.default special_i1e.default
         nextafter.default
@@ -247,14 +226,12 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
             "a loop until nothing is left, which a block of a Triton kernel would do as often as"
             " its slowest element"
         ),
-        True,
         """
         gcd.default lcm.default
     """,
     ),
     (
         "forms that a lowering takes where it can, and hands on where it cannot",
-        False,
         """
         native_layer_norm.default native_group_norm.default native_batch_norm.default
         _native_batch_norm_legit_no_training.default _softmax.default _log_softmax.default
@@ -268,7 +245,6 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
     ),
     (
         "quantisation and weight norm",
-        True,
         """
         quantize_per_tensor.default dequantize.self fake_quantize_per_tensor_affine_cachemask.default
         fake_quantize_per_channel_affine_cachemask.default _weight_norm_interface.default
@@ -280,50 +256,20 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
 )
 
 
-#: Operators that raise for some values, whatever their group says.
-RAISING = frozenset({
-    "_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount", "histc",
-    "histogram", "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
-    "normal_functional", "multinomial", "poisson", "multi_margin_loss", "_assert_async",
-    "binary_cross_entropy",
-})  # fmt: skip
-#: Operators that do not raise, or not for values that their forward accepted.
-_NOT_RAISING = frozenset({
-    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "embedding_dense_backward",
-    "unfold_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
-    "masked_scatter_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
-    "_ctc_loss_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
-    "select_scatter", "slice_scatter", "multi_margin_loss_backward",
-    "multilabel_margin_loss_backward", "_weight_norm_interface", "_weight_norm_interface_backward",
-    "_cdist_backward", "cdist", "_euclidean_dist", "trace",
-})  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """reason: why loops do not compute the operator. may_raise: its kernel raises for some values,
-    which fake tensors do not show."""
-
-    reason: str
-    may_raise: bool
-
-
 def name_of_packet(target: Any) -> str:
     """Returns ``index_add`` for ``aten.index_add.default``."""
     return str(target.overloadpacket).partition(".")[2]
 
 
-def _resolve() -> dict[Any, Fallback]:
-    found = {}
-    for reason, group_may_raise, names in _GROUPS:
-        for name in names.split():
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-            if operator is not None:
-                may_raise = packet in RAISING or (group_may_raise and packet not in _NOT_RAISING)
-                found[operator] = Fallback(reason, may_raise)
-    return found
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
 
 
-#: Every overload that may run unchanged.
-FALLBACKS: dict[Any, Fallback] = _resolve()
+#: Every overload that may run unchanged -> why loops do not compute it.
+FALLBACKS: dict[Any, str] = {
+    operator: reason
+    for reason, listed in _GROUPS
+    for operator in map(_overload, listed.split())
+    if operator is not None
+}

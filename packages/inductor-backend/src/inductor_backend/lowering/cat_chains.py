@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, operators, overloads_with
 
 aten = operators("aten")
 
 #: Operators that need a dense operand: a version of a longer buffer is strided.
-_NEED_DENSE = frozenset(
-    {aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default}
-)
+_NEED_DENSE = overloads_with(Trait.PRODUCT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,9 @@ from inductor_backend.ir.graph_meta import tensors_of
 from inductor_backend.ir.ops import MEMORY_DTYPES, READ_DTYPES
 from inductor_backend.ir.target import Target, reads_float8
 from inductor_backend.lowering.registry import aten
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, operators, overloads_with
 
-#: Views that no kernel computes: their operands may have any dtype.
-STRIDED_VIEWS = frozenset({
-    aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default,
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default,
-    aten.slice.Tensor, aten.select.int, aten.alias.default, aten.detach.default,
-})  # fmt: skip
+_STRIDED_VIEWS = overloads_with(Trait.STRIDED_VIEW)
 
 _CONVERSIONS = frozenset({
     aten._to_copy.default, operators("prims").convert_element_type.default,
@@ -25,7 +20,7 @@ _CONVERSIONS = frozenset({
 def can_be_lowered(node: torch.fx.Node, target: Target) -> bool:
     """Returns whether the dtypes of a node's tensors are those of loops, or it is a view, or a
     conversion that loops can read."""
-    if node.target in STRIDED_VIEWS:
+    if node.target in _STRIDED_VIEWS:
         return True
     others = {tensor.dtype for tensor in tensors_of(node)} - MEMORY_DTYPES
     if not others:

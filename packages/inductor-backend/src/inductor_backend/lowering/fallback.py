@@ -13,6 +13,7 @@ import torch
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
 from inductor_backend.lowering.registry import Lowering, aten, last_strides
+from tracer_core.plugin_api import is_random
 
 #: Operators whose result keeps gaps between rows of their first operand; others return dense ones.
 _KEEP_GAPS = frozenset(
@@ -55,7 +56,7 @@ def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> A
     named = {
         name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()
     }
-    sequential = torch.Tag.nondeterministic_seeded in target.tags
+    sequential = is_random(target)
     how: dict[str, Any] = {"fallback": True, "sequential": sequential}
     if not isinstance(ctx.node.meta["val"], (tuple, list)):
         return ctx.extern(target, made, named, **how)

@@ -17,12 +17,12 @@ import torch
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten
 from inductor_backend.lowering.scatter import Target, embedding_gradient
+from tracer_core.plugin_api import Trait, overloads_with
 
 #: Operators whose result has memory of its own (as has an in-place sum).
 FRESH = frozenset({aten.mm.default, aten.addmm.default, aten.embedding_dense_backward.default})
 
-#: Views that autograd puts between a matmul and its weight.
-VIEWS = frozenset({aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default})
+_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
 def _root(other: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node | None:
     """Returns the node behind views that nothing but this sum reads, or None."""
     while set(other.users) == {reader}:
-        if other.target not in VIEWS:
+        if other.target not in _VIEWS:
             return other
         reader, other = other, other.args[0]  # type: ignore[assignment]
     return None

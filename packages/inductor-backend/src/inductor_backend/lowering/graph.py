@@ -45,19 +45,13 @@ from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides
-from tracer_core.plugin_api import BackendError, CompileSpec, communicates
+from tracer_core.plugin_api import BackendError, CompileSpec, Trait, communicates, overloads_with
 
 #: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
 #: Scatters that eager runs in any order on a GPU, by atomic adds or plain stores (it sorts others).
-UNORDERED = frozenset(
-    {
-        aten.scatter_add.default, aten.index_add.default, aten.scatter.src, aten.scatter.value,
-        aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
-        aten.index_put.default,
-    }
-)  # fmt: skip
+UNORDERED = overloads_with(Trait.SCATTERS)
 
 #: Element types that Triton adds atomically on every device, with eager's rounding.
 ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})

@@ -15,17 +15,13 @@ from inductor_backend.ir.nodes import Buffer, BufferKind
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, aten
+from tracer_core.plugin_api import Trait, overloads_with
 
 #: Operator -> its in-place form.
 IN_PLACE: dict[Any, Any] = {
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
+    one: getattr(getattr(aten, f"{name}_"), overload)
+    for one in overloads_with(Trait.SCATTERS)
+    for name, overload in [str(one).split(".")[1:]]
 }
 
 

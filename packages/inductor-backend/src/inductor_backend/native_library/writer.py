@@ -31,11 +31,12 @@ from inductor_backend.native_library.frozen import with_weights_as_inputs
 from inductor_backend.native_library.interface import Interface, Parameter, Size, identifier
 from inductor_backend.native_library.weights import Weights, weights_of
 from inductor_backend.options import InductorOptions
-from inductor_backend.pipeline import run_stages, start
+from inductor_backend.pipeline import start
 from inductor_backend.runtime.cpp.build import in_a_folder, link
 from inductor_backend.runtime.cpp.objects import Unit, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
 from inductor_backend.runtime.generated_support import without_comments
+from inductor_backend.stages import run_stages
 from tracer_core.plugin_api import CompileSpec, Folder, Phase, Role
 
 STAGE = "native library"

@@ -17,14 +17,14 @@ import torch
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import attention, packed_ops
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
-from tracer_core.plugin_api import CompileSpec, Phase
+from tracer_core.plugin_api import CompileSpec, Phase, Trait, overloads_with
 
 Node = torch.fx.Node
 
 FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 #: Bounds of factors of the scores, so that folding them into one neither overflows nor underflows.
 _LEAST, _MOST = 1e-9, 1e9
-_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
+_VIEWS = overloads_with(Trait.RESHAPES)
 
 
 def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:

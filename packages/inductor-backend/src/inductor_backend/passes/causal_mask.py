@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.limits import MAX_MASK_ELEMENTS
 from inductor_backend.passes.constant_subgraph import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
-from tracer_core.plugin_api import CompileSpec, Phase, logger
+from tracer_core.plugin_api import CompileSpec, Phase, has_effect, logger
 
 #: Operators with a mask as argument 3 -> the positions of dropout and is_causal.
 MASKED = {
@@ -85,7 +84,7 @@ def _known(graph: torch.fx.Graph) -> set[Node]:
         if node.op == "get_attr" or makes_known_values(node):
             found.add(node)
         elif node.op == "call_function" and node.all_input_nodes:
-            fixed = hasattr(node.target, "_schema") and not has_effect(node)
+            fixed = hasattr(node.target, "_schema") and not has_effect(node.target)
             if fixed and found.issuperset(node.all_input_nodes):
                 found.add(node)
     return found

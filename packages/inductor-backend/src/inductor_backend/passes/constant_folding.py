@@ -12,28 +12,17 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import has_effect
 from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.limits import MAX_FOLDED_ELEMENTS, MAX_FOLDED_ELEMENTS_OF_GRAPH
 from inductor_backend.passes.constant_subgraph import VIEWS, made_of
-from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
-from tracer_core.plugin_api import CompileSpec, Phase
+from inductor_backend.passes.fx_edit import copy_of, makes_known_values
+from tracer_core.plugin_api import CompileSpec, Phase, Trait, has_effect, overloads_with
 
 Node = torch.fx.Node
 
 
 #: Operators that their readers' kernels recompute at next to no cost.
-CHEAP = VIEWS | {
-    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default,
-    aten.zeros.default, aten.ones.default, aten.scalar_tensor.default, aten.full_like.default,
-    aten.zeros_like.default, aten.ones_like.default, aten.clone.default, aten._to_copy.default,
-    aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor, aten.mul.Scalar,
-    aten.neg.default, aten.abs.default, aten.where.self, aten.masked_fill.Scalar, aten.eq.Scalar,
-    aten.ne.Scalar, aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor,
-    aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor,
-    aten.logical_not.default, aten.logical_and.default, aten.bitwise_not.default,
-    aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.minimum.default, aten.maximum.default,
-}  # fmt: skip
+CHEAP = VIEWS | overloads_with(Trait.CHEAP)
 
 
 def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
@@ -71,7 +60,7 @@ def _is_known(node: Node, known: dict[Node, bool]) -> bool:
         and bool(node.all_input_nodes)
         and all(known[source] for source in node.all_input_nodes)
         and hasattr(node.target, "_schema")
-        and not has_effect(node)
+        and not has_effect(node.target)
         and value.device.type == "cpu"
         and all(isinstance(size, int) for size in value.shape)
     )
@@ -144,7 +133,9 @@ def _erase_unread(graph: torch.fx.Graph) -> None:
     """Erases nodes that only served what is a constant now."""
     for node in reversed(list(graph.nodes)):
         removable = node.op == "get_attr" or (
-            node.op == "call_function" and hasattr(node.target, "_schema") and not has_effect(node)
+            node.op == "call_function"
+            and hasattr(node.target, "_schema")
+            and not has_effect(node.target)
         )
         if removable and not node.users:
             graph.erase_node(node)

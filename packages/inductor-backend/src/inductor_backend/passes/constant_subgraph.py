@@ -14,18 +14,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import has_effect
-from inductor_backend.passes.fx_edit import Editor, aten
+from inductor_backend.passes.fx_edit import Editor
+from tracer_core.plugin_api import Trait, has_effect, overloads_with
 
-#: Operators whose result is a view of their first argument.
-VIEWS = frozenset(
-    {
-        aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default,
-        aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default,
-        aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor,
-        aten.select.int, aten.detach.default, aten.alias.default, aten.reshape.default,
-    }
-)  # fmt: skip
+VIEWS = overloads_with(Trait.VIEW)
 
 #: A result is folded up to `GROWTH` times the elements of its constants, or `SMALL` elements.
 GROWTH, SMALL = 2, 1 << 16
@@ -112,7 +104,7 @@ def _without(
         made[node] = graph.node_copy(node, made.__getitem__)
         made[node].meta = dict(node.meta)
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and not has_effect(node):
+        if node.op == "call_function" and not node.users and not has_effect(node.target):
             graph.erase_node(node)
     return torch.fx.GraphModule(editor.gm, graph), made
 

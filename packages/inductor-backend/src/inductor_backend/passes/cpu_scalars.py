@@ -18,7 +18,7 @@ from torch.fx import map_arg
 
 from inductor_backend.ir.target import main_device
 from inductor_backend.torch_private import OpOverload
-from tracer_core.plugin_api import CompileSpec, Runner, logger, operators
+from tracer_core.plugin_api import CompileSpec, Runner, is_random, logger, operators
 
 aten = operators("aten")
 
@@ -47,7 +47,7 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
         and node in cpu
         and tensors[node]
         and cpu.issuperset(node.all_input_nodes)
-        and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
+        and not is_random(node.target)
     }
     while True:
         written = {node.args[0] for node in _writes(graph) if node not in found}

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import INSTANCE, has_effect
+from inductor_backend.ir.graph_meta import INSTANCE
 from inductor_backend.kernels import packed
 from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.kernels.packed_ops import pack as pack_weight
 from inductor_backend.torch_private import lazy_graph_module
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, has_effect, is_random, operators, spelled_with
 
 aten = operators("aten")
 
@@ -64,7 +64,7 @@ class Editor:
         numbers, collectives and mutations are not constant."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
-        return not has_effect(node) and all(
+        return not has_effect(node.target) and all(
             source in self.constant or makes_known_values(source) for source in node.all_input_nodes
         ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
 
@@ -100,6 +100,9 @@ class Editor:
             return node.target(*values[0], **values[1])  # type: ignore[operator]
 
 
+_UNINITIALIZED = spelled_with(Trait.UNINITIALIZED)
+
+
 def makes_known_values(node: torch.fx.Node) -> bool:
     """Checks for a constant tensor of the graph, or an operator without node arguments whose result
     is the same in every call, such as ``full(...)``."""
@@ -108,12 +111,6 @@ def makes_known_values(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or node.all_input_nodes:
         return False
     value = node.meta.get("val")
-    tags = getattr(node.target, "tags", ())
-    uninitialised = getattr(node.target, "_opname", "") in (
-        "empty",
-        "empty_strided",
-        "new_empty",
-        "empty_permuted",
-    )
+    uninitialized = getattr(node.target, "_opname", "") in _UNINITIALIZED
     known = isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
-    return known and not uninitialised and torch.Tag.nondeterministic_seeded not in tags
+    return known and not uninitialized and not is_random(node.target)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from inductor_backend.passes.fx_edit import Editor, aten
+from tracer_core.plugin_api import Trait, overloads_with
 
 Node = torch.fx.Node
 
-_VIEWS = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
+_VIEWS = overloads_with(Trait.RESHAPES)
 
 
 def merge_matmuls(editor: Editor) -> None:

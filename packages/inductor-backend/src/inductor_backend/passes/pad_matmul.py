@@ -18,6 +18,7 @@ from inductor_backend.ir.symbolic_sizes import SizeVars, hint
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from tracer_core.plugin_api import Trait, overloads_with
 
 #: FLOPs per copied byte from which padding pays.
 WORK_OF_A_BYTE = 200
@@ -25,14 +26,7 @@ WORK_OF_A_BYTE = 200
 #: Rows and FLOPs of a class of rows from which its own matmul fills the device.
 MIN_ROWS, MIN_WORK = 256, 5e9
 
-#: Views.
-_VIEWS = frozenset(
-    {
-        aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-        aten.squeeze.dim, aten.permute.default, aten.transpose.int, aten.t.default,
-        aten.alias.default, aten.detach.default,
-    }
-)  # fmt: skip
+_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 def with_padded_matmuls(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.graph_meta import runs_once
 from inductor_backend.passes.constant_subgraph import VIEWS
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import operators, runs_once
 
 Node = torch.fx.Node
 
@@ -263,4 +262,4 @@ def _writes(node: Node) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    return node.target not in WITHOUT_DROPOUT and runs_once(node)
+    return node.target not in WITHOUT_DROPOUT and runs_once(node.target)

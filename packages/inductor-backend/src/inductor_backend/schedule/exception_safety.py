@@ -19,10 +19,17 @@ import torch
 
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import BufferKind, Program
-from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
+from inductor_backend.kernels.aten_fallbacks import name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
-from tracer_core.plugin_api import communicates
+from tracer_core.plugin_api import (
+    Trait,
+    communicates,
+    is_pointwise,
+    overloads_with,
+    raises_by_value,
+    spelled_with,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ def _read_whole(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def _reads_all(user: torch.fx.Node) -> bool:
     name = str(getattr(user.target, "overloadpacket", ""))
-    return user.op == "output" or name == "aten.copy_" or name in _PRODUCTS
+    return user.op == "output" or name == "aten.copy_" or user.target in _PRODUCTS
 
 
 def _takes_all(user: torch.fx.Node) -> bool:
@@ -115,39 +122,29 @@ def _takes_all(user: torch.fx.Node) -> bool:
     target = user.target
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") == "getitem"
-    return torch.Tag.pointwise in target.tags or str(target.overloadpacket) in _TAKING_ALL
+    return is_pointwise(target) or name_of_packet(target) in _TAKING_ALL
 
 
-_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"})
-_TAKING_ALL = frozenset({
-    "aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze",
-    "aten.alias", "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
-    "aten.expand", "aten._to_copy", "aten.sum", "aten.mean", "aten.amax", "aten.amin",
-    "aten.var_mean", "aten._softmax", "aten._log_softmax", "aten.native_layer_norm",
-    "aten.native_group_norm", "aten.native_dropout", "aten._native_batch_norm_legit_functional",
-    "aten.nll_loss_forward", "aten.nll_loss2d_forward",
-})  # fmt: skip
+_PRODUCTS = overloads_with(Trait.PRODUCT)
+_TAKING_ALL = spelled_with(Trait.READS_ALL)
 
 
 def _never_raises(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if not isinstance(target, OpOverload):
         return True  # an item of a result, arithmetic on sizes
-    if str(target).rpartition(".")[0] in _DIVISIONS:
+    if name_of_packet(target) in _DIVISIONS:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
     if communicates(target):
         return True  # a collective that fails ends the job
     if target.namespace not in ("aten", "prims"):
         return False
-    fallback = FALLBACKS.get(target)
-    return name_of_packet(target) not in RAISING if fallback is None else not fallback.may_raise
+    return not raises_by_value(name_of_packet(target).strip("_"))
 
 
 #: On integers these raise for a divisor of zero.
-_DIVISIONS = frozenset(
-    {"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"}
-)
+_DIVISIONS = spelled_with(Trait.DIVIDES)
 
 
 def _has_elements(node: torch.fx.Node) -> bool:
@@ -220,17 +217,11 @@ _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
 }  # fmt: skip
 
 #: Operators whose result has the same elements as their operand.
-_SAME_NUMBERS = frozenset({
-    "aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze",
-    "aten.alias", "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
-})  # fmt: skip
+_SAME_NUMBERS = spelled_with(Trait.KEEPS_ELEMENTS) | {"clone"}
 
 
 def _plain(index: Any) -> torch.fx.Node:
     """Returns the node that an index is a view of."""
-    while (
-        index.op == "call_function"
-        and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS
-    ):
+    while isinstance(index.target, OpOverload) and name_of_packet(index.target) in _SAME_NUMBERS:
         index = index.args[0]
     return index  # type: ignore[no-any-return]

@@ -14,21 +14,12 @@ from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Store, loads_of
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, operators, overloads_with
 
 aten = operators("aten")
 
 #: Operators whose (first) result never aliases an argument.
-FRESH_RESULTS = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.convolution.default,
-        aten.convolution_backward.default,
-    }
-)
+FRESH_RESULTS = overloads_with(Trait.PRODUCT) | {aten.convolution_backward.default}
 
 
 def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:

@@ -36,7 +36,13 @@ from inductor_backend.kernels.selection import (
     own_kernel,
     own_product,
 )
-from tracer_core.plugin_api import FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD, operators
+from tracer_core.plugin_api import (
+    FLEX_ATTENTION,
+    FLEX_ATTENTION_BACKWARD,
+    Trait,
+    operators,
+    overloads_with,
+)
 
 aten = operators("aten")
 
@@ -53,14 +59,7 @@ SYMBOLIC = frozenset(
 
 
 #: Operators with an ``out=`` variant, whose overload is named "out".
-OUT_FORMS = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-    }
-)
+OUT_FORMS = overloads_with(Trait.MATMUL)
 
 #: Operators that return several tensors, of which the backend's call computes one.
 ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})

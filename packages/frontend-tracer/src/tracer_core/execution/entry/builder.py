@@ -19,9 +19,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
-from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
-from tracer_core.aot.subclasses import inner_tensor
 from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.background.giving_way import served
 from tracer_core.bytecode.frame import LazyValue
@@ -49,7 +47,6 @@ from tracer_core.execution.tiers.background_entry import (
 )
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
-from tracer_core.fx_capture.function_traits import uses_rng
 from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
 from tracer_core.fx_capture.provenance import (
@@ -68,11 +65,14 @@ from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.ops.calls import uses_rng
+from tracer_core.ops.higher_order.subclass_calls import inner_tensor
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
 from tracer_core.registry.torch_style import TorchStyle
+from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer

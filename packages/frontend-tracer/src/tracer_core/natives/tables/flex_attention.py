@@ -12,13 +12,13 @@ from typing import Any, cast
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.flex_attention import PAIRS, WHOLE, Flex
-from tracer_core.aot.scalar_program import ScalarProgram
 from tracer_core.aot.scalar_recording import record
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.fx_capture.higher_order_calls import FlexAttentionCall, MaskCall
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_TYPES, special, special_each
+from tracer_core.ops.higher_order.flex_attention import PAIRS, WHOLE, Flex
+from tracer_core.ops.higher_order.scalar_program import ScalarProgram
 from tracer_core.torch_private.names import classes, name, names
 from tracer_core.trace.higher_order import Region
 from tracer_core.trace.tracer import Tracer

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.adafactor import _fused_adafactor_
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, effect_of, special, special_each
+from tracer_core.ops.higher_order.adafactor import _fused_adafactor_
 from tracer_core.torch_private.modules import REFERENCES
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator

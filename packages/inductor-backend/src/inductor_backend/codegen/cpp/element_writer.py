@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 
 from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
-from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling

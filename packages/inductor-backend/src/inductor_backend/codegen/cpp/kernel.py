@@ -7,12 +7,12 @@ shared among threads when there is enough work.
 
 from __future__ import annotations
 
+from inductor_backend.codegen.common.loop_nest import walk
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
-from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.row_writer import loop_values
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling
 from inductor_backend.ir.index_expr import product

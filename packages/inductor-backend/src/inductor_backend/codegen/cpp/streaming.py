@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from inductor_backend.codegen.cpp.loops import LoopNest, walk
+from inductor_backend.codegen.common.loop_nest import LoopNest, walk
 from inductor_backend.ir.index_expr import Var, product
 from inductor_backend.ir.nodes import Program, Store
 from inductor_backend.ir.symbolic_sizes import SizeVars

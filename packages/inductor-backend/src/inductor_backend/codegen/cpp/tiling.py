@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from inductor_backend.codegen.cpp.loops import LoopNest, walk
+from inductor_backend.codegen.common.loop_nest import LoopNest, walk
 from inductor_backend.ir.index_expr import Index, Var, product
 from inductor_backend.ir.nodes import Program
 from inductor_backend.ir.symbolic_sizes import SizeVars

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inductor_backend.codegen.common.loop_nest import walk
 from inductor_backend.codegen.common.op_table import CPP_OPS, OP_TABLE
 from inductor_backend.codegen.cpp.expressions import memory_type
-from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
 from inductor_backend.ir.index_expr import Index, Var
 from inductor_backend.ir.nodes import Store

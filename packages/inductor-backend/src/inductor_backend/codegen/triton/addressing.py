@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.loop_nest import LoopNest, loop_nest, walk
 from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
 from inductor_backend.ir.errors import unsupported

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor_backend.codegen.cpp.loops import walk
+from inductor_backend.codegen.common.loop_nest import walk
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter, needed
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix, Place, place_of

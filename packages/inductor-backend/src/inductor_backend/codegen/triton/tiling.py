@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from inductor_backend.codegen.cpp.loops import LoopNest, accesses, walk
+from inductor_backend.codegen.common.loop_nest import LoopNest, accesses, walk
 from inductor_backend.ir.index_expr import Expr, Index, product
 from inductor_backend.ir.nodes import Program
 from inductor_backend.ir.symbolic_sizes import SizeVars

@@ -1,4 +1,4 @@
-"""Builds the loop nest of a C++ kernel: loop order, merged loops, and the vectorized loop.
+"""Builds the loop nest of a kernel: loop order, merged loops, and the vectorized loop.
 
 Outer loops (rows) come before reduction loops; each kind is ordered so that writes are sequential
 in memory. Adjacent loops that every access traverses contiguously are merged.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core.torch_private.python_side import forget_source_with
 
 
 def add_node(graph: torch.fx.Graph, op: str, target: Any, args: Any, kwargs: Any) -> torch.fx.Node:
@@ -49,7 +49,7 @@ class Deferred(torch.fx.GraphModule):
         if type(self)._opening:
             return None
         written = super().recompile()
-        torch_private.forget_source_with(self)
+        forget_source_with(self)
         return written
 
     def _write(self) -> None:

@@ -18,10 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.aten_recorder import AtenRecorder
-from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.symbolic_sizes import size_origins, size_specs
-from tracer_core.contract.specs import SizeSpec
+from tracer_core.contract.lowering_errors import LoweringUnsupported
 
 #: The operator's name in a backend's `keep_ops`.
 KEPT = "tracer_core.scan.default"
@@ -65,59 +62,6 @@ def function_of(program: str) -> Callable[..., Sequence[torch.Tensor]]:
     space = dict(_names())
     exec(compile(program, "<step of a scan>", "exec"), space)
     return functools.partial(space["forward"], None)
-
-
-def step_of(
-    node: torch.fx.Node,
-    parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
-    program: str,
-    table: Mapping[Any, Callable[..., Any]],
-) -> tuple[torch.fx.GraphModule, tuple[SizeSpec, ...]]:
-    """Returns a program of an operator's call in a lowered graph, as an ATen graph with values, and
-    its symbolic sizes.
-
-    parts: of the call's arguments, the tensors that the program takes whole, those of which it takes
-    slices, and numbers. table: operator -> function that runs others instead.
-    """
-    tensors, rows = ([one.meta["val"] for one in part] for part in parts[:2])
-    mode = torch_private.fake_mode_of((*tensors, *rows)[0])
-    recorder = AtenRecorder(mode, table)
-    recorder.frame = node.meta.get("user_frame") or ""
-    with torch.no_grad(), mode:
-        given = [_dense(one.shape, one) for one in tensors]
-        given += [_dense(one.shape[1:], one) for one in rows]
-        given += [_value(one) for one in parts[2]]
-        for k, value in enumerate(given):
-            recorder.add_input(f"step_{k}", value)
-        with recorder:
-            results = function_of(program)(*given)
-    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
-    gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
-    return gm, size_specs(size_origins(recorder.inputs))
-
-
-def scalars_of(program: str, dtypes: Sequence[torch.dtype]) -> torch.fx.GraphModule:
-    """Returns the step of `ASSOCIATIVE` as a graph of numbers: x0, x1, ... combined with y0, y1,
-    ...; it returns the results twice."""
-    mode = torch_private.fake_tensor_mode()
-    recorder = AtenRecorder(mode, {})
-    with torch.no_grad(), mode:
-        given = [torch.empty((), dtype=dtype) for dtype in (*dtypes, *dtypes)]
-        names = [f"{side}{k}" for side in "xy" for k in range(len(dtypes))]
-        for name, value in zip(names, given, strict=True):
-            recorder.add_input(name, value)
-        with recorder:
-            results = function_of(program)(*given)
-    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
-    return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
-
-
-def _dense(sizes: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
-    return torch.empty(sizes, dtype=like.dtype, device=like.device)
-
-
-def _value(argument: Any) -> Any:
-    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
 
 
 # -- the operator --

@@ -12,11 +12,16 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.fused_optimizers import wide
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import dispatch_modes
 
 _MULTIPLY = name("_foreach_mul_")
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor in the dtype that the kernels compute in."""
+    low = tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.to(torch.float32) if low else tensor
 
 
 def _fused_adafactor_(*tensors: Any, **numbers: Any) -> None:

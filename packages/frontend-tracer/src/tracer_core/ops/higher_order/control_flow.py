@@ -1,6 +1,6 @@
 """torch.cond and torch.while_loop as operators, ``tracer_core::cond`` and ``while_loop``.
 
-What they run stands in their arguments as programs (see `tracer_core.aot.scan`), which take all
+What they run stands in their arguments as programs (see `tracer_core.ops.higher_order.scan`), which take all
 tensors of the call. Results are contiguous and without aliases. The gradient of a cond is a cond of
 the same predicate. Graphs have these operators for backends that keep ``tracer_core::scan``.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.scan import Scan, function_of
+from tracer_core.ops.higher_order.scan import Scan, function_of
 from tracer_core.torch_private.names import names
 
 #: Both read a value on the host, which a CUDA graph cannot capture.

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.scalar_program import (
+from tracer_core.ops.higher_order.scalar_program import (
     LOAD,
     SIZE,
     Ref,

@@ -1,4 +1,4 @@
-"""LoweringUnsupported: raised by this folder, handled by `tracer_core.dispatch.compile_graph`."""
+"""LoweringUnsupported: raised by capture and `tracer_core.aot`, handled by `tracer_core.dispatch.compile_graph`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,14 @@ class LoweringUnsupported(TracerError):
 
 
 class StillDifferentiable(LoweringUnsupported):
-    """A graph that computes gradients itself returns values that can be differentiated once more:
-    it needs a backward, as graphs for training have."""
+    """A graph that computes gradients itself returns values that can be differentiated once more.
+
+    It needs a backward, as graphs for training have.
+    """
 
 
 class OnlyViews(LoweringUnsupported):
-    """The outputs of a graph that require a gradient are views of inputs (or inputs): eager makes
-    these, so no backward is needed."""
+    """The outputs of a graph that require a gradient are inputs, or views of inputs.
+
+    Eager makes these, so no backward is needed.
+    """

@@ -1,8 +1,8 @@
 """What the components of a tracer ask of one another: one protocol per role, and `Tracing`, their
 union.
 
-The tracer (trace/tracer.py) is built above this folder, and its components in trace/ are written
-against these protocols, which hold no more than they use. What stands above the tracer, as the
+The tracer's header: its components in trace/, and natives/ below them, are written against these
+protocols, which hold no more than they use. What stands above the tracer (`trace.tracer`), as the
 tables of natives/ do, is written against the tracer itself.
 """
 

@@ -1,0 +1,1 @@
+"""Higher-order operators, and others of ours: what they are, not how they are lowered."""

@@ -1,0 +1,227 @@
+"""Stages from the ATen graph to a runner: loops, fusion, kernels, memory, the module."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from inductor_backend import stages
+from inductor_backend.codegen.common.op_table import KNOWN_OPS
+from inductor_backend.codegen.wrapper import Step
+from inductor_backend.compilation import Compilation
+from inductor_backend.debug import verify
+from inductor_backend.device_codegen import codegen_of
+from inductor_backend.ir.native_loop import NativeLoop
+from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.kernels.packed_ops import name_of
+from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.options import fusion_fuel
+from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
+from inductor_backend.schedule.atomics import scatter_in_any_order
+from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.epilogue import fuse_extern_epilogues
+from inductor_backend.schedule.fused_body import kernel_body
+from inductor_backend.schedule.fusion import Fusion
+from inductor_backend.schedule.inline import inline
+from inductor_backend.schedule.kernel_choice import choose_externs, own_choice_of, step_choice_of
+from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.rounding import insert_rounding
+from inductor_backend.schedule.split_reductions import split_reductions
+from inductor_backend.subgraphs.check import same_plans
+from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
+from tracer_core.plugin_api import enabled, note
+
+
+def lower_graph(c: Compilation) -> None:
+    """Lowers the graph to a program of loops and calls."""
+    c.lowered = GraphLowering(c.gm, c.spec, c.sizes, KNOWN_OPS, c.images_last)
+    if c.cut is not None:
+        c.lowered.saved = {
+            a for b, a in enumerate(c.cut.returned) if isinstance(a, int) and b in c.lowered.saved
+        }
+    c.program = c.lowered.run()
+    c.program.nodes = live_nodes(c.program)
+
+
+def round_loads(c: Compilation) -> None:
+    """Rounds loads where eager's rounding shows."""
+    c.rounded = insert_rounding(c.program, c.options.numerics == "eager", c.target.triton)
+
+
+def inline_loops(c: Compilation) -> None:
+    """Moves loops into those that read them."""
+    if c.options.inline:
+        c.not_inlined = inline(c.program, c.target.triton)
+
+
+def absorb_epilogues(c: Compilation) -> None:
+    """Moves loops into the calls of ATen whose results they read."""
+    if c.options.fuse:
+        c.absorbed = fuse_extern_epilogues(c.program, c.sizes)
+
+
+def scatter_atomically(c: Compilation) -> None:
+    """Lets scatters add in any order."""
+    scatter_in_any_order(c.program)
+
+
+def split_long_reductions(c: Compilation) -> None:
+    """Splits long reductions of few rows in two, to keep the device busy."""
+    made = len(c.program.buffers)
+    c.absorbed = split_reductions(c.program, c.sizes)
+    if c.cut is not None:
+        assert c.lowered is not None
+        note_instances(c.program, c.lowered.instances, list(c.program.buffers)[made:])
+
+
+def fuse_loops(c: Compilation) -> None:
+    """Groups loops into kernels."""
+    fuel = fusion_fuel() if c.options.fuse else 0
+    c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
+
+
+def choose_kernels(c: Compilation) -> None:
+    """Chooses the kernel of each call."""
+    rule = codegen_of(c.target).choice
+    rule = own_choice_of if c.alone else step_choice_of if c.in_loop else rule
+    c.choices = choose_externs(c.program, c.sizes, rule)
+
+
+def build_bodies(c: Compilation) -> None:
+    """Builds the fused body of each group of loops."""
+    codegen = codegen_of(c.target)
+    for group, needed in c.groups_with_readers():
+        if group.domain is None:
+            c.bodies.append(None)
+            continue
+        rows = codegen.walks_rows(c, group)
+        c.bodies.append(
+            kernel_body(
+                c.program, group.domain, group.loops, needed, c.sizes, rows, codegen.in_registers
+            )
+        )
+
+
+def write_kernels(c: Compilation) -> None:
+    """Writes the kernels."""
+    c.kernels = codegen_of(c.target).kernels(c)
+
+
+def replicate_repeats(c: Compilation) -> None:
+    """Lowers four repeated subgraphs and replicates them; lowers the whole graph if they differ."""
+    if c.cut is None:
+        return
+    assert c.lowered is not None
+    repeats = c.cut.repeats
+    size = f"{repeats.period} nodes {repeats.count} times"
+    try:
+        c.kernels = replicate(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
+        c.replication = f"{size}: four are lowered"
+    except NotEqual as reason:
+        whole = _whole(c)
+        for part in fields(Compilation):
+            setattr(c, part.name, getattr(whole, part.name))
+        c.replication = f"{size}: all are lowered, because {reason}"
+
+
+def _whole(c: Compilation) -> Compilation:
+    assert c.cut is not None
+    whole = stages.start(c.cut.whole, c.spec, c.stages)
+    whole = replace(whole, given=c.given, wraps=c.wraps, frozen=c.frozen, alone=c.alone)
+    return stages.run_stages(whole, "kernels", first=c.go_on_at)
+
+
+def verify_replication(c: Compilation) -> None:
+    """Compares the replicated program with that of the whole graph."""
+    if c.cut is not None:
+        whole = _whole(c)
+        same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
+
+
+def place_memory(c: Compilation) -> None:
+    """Places temporary buffers in memory."""
+    c.memory = plan_memory(
+        c.program, c.spec, c.plan.groups, c.kernels, codegen_of(c.target).arena(c)
+    )
+
+
+def verify_memory(c: Compilation) -> None:
+    """Checks that no buffer is written over while it is read."""
+    verify.memory(c.program, c.plan, c.kernels, c.memory)
+    verify.written_over(c.program, c.plan, c.kernels, c.memory.over)
+
+
+def group_runs(c: Compilation) -> None:
+    """Combines runs of kernels between operator calls into one call each."""
+    module = codegen_of(c.target).module(c)
+    made: set[str] = set()
+
+    def allocate(step: Step, storages: tuple[str, ...]) -> None:
+        """Allocates tensors where they are first written to."""
+        for name in storages:
+            is_temp = c.program.buffers[name].kind is BufferKind.TEMP
+            if is_temp and name not in made and name not in c.memory.offsets:
+                made.add(name)
+                step.fresh.append(name)
+
+    drops: dict[int, list[str]] = {}
+    for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
+        if kernel is None:
+            assert group.extern is not None
+            step = Step(extern=group.extern)
+            allocate(step, group.extern.writes)
+            c.steps.append(step)
+        else:
+            if not c.steps or c.steps[-1].run is None:
+                c.steps.append(Step(run=module.open_run()))
+            step = c.steps[-1]
+            assert step.run is not None
+            allocate(step, kernel.pointers)
+            comments = list(
+                dict.fromkeys(
+                    f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins
+                )
+            )
+            module.call(step.run, kernel, comments)
+        if number in c.memory.drop_after:
+            drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
+    c.memory.drop_after = drops
+    targets = [one.target for one in c.program.nodes if isinstance(one, ExternNode)]
+    loops = [one for one in targets if isinstance(one, NativeLoop)]
+    c.module, c.sources = module, module.sources()
+    c.sources += [text for one in loops for text in one.sources]
+
+
+def write_module(c: Compilation) -> None:
+    """Writes the Python module that calls the kernels."""
+    assert c.module is not None
+    wrapper, kernels = codegen_of(c.target).wrapper(c), len(c.module.kernels)
+    c.text = wrapper.module(c.steps, c.sources, c.spec.name, kernels)
+    c.code, c.summary = wrapper.code, wrapper.summary(c.steps, c.spec.name, kernels)
+    c.natives = tuple(wrapper.natives)
+    if enabled("output_code"):
+        note("output_code", "%s:\n%s", c.spec.name, c.text)
+
+
+def load(c: Compilation) -> None:
+    """Builds the library and executes the module."""
+    namespace = load_module(c.code, None, c.program.constants, c.spec.name)
+    externs = [step.extern for step in c.steps if step.extern is not None]
+    artifact = Artifact(
+        c.text,
+        tuple(c.sources),
+        namespace.get("library"),
+        sum(kernel is not None for kernel in c.kernels),
+        len(c.module.kernels) if c.module else 0,
+        tuple(name_of(node.target) for node in externs),
+        tuple(str(n.target) for n in externs if n.fallback),
+        c.seconds,
+        c.program.constants,
+        str(c.target.device) if c.target.device.type == "cuda" else None,
+        c.natives,
+    )
+    c.runner = runner_of(namespace, artifact)
+
+
+def verify_program(c: Compilation) -> None:
+    """Checks the invariants of the program."""
+    verify.program(c.program)
