@@ -136,7 +136,7 @@ def install_torch(session: nox.Session, torch: str = TORCH) -> None:
 
 def install_packages(session: nox.Session, packages: Sequence[str] = PACKAGES) -> None:
     """Our packages, editable, with the dependencies installed before."""
-    engines = [one for name, needs in ENGINES_OF.items() if name in packages for one in needs]
+    engines = [need for name, needs in ENGINES_OF.items() if name in packages for need in needs]
     session.install(*BUILD, *CORE, *engines)
     editable = [argument for name in packages for argument in ("-e", f"packages/{name}")]
     session.install("--no-deps", "--no-build-isolation", *editable)
@@ -219,7 +219,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(name="tests-full")
 def tests_full(session: nox.Session) -> None:
-    """The rest: whole sweeps and models, several processes, planted faults, pages that run."""
+    """The rest: whole sweeps and models, several processes, mutation tests, pages that run."""
     install_all(session, tests=True)
     run_tests(session, SWEEPS)
 
@@ -321,7 +321,7 @@ def opinfo(session: nox.Session) -> None:
 
 @nox.session
 def cpython(session: nox.Session) -> None:
-    """CPython's own tests, each method natively and compiled: ``nox -s cpython -- --jobs 8``. Goes
+    """CPython's own tests, each method eagerly and compiled: ``nox -s cpython -- --jobs 8``. Goes
     on from benchmarks/results/cpython where an earlier run stopped; ``python -m
     tests.cpython.page`` makes docs/cpython.md of it."""
     install_all(session, models=False)
@@ -329,12 +329,12 @@ def cpython(session: nox.Session) -> None:
 
 
 @nox.session
-def planted_faults(session: nox.Session) -> None:
+def mutation_tests(session: nox.Session) -> None:
     """Faults planted in the tracer one by one: the tests must find each. Names of faults may
     be given.
     """
     install_all(session, tests=True)
-    session.run("python", "-m", "tests.planted_faults", *session.posargs)
+    session.run("python", "-m", "tests.mutation_tests", *session.posargs)
 
 
 @nox.session

@@ -94,10 +94,10 @@ def main(arguments: Sequence[str]) -> int:
     if name in BENCHMARKS:
         return run(name, options)
     if name == "all":
-        return max(run(one, [*settings, *options]) for one, *settings in ALL)
+        return max(run(item, [*settings, *options]) for item, *settings in ALL)
     print("python -m benchmarks NAME [options]; --help after a name says which\n")
-    for one, (_, text) in {**BENCHMARKS, "all": ("", ", ".join(one for one, *_ in ALL))}.items():
-        print(f"  {one:15} {text}")
+    for item, (_, text) in {**BENCHMARKS, "all": ("", ", ".join(item for item, *_ in ALL))}.items():
+        print(f"  {item:15} {text}")
     if name in ("-h", "--help"):
         return 0
     print(f"\nno benchmark {name!r}")

@@ -133,7 +133,7 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
         for needed in ("eager", AUTO):
             if needed not in workers:
                 raise harness.Failed(f"{needed}: {failed[needed]}")
-        told = workers[AUTO].ask(
+        messages = workers[AUTO].ask(
             {"do": "choices", "seconds": BUDGET + limit}, limit=BUDGET + 2 * limit
         )
         for number in range(plan.rounds):
@@ -147,7 +147,7 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
         "first_call": first,
         "peak_bytes": peaks,
         "failed_ways": failed,
-        "auto": told,
+        "auto": messages,
         "took": took,
     }
 
@@ -157,8 +157,8 @@ def best_alone(row: dict[str, Any]) -> str:
     wrong = {
         index
         for choice in row["auto"]["choices"]
-        for index, found in enumerate(_candidates(choice))
-        if found["status"] in ("wrong", "failed", "refused")
+        for index, candidate in enumerate(_candidates(choice))
+        if candidate["status"] in ("wrong", "failed", "refused")
     }
     labels = ROWS[row["model"]]
     right = [
@@ -174,16 +174,16 @@ def best_alone(row: dict[str, Any]) -> str:
 
 def _kept(row: dict[str, Any]) -> str | None:
     """The way that auto chose, where it chose the same one for all graphs."""
-    found = {
+    result = {
         next(
-            (index for index, one in enumerate(_candidates(choice)) if one["status"] == "chosen"),
+            (index for index, item in enumerate(_candidates(choice)) if item["status"] == "chosen"),
             None,
         )
         for choice in row["auto"]["choices"]
     }
-    if len(found) > 1:
+    if len(result) > 1:
         return None
-    (index,) = found
+    (index,) = result
     name = "eager" if index is None else ROWS[row["model"]][index]
     return name if name in row["seconds"] else None
 
@@ -230,14 +230,14 @@ def tables(rows: dict[str, dict[str, Any]]) -> str:
     """Why each was chosen."""
     parts = []
     for name, row in rows.items():
-        told = row["auto"]
+        lines = row["auto"]
         eager = statistics.median(row["seconds"]["eager"])
-        meanwhile = f"; eager's calls meanwhile {milliseconds(statistics.median(told['meanwhile']))} ms at the median, " \
-            f"{milliseconds(eager)} alone" if told["meanwhile"] else ""  # fmt: skip
+        meanwhile = f"; eager's calls meanwhile {milliseconds(statistics.median(lines['meanwhile']))} ms at the median, " \
+            f"{milliseconds(eager)} alone" if lines["meanwhile"] else ""  # fmt: skip
         parts.append(
-            f"{models.MODELS[name].title}: decided after {told['decided_after']:.0f} s{meanwhile}"
+            f"{models.MODELS[name].title}: decided after {lines['decided_after']:.0f} s{meanwhile}"
         )
-        parts += [f"  {line}" for text in told["tables"] for line in text.splitlines()]
+        parts += [f"  {line}" for text in lines["tables"] for line in text.splitlines()]
         parts += [
             f"  {way} alone failed: {_reason(text)}" for way, text in row["failed_ways"].items()
         ]

@@ -175,7 +175,7 @@ def measure(
         )
         for name, moved in (COPY_NAMES | READ_NAMES).items()
     }
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for case in _cases():
         if chosen and case.name not in chosen:
             continue
@@ -193,11 +193,11 @@ def measure(
                     _in_turn(case.function, inputs[2:] + inputs[:2]),
                 ),  # not what ours just read
             }
-            best = found.setdefault(case.name, {})
+            best = results.setdefault(case.name, {})
             for _ in range(rounds):
                 for name, (size, run) in runs.items():
                     best[name] = max(best.get(name, 0.0), size / _once(run, clock) / 1e9)
-    return {"threads": threads, "rows": rows, "columns": columns, "gigabytes_a_second": found}
+    return {"threads": threads, "rows": rows, "columns": columns, "gigabytes_a_second": results}
 
 
 def _in_large_pages(tensor: torch.Tensor) -> torch.Tensor:

@@ -111,8 +111,8 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
     backend = CountingBackend()
     row: dict[str, Any] = {"right": True, "graphs": 0, "breaks": []}
     maker = PROGRAMS[name][1]
-    plain, world = _made(maker)
-    want = [_call(plain, world, number) for number in range(CALLS)]
+    simple, world = _made(maker)
+    want = [_call(simple, world, number) for number in range(CALLS)]
     target, world = _made(maker)
     make = tracer_core.compile if compiler == "ours" else torch.compile
     tracer_core.reset()
@@ -145,13 +145,13 @@ def _is_whole(make: Callable[..., Any], target: Any, world: Any) -> bool:
     """Whether the program runs under fullgraph=True."""
     from tracer_core.testing import CountingBackend
 
-    whole = make(target, backend=CountingBackend(), fullgraph=True)
-    return _call(whole, world, 0)[0][0] == "returned"
+    full = make(target, backend=CountingBackend(), fullgraph=True)
+    return _call(full, world, 0)[0][0] == "returned"
 
 
 def _made(maker: Callable[[], Any]) -> tuple[Any, Any]:
-    made = maker()
-    return made if isinstance(made, tuple) else (made, None)
+    result = maker()
+    return result if isinstance(result, tuple) else (result, None)
 
 
 def _call(function: Callable[..., Any], world: Any, number: int) -> Any:
@@ -176,13 +176,13 @@ def _trained(result: Any) -> Any:
     if isinstance(result, Iterator):
         return type(result).__name__, list(result)
     result = _rounded(result)
-    tensors = [one for one in (result if isinstance(result, tuple) else (result,))
-               if isinstance(one, torch.Tensor) and one.grad_fn is not None]  # fmt: skip
-    leaves = [leaf for one in tensors for leaf in _leaves(one.grad_fn)]
+    tensors = [item for item in (result if isinstance(result, tuple) else (result,))
+               if isinstance(item, torch.Tensor) and item.grad_fn is not None]  # fmt: skip
+    leaves = [leaf for tensor in tensors for leaf in _leaves(tensor.grad_fn)]
     if tensors:
         for leaf in leaves:
             leaf.grad = None
-        sum(one.double().sum() for one in tensors).backward()
+        sum(tensor.double().sum() for tensor in tensors).backward()
     return result, [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
@@ -197,16 +197,16 @@ def _rounded(result: Any) -> Any:
 
 
 def _leaves(node: Any) -> list[Any]:
-    found, waiting, seen = [], [node], set()
+    result, waiting, seen = [], [node], set()
     while waiting:
-        one = waiting.pop()
-        if one is None or one in seen:
+        item = waiting.pop()
+        if item is None or item in seen:
             continue
-        seen.add(one)
-        if hasattr(one, "variable"):
-            found.append(one.variable)
-        waiting += [parent for parent, _ in one.next_functions]
-    return sorted(found, key=lambda leaf: (tuple(leaf.shape), leaf.tolist()))
+        seen.add(item)
+        if hasattr(item, "variable"):
+            result.append(item.variable)
+        waiting += [parent for parent, _ in item.next_functions]
+    return sorted(result, key=lambda leaf: (tuple(leaf.shape), leaf.tolist()))
 
 
 def _told(world: Any) -> Any:

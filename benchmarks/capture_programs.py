@@ -203,9 +203,9 @@ def cond_with_a_pytree(x: Any) -> Any:
 @program("cond")
 def cond_with_modules() -> Any:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-    for one, value in ((first, 0.5), (second, -0.25)):
-        nn.init.constant_(one.weight, value)
-        nn.init.constant_(one.bias, value / 2)
+    for item, value in ((first, 0.5), (second, -0.25)):
+        nn.init.constant_(item.weight, value)
+        nn.init.constant_(item.bias, value / 2)
     return lambda x: torch.cond(x.mean() > 0, first, second, (x,))
 
 
@@ -282,9 +282,9 @@ def map_from_before() -> Any:
 
 @plain("iterators")
 def a_map_is_returned(x: Any) -> Any:
-    found = map(lambda row: row * 2, x)  # noqa: C417
-    first = next(found)
-    return first, list(zip(range(2), (lambda: found)(), strict=False))
+    result = map(lambda row: row * 2, x)  # noqa: C417
+    first = next(result)
+    return first, list(zip(range(2), (lambda: result)(), strict=False))
 
 
 @plain("iterators")
@@ -391,7 +391,7 @@ def recorded(x: Any) -> Any:
         warnings.simplefilter("always")
         warnings.warn(f"shape {tuple(x.shape)}", stacklevel=1)
         y = x + 1
-    return y, [(str(one.message), one.category) for one in seen]
+    return y, [(str(item.message), item.category) for item in seen]
 
 
 @plain("warnings")
@@ -420,9 +420,9 @@ def as_an_error(x: Any) -> Any:
 
 @plain("return types")
 def through_pytree(x: Any) -> Any:
-    found = x.max(dim=1)
-    leaves, spec = pytree.tree_flatten(found)
-    return pytree.tree_unflatten([leaf * 2 for leaf in leaves], spec), found.values
+    largest = x.max(dim=1)
+    leaves, spec = pytree.tree_flatten(largest)
+    return pytree.tree_unflatten([leaf * 2 for leaf in leaves], spec), largest.values
 
 
 @plain("return types")
@@ -432,9 +432,9 @@ def mapped(x: Any) -> Any:
 
 @plain("return types")
 def made_by_hand(x: Any) -> Any:
-    made = torch.return_types.max((x * 2, x > 0))
-    values, indices = made
-    return type(made)([values + 1, indices]), made.indices, isinstance(made, tuple)
+    largest = torch.return_types.max((x * 2, x > 0))
+    values, indices = largest
+    return type(largest)([values + 1, indices]), largest.indices, isinstance(largest, tuple)
 
 
 # Identity of modules ------------------------------------------------------------------------------
@@ -475,9 +475,9 @@ def modules_are_keys() -> Any:
 
     def run(x: Any) -> Any:
         depth = {model: 0}
-        for one in model.modules():
-            for child in one.children():
-                depth[child] = depth[one] + 1
+        for module in model.modules():
+            for child in module.children():
+                depth[child] = depth[module] + 1
         memo: set[Any] = set()
         for _ in model.named_modules(memo=memo):
             pass
@@ -618,18 +618,18 @@ def a_frozen_dataclass(x: Any) -> Any:
 
 @plain("frozen")
 def with_slots(x: Any) -> Any:
-    made = FrozenSlots(x * 2, [x])
+    slots = FrozenSlots(x * 2, [x])
     try:
-        made.value = x  # type: ignore[misc]
+        slots.value = x  # type: ignore[misc]
     except dataclasses.FrozenInstanceError:
-        return made, dataclasses.replace(made, more=None)
+        return slots, dataclasses.replace(slots, more=None)
     return None
 
 
 @plain("frozen")
 def with_post_init(x: Any) -> Any:
-    made = Checked(x + 1)
-    return made.doubled, dataclasses.asdict(Frozen(1)), dataclasses.fields(made)[1].name
+    checked = Checked(x + 1)
+    return checked.doubled, dataclasses.asdict(Frozen(1)), dataclasses.fields(checked)[1].name
 
 
 @program("frozen")

@@ -159,11 +159,13 @@ _given(VALUES, "string", lambda x, word: x * len(word), _word)
 _given(VALUES, "list_length", lambda x, items: x * len(items), lambda n: [0] * (n % 100_000))
 _given(VALUES, "dict_keys", lambda x, held: x * len(list(held)), lambda n: {f"key {n}": 1})
 _given(VALUES, "lambda", lambda x, f: x if f is len else f(x), lambda n: lambda x: x * n)
-_given(VALUES, "object_made_anew", lambda x, one: x * len(one.word), lambda n: Config(0, _word(n)))
+_given(
+    VALUES, "object_made_anew", lambda x, value: x * len(value.word), lambda n: Config(0, _word(n))
+)
 _given(VALUES, "subclass_of_int", lambda x, n: x * n, Whole)
 _given(VALUES, "string_after_a_break", _breaks, _word)
 _given(VALUES, "string_in_a_loop_with_a_break", _breaks_in_a_loop, lambda n: [_word(n), f"a {n}"])
-_changed(VALUES, "string_attribute", lambda x, one: x * len(one.word), _sets(CONFIG, "word", _word),
+_changed(VALUES, "string_attribute", lambda x, value: x * len(value.word), _sets(CONFIG, "word", _word),
          CONFIG)  # fmt: skip
 _changed(VALUES, "method", SCALER.scale, _sets(SCALER, "word", _word))
 _changed(VALUES, "type_of_a_number", lambda x, config: x * len(str(config.step)),

@@ -139,12 +139,12 @@ def exported(build: Callable[[Any, tuple[Any, ...], dict[str, Any]], Run]) -> Ca
     """A compiler: function -> function that builds the engine's model from its first arguments."""
 
     def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
-        made: list[Run] = []
+        runs: list[Run] = []
 
         def call(*args: Any, **kwargs: Any) -> list[Any]:
-            if not made:
-                made.append(build(function, args, kwargs))
-            return made[0]([*args, *kwargs.values()])
+            if not runs:
+                runs.append(build(function, args, kwargs))
+            return runs[0]([*args, *kwargs.values()])
 
         return call
 

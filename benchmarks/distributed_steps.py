@@ -207,8 +207,8 @@ def ranks(name: str, form: str, compiler: str, device: str) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes.spawn(_rank, (folder, name, form, compiler, device), nprocs=RANKS)
-        found: dict[str, Any] = json.loads(Path(folder, "row.json").read_text(encoding="utf-8"))
-        return found
+        data: dict[str, Any] = json.loads(Path(folder, "row.json").read_text(encoding="utf-8"))
+        return data
 
 
 def _rank(rank: int, folder: str, name: str, form: str, compiler: str, device: str) -> None:
@@ -363,9 +363,9 @@ def _mean(loss: Any, form: str) -> float:
     """The loss over the ranks."""
     import torch.distributed as dist
 
-    plain = getattr(loss, "full_tensor", lambda: loss)().clone()
-    dist.all_reduce(plain)
-    return float(plain) / RANKS
+    simple = getattr(loss, "full_tensor", lambda: loss)().clone()
+    dist.all_reduce(simple)
+    return float(simple) / RANKS
 
 
 # -- the forms --

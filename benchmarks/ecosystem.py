@@ -43,7 +43,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _PLAN = Plan(rounds=5, seconds=0.15, least=3, clock=time.process_time)
 #: Calls before those that are timed, and seconds of them at most: a compiler may compare its code
 #: with eager mode first, or compile what is called often again.
-_SETTLING, _SETTLING_SECONDS = 64, 5.0
+_WARMING_UP, _WARM_UP_SECONDS = 64, 5.0
 #: Compiled calls that take longer than this share of eager's are called slower.
 _SLOWER = 1.05
 
@@ -73,9 +73,9 @@ def main(arguments: Sequence[str]) -> int:
     print(table(_HEAD, [_line(name, store) for name in names]))
     if chosen.page:
         PAGE.write_text(page(store, chosen.peer), encoding="utf-8")
-    found = [store.rows.get(_key(name, "ours"), {}) for name in names]
+    result = [store.rows.get(_key(name, "ours"), {}) for name in names]
     print("\n" + "\n".join(summary(names, store)))
-    return 0 if all(row.get("equal") or "missing" in row for row in found) else 1
+    return 0 if all(row.get("equal") or "missing" in row for row in result) else 1
 
 
 def _with_peer(store: harness.Store, path: Path) -> harness.Store:
@@ -187,13 +187,13 @@ def _version(library: str) -> str:
 
 
 def _measured(program: Program, compiler: str) -> dict[str, Any]:
-    plain, target = program.make(), program.make()
+    simple, target = program.make(), program.make()
     row: dict[str, Any] = {"equal": True, "random": False}
     with _WATCHERS[compiler](row) as (compile_, watched):
         compiled = compile_(target.function)
         for number in range(CALLS):
             try:
-                want = _call(program, plain, plain.function, number)
+                want = _call(program, simple, simple.function, number)
                 start = time.perf_counter()
                 got = _call(program, target, compiled, number)
                 row.setdefault("first_s", round(time.perf_counter() - start, 3))
@@ -206,7 +206,7 @@ def _measured(program: Program, compiler: str) -> dict[str, Any]:
                 if got_no_further(error):
                     return row
                 break
-    row.update(_timed(program, plain, target, compiled))
+    row.update(_timed(program, simple, target, compiled))
     return row
 
 
@@ -223,14 +223,16 @@ class _Called:
         self.random, self.rng = random, rng
 
 
-def _call(program: Program, made: Any, function: Callable[..., Any], number: int) -> _Called:
+def _call(program: Program, output: Any, function: Callable[..., Any], number: int) -> _Called:
     """Calls the function, as the program's user would, and looks at what it left behind."""
     import torch
 
     from benchmarks.ecosystem_programs.program import seed
 
-    arguments = made.arguments(number)
-    modules = [one for one in (made.function, *made.state) if isinstance(one, torch.nn.Module)]
+    arguments = output.arguments(number)
+    modules = [
+        item for item in (output.function, *output.state) if isinstance(item, torch.nn.Module)
+    ]
     if program.gradients == "caller":
         for module in modules:
             module.zero_grad()
@@ -240,10 +242,10 @@ def _call(program: Program, made: Any, function: Callable[..., Any], number: int
     rng = torch.get_rng_state()
     if program.gradients == "caller":
         _loss(result).backward()
-    grads = [one.grad for one in arguments if isinstance(one, torch.Tensor) and one.is_leaf]
+    grads = [item.grad for item in arguments if isinstance(item, torch.Tensor) and item.is_leaf]
     state = [grads]
-    for one in (*modules, *(s for s in made.state if not isinstance(s, torch.nn.Module))):
-        state.append(_state(one))
+    for item in (*modules, *(s for s in output.state if not isinstance(s, torch.nn.Module))):
+        state.append(_state(item))
     return _Called(result, arguments, state, not torch.equal(before, rng), rng)
 
 
@@ -270,19 +272,19 @@ def _loss(result: Any) -> Any:
     return torch.stack([part.float() for part in parts]).sum()
 
 
-def _state(one: Any) -> Any:
+def _state(item: Any) -> Any:
     """A copy of what a module or an optimizer holds; of anything else, itself."""
     import copy
 
     import torch
 
-    if isinstance(one, torch.nn.Module):
-        parts = {name: value for name, value in one.state_dict().items()}
-        grads = {name: value.grad for name, value in one.named_parameters()}
+    if isinstance(item, torch.nn.Module):
+        parts = {name: value for name, value in item.state_dict().items()}
+        grads = {name: value.grad for name, value in item.named_parameters()}
         return copy.deepcopy(({k: _plain(v) for k, v in parts.items()}, grads))
-    if hasattr(one, "state_dict"):
-        return copy.deepcopy(one.state_dict())
-    return copy.deepcopy(one)
+    if hasattr(item, "state_dict"):
+        return copy.deepcopy(item.state_dict())
+    return copy.deepcopy(item)
 
 
 def _plain(value: Any) -> Any:
@@ -310,10 +312,10 @@ def _compare(program: Program, number: int, want: _Called, got: _Called, *, rng:
         raise Mismatch(f"call {number}", "another state of the random generator")
 
 
-def _timed(program: Program, plain: Any, target: Any, compiled: Any) -> dict[str, float]:
+def _timed(program: Program, simple: Any, target: Any, compiled: Any) -> dict[str, float]:
     """Milliseconds of a settled call, eager and compiled by turns, with the backward where the
     program has one."""
-    arguments = plain.arguments(CALLS)
+    arguments = simple.arguments(CALLS)
 
     def calls(function: Callable[..., Any]) -> Callable[[], None]:
         def call() -> None:
@@ -323,16 +325,16 @@ def _timed(program: Program, plain: Any, target: Any, compiled: Any) -> dict[str
 
         return call
 
-    turns = {"eager": calls(plain.function), "compiled": calls(compiled)}
+    turns = {"eager": calls(simple.function), "compiled": calls(compiled)}
     for call in turns.values():
         start = time.perf_counter()
-        for _ in range(_SETTLING):
+        for _ in range(_WARMING_UP):
             call()
-            if time.perf_counter() - start > _SETTLING_SECONDS:
+            if time.perf_counter() - start > _WARM_UP_SECONDS:
                 break
-    found = alternate(turns, (), {}, _PLAN)
-    eager, settled = (statistics.median(found[name]) for name in ("eager", "compiled"))
-    ratios = [a / b for a, b in zip(found["eager"], found["compiled"], strict=True)]
+    results = alternate(turns, (), {}, _PLAN)
+    eager, settled = (statistics.median(results[name]) for name in ("eager", "compiled"))
+    ratios = [a / b for a, b in zip(results["eager"], results["compiled"], strict=True)]
     return {
         "eager_ms": round(eager * 1e3, 4),
         "ms": round(settled * 1e3, 4),
@@ -417,7 +419,7 @@ def _cells(row: dict[str, Any], compiler: str) -> list[str]:
 
 
 def _judged(row: dict[str, Any], compiler: str) -> str:
-    """Yes, NO, raises, and why there is no answer. torch.compile draws random numbers of its own
+    """Yes, NO, raises, and why there is no answer. torch.compile uses rng of its own
     by default, so that a difference there says nothing."""
     if not row:
         return ""
@@ -440,7 +442,7 @@ def summary(names: Sequence[str], store: harness.Store) -> list[str]:
         rows = {n: store.rows[_key(n, compiler)] for n in names if _key(n, compiler) in store.rows}
         judged = collections.Counter(_judged(row, compiler) for row in rows.values())
         good = [n for n, row in rows.items() if row.get("equal")]
-        one = [n for n in good if rows[n]["graphs"] == 1 and not rows[n]["breaks"]]
+        item = [n for n in good if rows[n]["graphs"] == 1 and not rows[n]["breaks"]]
         broken = [n for n in good if rows[n]["breaks"]]
         speeds = [rows[n]["speed_up"] for n in good]
         if not rows:
@@ -448,7 +450,7 @@ def summary(names: Sequence[str], store: harness.Store) -> list[str]:
         slower = sum(1 / speed > _SLOWER for speed in speeds)
         lines.append(
             f"{title}: " + ", ".join(f"{n} {text}" for text, n in judged.most_common())
-            + f"; of the equal ones {len(one)} are one graph, {len(broken)} have graph breaks, "
+            + f"; of the equal ones {len(item)} are one graph, {len(broken)} have graph breaks, "
             f"{slower} are slower than eager; speed-up over eager, geometric mean "
             f"{geometric_mean(speeds):.2f}."
         )  # fmt: skip
@@ -511,15 +513,15 @@ def page(store: harness.Store, peer: Path | None = None) -> str:
 
 def _remarks(row: dict[str, Any]) -> list[str]:
     """What is to be said of one of our rows."""
-    found = []
+    result = []
     if "failed" in row:
-        found.append(" ".join(row["failed"].split())[-200:])
+        result.append(" ".join(row["failed"].split())[-200:])
     if row.get("error"):
-        found.append(row["error"])
-    found += [f"break, {n} times: {why}" for why, n in
+        result.append(row["error"])
+    result += [f"break, {n} times: {why}" for why, n in
               collections.Counter(row.get("breaks", ())).items()]  # fmt: skip
-    found += [f"natively: {why}" for why in dict.fromkeys(row.get("native", ()))]
-    found += [f"fallback: {why}" for why in dict.fromkeys(row.get("fallbacks", ()))]
+    result += [f"eagerly: {why}" for why in dict.fromkeys(row.get("native", ()))]
+    result += [f"fallback: {why}" for why in dict.fromkeys(row.get("fallbacks", ()))]
     if "speed_up" in row and 1 / row["speed_up"] > _SLOWER:
-        found.append(f"takes {1 / row['speed_up']:.2f} times eager's time")
-    return [text.replace("|", "\\|").replace("\n", " ")[:400] for text in found]
+        result.append(f"takes {1 / row['speed_up']:.2f} times eager's time")
+    return [text.replace("|", "\\|").replace("\n", " ")[:400] for text in result]

@@ -117,7 +117,7 @@ def measure(name: str, engine: str, cpu_time: bool) -> dict[str, Any]:
     by_hand, made_in = ENGINES[engine]
     model = models.MODELS[name]
     program = model.program()
-    found: dict[str, Any] = {
+    match: dict[str, Any] = {
         "threads": torch.get_num_threads(),
         "first_call_s": {},
         "error": {},
@@ -132,47 +132,47 @@ def measure(name: str, engine: str, cpu_time: bool) -> dict[str, Any]:
             function = build()
             result = function()
         except Exception as error:  # the engine's own errors have no common base
-            found["refused"][column] = (
+            match["refused"][column] = (
                 f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             )
             return None
-        found["first_call_s"][column] = time.perf_counter() - start
+        match["first_call_s"][column] = time.perf_counter() - start
         functions[column] = function
         return result
 
     with model.mode():
-        truth, plain = (
+        truth, simple = (
             tuple(tensors_in(value))
             for value in (models.in_float64(program).call(), program.call())
         )
         for column, options in OURS.items():
-            made: list[Any] = []
+            created: list[Any] = []
 
             def build(
-                options: dict[str, Any] = options, made: list[Any] = made
+                options: dict[str, Any] = options, built: list[Any] = created
             ) -> Callable[[], Any]:
-                made.append(tracer_core.compile(program.function, backend=engine, options=options))
-                return lambda: program.call(made[0])
+                built.append(tracer_core.compile(program.function, backend=engine, options=options))
+                return lambda: program.call(built[0])
 
             result = begin(column, build)
             if result is None:
                 continue
-            found["error"][column] = error_ratio(truth, plain, tuple(tensors_in(result)))
-            if "graphs" not in found:
-                records = tracer_core.last_compile(made[0])
-                found["graphs"] = sum(record.name == made_in for record in records)
-                found["eagerly"] = [record.text for record in records if record.name == "fallback"]
+            match["error"][column] = error_ratio(truth, simple, tuple(tensors_in(result)))
+            if "graphs" not in match:
+                records = tracer_core.last_compile(created[0])
+                match["graphs"] = sum(record.name == made_in for record in records)
+                match["eagerly"] = [record.text for record in records if record.name == "fallback"]
         begin("by hand", lambda: by_hand(model.program()))
-        found["rounds_ms"] = in_turns(
+        match["rounds_ms"] = in_turns(
             functions, time.process_time if cpu_time else time.perf_counter
         )
-    return found
+    return match
 
 
 def share(row: dict[str, Any]) -> str:
     """Which part of the operators runs on the engine."""
     counts = [re.search(r"(\d+) of (\d+) operators", text) for text in row.get("eagerly", ())]
-    eager, every = (sum(int(one[i]) for one in counts if one) for i in (1, 2))
+    eager, every = (sum(int(count[i]) for count in counts if count) for i in (1, 2))
     return f"{1 - eager / every:.1%}" if every else "all"
 
 
@@ -184,12 +184,13 @@ def line(name: str, engine: str, row: dict[str, Any]) -> list[str]:
         statistics.median(a - b for a, b in zip(best, hand, strict=True)) if hand and best else None
     )
     times = [
-        f"{milliseconds(min(rounds[one]) / 1e3)}" if one in rounds else "failed" for one in COLUMNS
+        f"{milliseconds(min(rounds[column]) / 1e3)}" if column in rounds else "failed"
+        for column in COLUMNS
     ]
     beside = "" if adds is None else f"{speed_up(best, hand):.3f}x, {adds * 1e3:+.0f} µs"
     firsts = "/".join(
-        f"{row['first_call_s'][one]:.1f}" if one in row["first_call_s"] else "-"
-        for one in COLUMNS[1:]
+        f"{row['first_call_s'][column]:.1f}" if column in row["first_call_s"] else "-"
+        for column in COLUMNS[1:]
     )
     errors = "/".join(f"{value:.2f}" for value in row["error"].values())
     return [
@@ -218,16 +219,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--cpu-time", action="store_true", help="processor time of a process (OMP_NUM_THREADS=1)"
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     harness.warm_up_files()
-    store = harness.Store("engines", again=given.again)
+    store = harness.Store("engines", again=options.again)
     lines, failed = [], False
-    for engine in given.engines:
-        for model in models.choose(given.models, ()):
-            clock = " --cpu-time" if given.cpu_time else ""
+    for engine in options.engines:
+        for model in models.choose(options.models, ()):
+            clock = " --cpu-time" if options.cpu_time else ""
             key = f"{engine} {model.name} {torch.get_num_threads()} threads{clock}"
             ask = partial(
-                harness.fresh, measure, model.name, engine, given.cpu_time, limit=given.limit
+                harness.fresh, measure, model.name, engine, options.cpu_time, limit=options.limit
             )
             row, there = store.row(key, ask)
             problems = row.get("failed") or row["refused"] or ""
@@ -253,15 +254,15 @@ def batches(engine: str) -> dict[str, Any]:
 
     program = models.MODELS["resnet18_64"].program()
     x = program.args[0]
-    made: list[str] = []
-    stop = stages.observe(lambda record: made.append(record.name))
+    texts: list[str] = []
+    stop = stages.observe(lambda record: texts.append(record.name))
     fast = tracer_core.compile(program.function, backend=engine)
     for size in (*range(2, 33), 1):
-        given = x.expand(size, -1, -1, -1) * torch.linspace(0.5, 1.5, size).view(-1, 1, 1, 1)
-        tracer_core.mark_dynamic(given, 0, min=1, max=32)
-        torch.testing.assert_close(fast(given), program.function(given), rtol=1e-3, atol=1e-4)
+        inputs = x.expand(size, -1, -1, -1) * torch.linspace(0.5, 1.5, size).view(-1, 1, 1, 1)
+        tracer_core.mark_dynamic(inputs, 0, min=1, max=32)
+        torch.testing.assert_close(fast(inputs), program.function(inputs), rtol=1e-3, atol=1e-4)
     stop()
-    return {"made_for_1_to_32": made.count(MADE_IN[engine])}
+    return {"made_for_1_to_32": texts.count(MADE_IN[engine])}
 
 
 def memory(engine: str) -> dict[str, Any]:
@@ -301,20 +302,20 @@ def threads(engine: str) -> dict[str, Any]:
     def rate(n: int) -> float:
         counts, end = [0] * n, time.perf_counter() + LOAD_SECONDS
         running = [threading.Thread(target=work, args=(number, counts, end)) for number in range(n)]
-        for one in running:
-            one.start()
-        for one in running:
-            one.join()
+        for item in running:
+            item.start()
+        for value in running:
+            value.join()
         return sum(counts) / LOAD_SECONDS
 
-    found = {
+    results = {
         "calls_a_second_1": rate(1),
         f"calls_a_second_{THREADS}": rate(THREADS),
         "wrong": len(wrong),
     }
     if wrong:
         raise AssertionError(f"wrong results in threads {sorted(set(wrong))}")
-    return found
+    return results
 
 
 PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -336,14 +337,14 @@ def loads(arguments: Sequence[str]) -> int:
     parser = harness.options("engine_loads", loads.__doc__, limit=300.0)
     parser.add_argument("--engines", nargs="+", default=list(MADE_IN), choices=tuple(MADE_IN))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=tuple(PARTS))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     harness.warm_up_files()
-    store = harness.Store("engine_loads", again=given.again)
+    store = harness.Store("engine_loads", again=options.again)
     lines, failed = [], False
-    for engine in given.engines:
-        for part in given.parts:
+    for engine in options.engines:
+        for part in options.parts:
             row, _ = store.row(
-                f"{engine} {part}", partial(harness.fresh, load, part, engine, limit=given.limit)
+                f"{engine} {part}", partial(harness.fresh, load, part, engine, limit=options.limit)
             )
             failed |= "failed" in row
             facts = ", ".join(
@@ -388,26 +389,26 @@ def compare(name: str, options: dict[str, Any]) -> dict[str, Any]:
         ),
         "records": tracer_core.compile(program.function, backend="tvm", options=options),
     }
-    found: dict[str, Any] = {"first_call_s": {}, "error": {}}
+    results: dict[str, Any] = {"first_call_s": {}, "error": {}}
     with model.mode():
-        truth, plain = (
+        truth, simple = (
             tuple(tensors_in(value))
             for value in (models.in_float64(program).call(), program.call())
         )
         for column, function in fast.items():
             start = time.perf_counter()
             result = program.call(function)
-            found["first_call_s"][column] = time.perf_counter() - start
-            found["error"][column] = error_ratio(truth, plain, tuple(tensors_in(result)))
-            found.setdefault("searched", []).extend(
+            results["first_call_s"][column] = time.perf_counter() - start
+            results["error"][column] = error_ratio(truth, simple, tuple(tensors_in(result)))
+            results.setdefault("searched", []).extend(
                 record.seconds
                 for record in tracer_core.last_compile(function)
                 if record.name == "tvm tune"
             )
         programs = {"eager": lambda: program.call()}
-        programs |= {name: lambda one=one: program.call(one) for name, one in fast.items()}  # type: ignore[misc]
-        found["rounds_ms"] = in_turns(programs, time.perf_counter)
-    return found
+        programs |= {name: lambda value=item: program.call(value) for name, item in fast.items()}  # type: ignore[misc]
+        results["rounds_ms"] = in_turns(programs, time.perf_counter)
+    return results
 
 
 @contextlib.contextmanager
@@ -448,34 +449,34 @@ def tuning(arguments: Sequence[str]) -> int:
         "--cost-model", default="random", choices=("xgb", "random"), help="xgb needs xgboost"
     )
     parser.add_argument("--records", type=Path, default=WHERE / "records")
-    given = parser.parse_args(arguments)
-    options: dict[str, Any] = {"records": str(given.records.resolve()), "freeze": True}
+    inputs = parser.parse_args(arguments)
+    options: dict[str, Any] = {"records": str(inputs.records.resolve()), "freeze": True}
     budget = {
-        "trials": given.trials,
-        "trials_per_operator": given.trials_per_operator,
-        "cost_model": given.cost_model,
+        "trials": inputs.trials,
+        "trials_per_operator": inputs.trials_per_operator,
+        "cost_model": inputs.cost_model,
     }
-    path = WHERE / f"{given.model}.json"
+    path = WHERE / f"{inputs.model}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     threads = torch.get_num_threads()
     if (
-        given.again
+        inputs.again
         or known.get("budget") != budget
         or known.get("threads") != threads
-        or not given.records.exists()
+        or not inputs.records.exists()
     ):
-        print(f"searching: {given.trials} schedules ...", flush=True)
-        with said(given.records, given.trials):
-            answer = harness.fresh(search, given.model, options | budget, limit=given.limit)
+        print(f"searching: {inputs.trials} schedules ...", flush=True)
+        with said(inputs.records, inputs.trials):
+            answer = harness.fresh(search, inputs.model, options | budget, limit=inputs.limit)
         known = {"budget": budget, "threads": threads, "search_s": answer["seconds"]}
-    row = harness.fresh(compare, given.model, options, limit=600)
+    row = harness.fresh(compare, inputs.model, options, limit=600)
     best = {name: min(times) for name, times in row["rounds_ms"].items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = (
         known | row | {"best_ms": best, "commit": harness.commit(), "machine": harness.machine()}
     )
     path.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"search {known['search_s']:.0f} s ({given.trials} schedules, seed 0); with the records a first call takes "
+    print(f"search {known['search_s']:.0f} s ({inputs.trials} schedules, seed 0); with the records a first call takes "
           f"{row['first_call_s']['records']:.1f} s")  # fmt: skip
     for name, least in best.items():
         print(f"{name:18} {least:8.2f} ms, {best['eager'] / least:.2f} times eager's speed")

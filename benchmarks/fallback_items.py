@@ -43,13 +43,13 @@ def items(section: str, programs: range, device: str) -> list[str]:
     if section == "zoo":
         from benchmarks.zoo_models import ZOO
 
-        return [f"zoo:{name}:{way}" for name, one in ZOO.items() for way in _ZOO_WAYS
-                if one.train or way == "forward"]  # fmt: skip
+        return [f"zoo:{name}:{way}" for name, item in ZOO.items() for way in _ZOO_WAYS
+                if item.train or way == "forward"]  # fmt: skip
     if section == "steps":
         from benchmarks.whole_steps import OPTIMIZERS
 
         pairs = [(m, o) for m in _STEP_MODELS for o in _STEP_OPTIMIZERS]
-        more = [("layers_1", one) for one in OPTIMIZERS]
+        more = [("layers_1", optimizer) for optimizer in OPTIMIZERS]
         return [f"steps:{model}:{optimizer}" for model, optimizer in pairs + more]
     if section == "energy":
         return [f"energy:{name}" for name in _energies()]
@@ -133,14 +133,14 @@ def _chosen(backend: str, notes: Any) -> Any:
 
 
 def _compared(
-    plain: Callable[[int], Any], compiled: Callable[[int], Any], notes: Any, tolerance: float
+    function: Callable[[int], Any], compiled: Callable[[int], Any], notes: Any, tolerance: float
 ) -> str:
     """Calls both in turns; returns the status, with the error or the difference counted."""
     from tracer_core.testing import Mismatch, Tolerance, compare
 
     for number in range(_CALLS):
         with _eagerly():
-            want = plain(number)
+            want = function(number)
         try:
             got = compiled(number)
         except Exception as error:
@@ -194,9 +194,9 @@ def _opinfo(rest: str, backend: str, device: str, notes: Any) -> str:
                     continue
                 tracer_core.reset()
                 compiled = tracer_core.compile(_call_of(case.function), backend=chosen)
-                (found,) = row.outcomes(compiled, [case])
-                if found.error is not None:
-                    notes.add("error of ours", f"{row.op.name}: {_told(found.error)}")
+                (result,) = row.outcomes(compiled, [case])
+                if result.error is not None:
+                    notes.add("error of ours", f"{row.op.name}: {_told(result.error)}")
                     status = "crash"
     return status
 
@@ -227,12 +227,12 @@ def _floats(result: Any) -> list[Any]:
     if isinstance(result, dict):
         result = list(result.values())
     if isinstance(result, (list, tuple)):
-        return [leaf for one in result for leaf in _floats(one)]
+        return [leaf for item in result for leaf in _floats(item)]
     return []
 
 
 def _loss(result: Any) -> Any:
-    return torch.stack([one.float().pow(2).mean() for one in _floats(result)]).sum()
+    return torch.stack([item.float().pow(2).mean() for item in _floats(result)]).sum()
 
 
 def _zoo(rest: str, backend: str, device: str, notes: Any) -> str:
@@ -241,7 +241,7 @@ def _zoo(rest: str, backend: str, device: str, notes: Any) -> str:
     name, _, way = rest.rpartition(":")
     animal, train = ZOO[name], way != "forward"
     with _eagerly():
-        plain, target = (animal.module(train).to(device) for _ in range(2))
+        simple, target = (animal.module(train).to(device) for _ in range(2))
 
     def call(function: Callable[..., Any], module: Any, number: int) -> Any:
         args, kwargs = _moved(animal.inputs(number), device)
@@ -257,11 +257,11 @@ def _zoo(rest: str, backend: str, device: str, notes: Any) -> str:
 
     chosen = _chosen(backend, notes)
     if way == "step":
-        functions = _whole_step(plain), tracer_core.compile(_whole_step(target), backend=chosen)
+        functions = _whole_step(simple), tracer_core.compile(_whole_step(target), backend=chosen)
     else:
-        functions = plain, tracer_core.compile(target, backend=chosen)
+        functions = simple, tracer_core.compile(target, backend=chosen)
     return _compared(
-        lambda number: call(functions[0], plain, number),
+        lambda number: call(functions[0], simple, number),
         lambda number: call(functions[1], target, number),
         notes, 2e-2 if train else 1e-3,
     )  # fmt: skip
@@ -318,10 +318,10 @@ def _steps(rest: str, backend: str, device: str, notes: Any) -> str:
         return call
 
     with _eagerly():
-        plain = made(lambda step: step)
+        simple = made(lambda step: step)
     chosen = _chosen(backend, notes)
     compiled = made(lambda step: tracer_core.compile(step, backend=chosen))
-    return _compared(plain, compiled, notes, 2e-2)
+    return _compared(simple, compiled, notes, 2e-2)
 
 
 def _energies() -> dict[str, Callable[..., Any]]:
@@ -348,8 +348,8 @@ def _energies() -> dict[str, Callable[..., Any]]:
         loss = lambda p, y: torch.func.functional_call(net, p, (y[None],)).square().sum()
         return list(torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x).values())
 
-    return {f"{one.__name__}_{kind}": functools.partial(_energy, one, kind)
-            for one in (forces, penalty, only_forces, hessian, per_sample)
+    return {f"{value.__name__}_{kind}": functools.partial(_energy, value, kind)
+            for value in (forces, penalty, only_forces, hessian, per_sample)
             for kind in ("mlp", "conv", "norm", "batch_norm", "attention")}  # fmt: skip
 
 
@@ -393,10 +393,10 @@ def _energy(function: Callable[..., Any], kind: str, backend: Any, device: str, 
 
     def call(run: Callable[..., Any], number: int) -> Any:
         net.zero_grad()
-        found = run(net, batches[number])
-        if any(t.requires_grad for t in (found if isinstance(found, (tuple, list)) else [found])):
-            _loss(found).backward()
-        return found, [p.grad for p in net.parameters()]
+        match = run(net, batches[number])
+        if any(t.requires_grad for t in (match if isinstance(match, (tuple, list)) else [match])):
+            _loss(match).backward()
+        return match, [p.grad for p in net.parameters()]
 
     def detached(run: Callable[..., Any]) -> Callable[[int], Any]:
         from torch.utils import _pytree as pytree
@@ -417,11 +417,11 @@ def _capture(rest: str, backend: str, device: str, notes: Any) -> str:
     from benchmarks.capture_programs import PROGRAMS
 
     maker = PROGRAMS[rest][1]
-    plain, world = _made(maker)
+    simple, world = _made(maker)
     target, other = _made(maker)
     compiled = tracer_core.compile(target, backend=_chosen(backend, notes))
     for number in range(_CALLS):
-        (want, *_), (got, *_) = _call(plain, world, number), _call(compiled, other, number)
+        (want, *_), (got, *_) = _call(simple, world, number), _call(compiled, other, number)
         if want[0] == "returned" and got[0] == "raised":
             notes.add("error of ours", f"{got[1].__name__}: {got[2]}")
             return "crash"
@@ -434,7 +434,7 @@ _RUNS: dict[str, Callable[[str, str, str, Any], str]] = {
 }  # fmt: skip
 
 
-def is_spoiled(found: dict[str, Any]) -> bool:
+def is_spoiled(result: dict[str, Any]) -> bool:
     """Whether the process cannot go on: a device assertion ends all of CUDA in it."""
-    texts = [*found["counts"].get("error of ours", ()), found.get("why", "")]
+    texts = [*result["counts"].get("error of ours", ()), result.get("why", "")]
     return any("CUDA error" in text or "AcceleratorError" in text for text in texts)

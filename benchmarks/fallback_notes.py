@@ -24,7 +24,7 @@ CATEGORIES = {
     "backend failed": "a graph in eager mode, because a stage of its backend failed",
     "graph raised": "a compiled graph raised, and the program ran in eager mode in its place",
     "whole graph": "a graph in eager mode",
-    "runs natively": "a function or region that is not captured any more",
+    "runs eagerly": "a function or region that is not captured any more",
     "part of a graph": "a part of a graph that is cut, in eager mode",
     "cut": "an operator in eager mode around which a graph is cut",
     "operator": "an operator in eager mode inside of a graph that its backend partitions",
@@ -38,7 +38,7 @@ _KINDS = {
     "unsupported": "operator", "toolchain": "no compiler",
 }  # fmt: skip
 _WHOLE = ("lowering", "training", "backend_failed")
-_LONGEST = 240
+_MAX_LENGTH = 240
 
 Counts = dict[str, collections.Counter[str]]
 
@@ -74,13 +74,13 @@ class _Notes:
             self.add_fallback(final)
         if final is not None and final.kind in _WHOLE:
             return  # what became of its parts does not matter
-        for one in inside:
-            if one is final:
+        for item in inside:
+            if item is final:
                 continue
-            if one.kind in _WHOLE:
-                self.add("part of a graph", one.reason)
+            if item.kind in _WHOLE:
+                self.add("part of a graph", item.reason)
             else:
-                self.add_fallback(one)
+                self.add_fallback(item)
 
 
 _notes = _Notes()
@@ -94,7 +94,7 @@ def shortened(reason: str) -> str:
     text = re.sub(r"(?<![\w.])-?\d+(\.\d+)?(?![\w])", "N", text)
     text = re.sub(r"\[(N(, )?)*\]|\((N,? ?)+\)", "[..]", text)
     text = re.sub(r"\b(getitem|arg|i|t|s|u|tensor|add|mul|view|_to_copy)_?\d+\b", r"\1", text)
-    return text[:_LONGEST]
+    return text[:_MAX_LENGTH]
 
 
 @contextlib.contextmanager
@@ -134,11 +134,11 @@ def install() -> None:
 
 def _replace(name: str, function: Any, by: Callable[[Any], Any]) -> None:
     """Replaces a function in all modules of the tracer that have imported it."""
-    made = by(function)
+    result = by(function)
     for module in list(sys.modules.values()):
         ours = getattr(module, "__name__", "").startswith("tracer_core")
         if ours and vars(module).get(name) is function:
-            setattr(module, name, made)
+            setattr(module, name, result)
 
 
 def _noted_report(original: Any) -> Any:
@@ -159,11 +159,11 @@ def _noted_compile(original: Any) -> Any:
             return original(captured, config, **settings)
         inside = _notes.compiling.fallbacks = []
         try:
-            made = original(captured, config, **settings)
+            result = original(captured, config, **settings)
         finally:
             _notes.compiling.fallbacks = None
-        _notes.made[captured.name] = made.fallback, inside
-        return made
+        _notes.made[captured.name] = result.fallback, inside
+        return result
 
     return compile_graph
 
@@ -181,8 +181,8 @@ def _note_entry(function: Any, record: Any) -> None:
 
 
 def _note_native(function: Any, segment: Any, reason: str, *cause: Any) -> None:
-    _notes.add("runs natively", reason)
+    _notes.add("runs eagerly", reason)
 
 
 def _note_skip(function: Any, reason: str) -> None:
-    _notes.add("runs natively", reason)
+    _notes.add("runs eagerly", reason)

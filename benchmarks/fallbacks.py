@@ -83,12 +83,12 @@ def main(arguments: Sequence[str]) -> int:
         text = json.dumps(merged, indent=1, sort_keys=True)
         chosen.json.write_text(text + "\n", encoding="utf-8")
     print(shown([merged], chosen.rows))
-    return int(any("error of ours" in one["counts"] for one in merged["sections"].values()))
+    return int(any("error of ours" in item["counts"] for item in merged["sections"].values()))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
 
 
 # -- running --
@@ -102,13 +102,13 @@ def _count(chosen: Any, begun: float) -> dict[str, Any]:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA does not survive a fork
     from benchmarks import fallback_items  # heavy: torch, after the settings are made
 
-    sections = tuple(one for one in _SECTIONS if one in chosen.sections)
+    sections = tuple(section for section in _SECTIONS if section in chosen.sections)
     wanted = chosen.only or _wanted(chosen, sections)
     if not chosen.spawn:
         fallback_items.prepare(sections, chosen.device)
-    totals = {one.partition(":")[0]: _empty() for one in wanted}
-    for one in wanted:
-        totals[one.partition(":")[0]]["wanted"] += 1
+    totals = {item.partition(":")[0]: _empty() for item in wanted}
+    for item in wanted:
+        totals[item.partition(":")[0]]["wanted"] += 1
     prepared = sections if chosen.spawn else None
     pool = _Pool(wanted, chosen.workers, (chosen.backend, chosen.device, prepared), totals)
     try:
@@ -128,9 +128,9 @@ def _wanted(chosen: Any, sections: Sequence[str]) -> list[str]:
     )
     process.start()
     theirs.close()
-    found: list[str] = ours.recv()
+    texts: list[str] = ours.recv()
     process.join()
-    return found
+    return texts
 
 
 def _list(pipe: Any, chosen: Any, sections: Sequence[str]) -> None:
@@ -200,28 +200,28 @@ class _Pool:
 
     def run(self, end: float) -> None:
         """Runs all items, or those that are done at `end`."""
-        begun, told = len(self.todo), time.monotonic()
+        begun, messages = len(self.todo), time.monotonic()
         while time.monotonic() < end and (self.todo or any(w.item for w in self.workers)):
             self._employ()
-            busy = [one for one in self.workers if one.item]
-            soon = min([end, *(one.late for one in busy)])
-            waiting: list[Any] = [one.pipe for one in busy]
+            busy = [worker for worker in self.workers if worker.item]
+            soon = min([end, *(item.late for item in busy)])
+            waiting: list[Any] = [item.pipe for item in busy]
             multiprocessing.connection.wait(waiting, min(5.0, max(0.0, soon - time.monotonic())))
-            for one in busy:
-                self._hear(one)
-            if time.monotonic() - told > 20:
-                told = time.monotonic()
+            for item in busy:
+                self._hear(item)
+            if time.monotonic() - messages > 20:
+                messages = time.monotonic()
                 print(f"{begun - len(self.todo)} of {begun}", flush=True)
 
     def end(self) -> None:
-        for one in list(self.workers):
-            self._dismiss(one)
+        for worker in list(self.workers):
+            self._dismiss(worker)
 
     def _employ(self) -> None:
         from benchmarks.fallback_items import LIMITS
 
         while self.todo:
-            idle = next((one for one in self.workers if not one.item), None)
+            idle = next((worker for worker in self.workers if not worker.item), None)
             if idle is None:
                 if len(self.workers) >= self.most:
                     return
@@ -255,14 +255,14 @@ class _Pool:
                 if time.monotonic() > worker.late:
                     self._lost(worker, "hung")
                 return
-            found = worker.pipe.recv()
+            result = worker.pipe.recv()
         except (EOFError, ConnectionError):
             worker.process.join(5)
             self._lost(worker, "died")
             return
-        self._add(worker.item, found)
+        self._add(worker.item, result)
         worker.item = ""
-        if found.get("spoiled") or worker.served >= _ITEMS_OF_A_PROCESS:
+        if result.get("spoiled") or worker.served >= _ITEMS_OF_A_PROCESS:
             self._dismiss(worker)
 
     def _lost(self, worker: _Worker, how: str) -> None:
@@ -271,25 +271,25 @@ class _Pool:
         self._add(worker.item, {"status": how, "graphs": 0, "counts": counts})
         self._dismiss(worker)
 
-    def _add(self, item: str, found: dict[str, Any]) -> None:
+    def _add(self, item: str, result: dict[str, Any]) -> None:
         total = self.totals[item.partition(":")[0]]
         total["done"] += 1
-        total["graphs"] += found["graphs"]
-        total["status"][found["status"]] = total["status"].get(found["status"], 0) + 1
-        if found["status"] == "invalid" and not item.startswith("program:"):
-            total.setdefault("invalid", {})[item] = found.get("why", "")
-        for category, reasons in found["counts"].items():
+        total["graphs"] += result["graphs"]
+        total["status"][result["status"]] = total["status"].get(result["status"], 0) + 1
+        if result["status"] == "invalid" and not item.startswith("program:"):
+            total.setdefault("invalid", {})[item] = result.get("why", "")
+        for category, reasons in result["counts"].items():
             for reason, times in reasons.items():
                 row = {"count": times, "items": 1, "example": item}
                 _add_row(total["counts"], category, reason, row)
 
 
 def _add_row(counts: Counts, category: str, reason: str, row: dict[str, Any]) -> None:
-    found = counts.setdefault(category, {}).setdefault(
+    result = counts.setdefault(category, {}).setdefault(
         reason, {"count": 0, "items": 0, "example": row["example"]}
     )
-    found["count"] += row["count"]
-    found["items"] += row["items"]
+    result["count"] += row["count"]
+    result["items"] += row["items"]
 
 
 def _serve(pipe: Any, backend: str, device: str, sections: Sequence[str] | None) -> None:
@@ -307,12 +307,12 @@ def _serve(pipe: Any, backend: str, device: str, sections: Sequence[str] | None)
         except EOFError:
             return
         try:
-            found = fallback_items.run(item, backend, device)
+            result = fallback_items.run(item, backend, device)
         except Exception as error:
             reason = f"of the benchmark: {type(error).__name__}: {error}"[:300]
-            found = {"status": "failed", "graphs": 0, "counts": {"died": {reason: 1}}}
-        found["spoiled"] = fallback_items.is_spoiled(found)
-        pipe.send(found)
+            result = {"status": "failed", "graphs": 0, "counts": {"died": {reason: 1}}}
+        result["spoiled"] = fallback_items.is_spoiled(result)
+        pipe.send(result)
 
 
 # -- results --
@@ -325,7 +325,7 @@ def merge(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if other["run"] != first["run"]:
             raise SystemExit(f"results of other runs are not added: {first['run']}, {other['run']}")
     sections: dict[str, Any] = {}
-    for name in [one for one in _SECTIONS if any(one in r["sections"] for r in results)]:
+    for name in [item for item in _SECTIONS if any(item in r["sections"] for r in results)]:
         total = sections[name] = _empty()
         status: collections.Counter[str] = collections.Counter()
         for part in [r["sections"][name] for r in results if name in r["sections"]]:
@@ -338,27 +338,27 @@ def merge(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 for reason, row in reasons.items():
                     _add_row(total["counts"], category, reason, row)
         total["status"] = dict(status)
-    seconds = sum(one["seconds"] for one in results)
+    seconds = sum(result["seconds"] for result in results)
     return {"run": first["run"], "seconds": seconds, "sections": sections}
 
 
 def shown(results: Sequence[dict[str, Any]], rows: int) -> str:
     """Tables of results side by side: what ran, the sum of each category, the most frequent
     reasons."""
-    heads = [_head(one["run"]) for one in results]
-    names = [one for one in _SECTIONS if any(one in r["sections"] for r in results)]
+    heads = [_head(result["run"]) for result in results]
+    names = [section for section in _SECTIONS if any(section in r["sections"] for r in results)]
     ran = [[name, *(_ran(r["sections"].get(name)) for r in results)] for name in names]
     sums, lines = [], []
     for category in CATEGORIES:
-        found = [_reasons(one, category) for one in results]
-        if not any(found):
+        result = [_reasons(result, category) for result in results]
+        if not any(result):
             continue
-        totals = [sum(row["count"] for row in one.values()) for one in found]
+        totals = [sum(row["count"] for row in item.values()) for item in result]
         sums.append([category, *map(str, totals), CATEGORIES[category]])
-        reasons = dict.fromkeys(reason for one in found for reason in one)
-        for reason in sorted(reasons, key=lambda r: -max(_times(one, r) for one in found)):
-            example = next(one[reason]["example"] for one in reversed(found) if reason in one)
-            times = [str(_times(one, reason)) for one in found]
+        reasons = dict.fromkeys(reason for item in result for reason in item)
+        for reason in sorted(reasons, key=lambda r: -max(_times(item, r) for item in result)):
+            example = next(item[reason]["example"] for item in reversed(result) if reason in item)
+            times = [str(_times(item, reason)) for item in result]
             lines.append([category, *times, reason[:150], example])
     short = _most(lines, rows)
     return "\n\n".join([
@@ -374,10 +374,10 @@ def _most(lines: list[list[str]], rows: int) -> list[list[str]]:
     of: dict[str, list[list[str]]] = {}
     for line in lines:
         of.setdefault(line[0], []).append(line)
-    each, found = max(1, rows // max(1, len(of))), 0
-    while sum(min(each + found, len(one)) for one in of.values()) < min(rows, len(lines)):
-        found += 1
-    return [line for one in of.values() for line in one[: each + found]]
+    each, result = max(1, rows // max(1, len(of))), 0
+    while sum(min(each + result, len(item)) for item in of.values()) < min(rows, len(lines)):
+        result += 1
+    return [line for item in of.values() for line in item[: each + result]]
 
 
 def _head(run: dict[str, Any]) -> str:
@@ -394,11 +394,11 @@ def _ran(part: dict[str, Any] | None) -> str:
 
 def _reasons(result: dict[str, Any], category: str) -> dict[str, dict[str, Any]]:
     """The reasons of all sections together."""
-    found: Counts = {category: {}}
+    counts: Counts = {category: {}}
     for part in result["sections"].values():
         for reason, row in part["counts"].get(category, {}).items():
-            _add_row(found, category, reason, row)
-    return found[category]
+            _add_row(counts, category, reason, row)
+    return counts[category]
 
 
 def _times(reasons: dict[str, dict[str, Any]], reason: str) -> int:

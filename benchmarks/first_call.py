@@ -129,7 +129,7 @@ def own_seconds(spans: Iterable[Span], label: Callable[[str], str | None]) -> di
 
     label: a span's name -> its label, or None: the span is taken as a part of what is round it.
     """
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     open_spans: list[tuple[int, str]] = []  # (end, label) of the spans round the present one
     # Outer spans first: earlier start, or the same start and a later end.
     for span in sorted(spans, key=lambda s: (s.start, -s.end)):
@@ -140,12 +140,12 @@ def own_seconds(spans: Iterable[Span], label: Callable[[str], str | None]) -> di
             open_spans.pop()
         end = min(span.end, open_spans[-1][0]) if open_spans else span.end
         seconds = (end - span.start) / 1e9
-        found[text] = found.get(text, 0.0) + seconds
+        result[text] = result.get(text, 0.0) + seconds
         if open_spans:
             outer = open_spans[-1][1]
-            found[outer] -= seconds
+            result[outer] -= seconds
         open_spans.append((end, text))
-    return found
+    return result
 
 
 # The process of one first call --------------------------------------------------------------------
@@ -277,20 +277,20 @@ def _after_trace(spans: list[Any], compiler: str) -> float | None:
     names = AFTER_TRACE.get(compiler.partition(":")[0])
     if names is None:
         return None
-    found = own_seconds(
+    result = own_seconds(
         [span for span in spans if span.name in names or span.name.startswith("import ")],
         lambda name: "import" if name.startswith("import ") else "after trace",
     )
-    return found.get("after trace")
+    return result.get("after trace")
 
 
 def _totals(spans: list[Any]) -> dict[str, float]:
     """Seconds of all other spans by name, what is inside them included."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for span in spans:
         if not span.name.startswith("import "):
-            found[span.name] = found.get(span.name, 0.0) + (span.end - span.start) / 1e9
-    return found
+            result[span.name] = result.get(span.name, 0.0) + (span.end - span.start) / 1e9
+    return result
 
 
 def read_files(modules: Sequence[str]) -> None:
@@ -400,10 +400,10 @@ def _row(
     run = partial(_second, model, compiler, limit) if warm else partial(
         harness.fresh, measure, model, compiler, limit=limit)  # fmt: skip
     row, there = store.row(key, run)
-    told = (
+    messages = (
         row.get("failed") or f"{row['first_call']:.2f} s first call, {row['process']:.2f} s process"
     )
-    print(f"{key}: {told}{' (stored)' if there else ''}", flush=True)
+    print(f"{key}: {messages}{' (stored)' if there else ''}", flush=True)
     return row
 
 
@@ -419,15 +419,15 @@ def _second(model: str, compiler: str, limit: float) -> dict[str, Any]:
 
 def _print(model: models.Model, rows: dict[str, list[dict[str, Any]]]) -> bool:
     """One model's table; False if a compiler has no row that worked."""
-    good = {name: [row for row in found if "failed" not in row] for name, found in rows.items()}
+    good = {name: [row for row in result if "failed" not in row] for name, result in rows.items()}
     print(
         f"\n{model.title} ({model.modes}), seconds, median of {max(map(len, rows.values()))}"
         " processes"
     )
-    for name, found in good.items():
-        if not found:
+    for name, result in good.items():
+        if not result:
             print(f"  {compilers.title(name)} failed: {rows[name][0]['failed']}")
-    names = [name for name, found in good.items() if found]
+    names = [name for name, result in good.items() if result]
     labels = list(dict.fromkeys([*LABELS.values(), IMPORT]))
     before = [text for text in labels if text in BEFORE]
     lines = [_line(text, good, names) for text in before]
@@ -463,7 +463,7 @@ def _print(model: models.Model, rows: dict[str, list[dict[str, Any]]]) -> bool:
 
 
 def _any(text: str, good: dict[str, list[dict[str, Any]]]) -> bool:
-    return any(text in row["seconds"] for found in good.values() for row in found)
+    return any(text in row["seconds"] for result in good.values() for row in result)
 
 
 def _line(text: str, good: dict[str, list[dict[str, Any]]], names: Sequence[str]) -> list[str]:

@@ -145,7 +145,7 @@ class _Row:
             torch.randn(options.batch, shared, length, width, device=device, dtype=dtype)
             for _ in range(2)
         )
-        given = [one.requires_grad_(self.backward) for one in (query, key, value)]
+        inputs = [item.requires_grad_(self.backward) for item in (query, key, value)]
         mask, positions = _block_mask(mask_mod, rows, length, device)
         passes = 2.5 if self.backward else 1.0
         self.flops = 4 * options.batch * heads * positions * width * passes
@@ -175,22 +175,22 @@ class _Row:
         if case not in ("full", "causal", "shared_heads"):
             del compilers["sdpa"]  # other values
         results = {}
-        for name in [one for one in compilers if one in options.compilers]:
+        for name in [compiler for compiler in compilers if compiler in options.compilers]:
             began = time.perf_counter()
             call = compilers[name](attend)
-            out = call(*given)
+            out = call(*inputs)
             if self.backward:
                 torch.manual_seed(1)
                 gradient = torch.randn(out.shape, device=device).to(dtype)
                 self.work[name] = lambda out=out, gradient=gradient: torch.autograd.grad(
-                    out, given, gradient, retain_graph=True
+                    out, inputs, gradient, retain_graph=True
                 )
             else:
-                self.work[name] = lambda call=call: call(*given)
+                self.work[name] = lambda call=call: call(*inputs)
             results[name] = self.work[name]()
             _wait(device)
             self.row[f"{name}_first_s"] = round(time.perf_counter() - began, 2)
-        other = next((one for one in ("torch", "eager", "sdpa") if one in results), None)
+        other = next((value for value in ("torch", "eager", "sdpa") if value in results), None)
         if "ours" in results and other is not None:
             pairs = zip(_several(results["ours"]), _several(results[other]), strict=True)
             self.row["difference"] = max(
@@ -235,9 +235,9 @@ def _milliseconds(work: dict[str, Callable[[], Any]], device: str) -> dict[str, 
     """Returns the median over calls, by the device's clock on a GPU; the compilers take turns."""
     import torch
 
-    found: dict[str, list[float]] = {name: [] for name in work}
+    result: dict[str, list[float]] = {name: [] for name in work}
     began = time.perf_counter()
-    while len(next(iter(found.values()))) < 5 or time.perf_counter() - began < SECONDS:
+    while len(next(iter(result.values()))) < 5 or time.perf_counter() - began < SECONDS:
         for name, call in work.items():
             if device == "cuda":
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -245,12 +245,12 @@ def _milliseconds(work: dict[str, Callable[[], Any]], device: str) -> dict[str, 
                 call()
                 end.record()
                 torch.cuda.synchronize()
-                found[name].append(start.elapsed_time(end))
+                result[name].append(start.elapsed_time(end))
             else:
                 at = time.perf_counter()
                 call()
-                found[name].append((time.perf_counter() - at) * 1e3)
-    return {name: sorted(times)[len(times) // 2] for name, times in found.items()}
+                result[name].append((time.perf_counter() - at) * 1e3)
+    return {name: sorted(times)[len(times) // 2] for name, times in result.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -295,11 +295,11 @@ def main(arguments: Sequence[str]) -> int:
 def _of_case(case: str, options: argparse.Namespace) -> int:
     """Compiles the rows of a case, says so, and measures once a line was read: a line each."""
     rows = []
-    for one in options.passes:
+    for pass_ in options.passes:
         for length in options.lengths:
-            if case == "decoding" and one == "backward":
+            if case == "decoding" and pass_ == "backward":
                 continue
-            row = _Row(case, length, one == "backward", options)
+            row = _Row(case, length, pass_ == "backward", options)
             try:
                 row.prepare()
             except Exception as error:

@@ -62,12 +62,12 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
             calls = _calls(n, function, args, wanted)
             rates[n].append(calls / (time.perf_counter() - began))
             busy[n].append(calls / (time.process_time() - used))
-    one, many = THREADS
+    item, many = THREADS
     return {
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         "calls_a_second": {str(n): max(rates[n]) for n in THREADS},
         "calls_a_processor_second": {str(n): max(busy[n]) for n in THREADS},
-        "gain": statistics.median(b / a for a, b in zip(rates[one], rates[many], strict=True)),
+        "gain": statistics.median(b / a for a, b in zip(rates[item], rates[many], strict=True)),
     }
 
 

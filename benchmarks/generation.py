@@ -85,7 +85,7 @@ def _quantised(model: Any, kind: str) -> None:
     """Replaces a model's linear weights by those of a torchao configuration."""
     import torchao.quantization as ao
 
-    made: dict[str, Callable[[], Any]] = {
+    result: dict[str, Callable[[], Any]] = {
         "int8": lambda: ao.Int8WeightOnlyConfig(),
         "int8_dynamic": lambda: ao.Int8DynamicActivationInt8WeightConfig(),
         "int4": lambda: ao.Int4WeightOnlyConfig(
@@ -93,7 +93,7 @@ def _quantised(model: Any, kind: str) -> None:
         ),
         "float8": lambda: ao.Float8WeightOnlyConfig(),
     }
-    ao.quantize_(model, made[kind]())
+    ao.quantize_(model, result[kind]())
 
 
 class _Row:
@@ -150,10 +150,10 @@ class _Row:
             if self.cache == "static":
                 settings["cache_implementation"] = "static"
             with torch.no_grad():
-                found = target.generate(self.prompt, **settings)
+                result = target.generate(self.prompt, **settings)
             if self.device == "cuda":
                 torch.cuda.synchronize()
-            return found
+            return result
 
         return call
 
@@ -167,9 +167,9 @@ class _Row:
                 call = self._call(compiler)
                 with CaptureCounter() as counter:
                     began = time.perf_counter()
-                    found = call(output_logits=True, return_dict_in_generate=True)
+                    result = call(output_logits=True, return_dict_in_generate=True)
                     row[f"{compiler}_first_s"] = round(time.perf_counter() - began, 2)
-                    eager = eager or (found.sequences[0, PROMPT:], self._true_logits(found))
+                    eager = eager or (result.sequences[0, PROMPT:], self._true_logits(result))
                     call()
                     again = call(output_logits=True, return_dict_in_generate=True)
                 row |= _compared(compiler, again, eager)
@@ -199,18 +199,18 @@ class _Row:
                 call()
                 seconds[name].append(time.perf_counter() - began)
         row: dict[str, Any] = {
-            f"{name}_tokens_a_second": round(self.tokens / min(found), 1)
-            for name, found in seconds.items()
+            f"{name}_tokens_a_second": round(self.tokens / min(second), 1)
+            for name, second in seconds.items()
         }
         return row
 
 
-def _compared(compiler: str, found: Any, eager: tuple[Any, Any]) -> dict[str, Any]:
+def _compared(compiler: str, result: Any, eager: tuple[Any, Any]) -> dict[str, Any]:
     """Returns how many tokens are eager's, and the error of the logits up to there. eager: its tokens,
     and the logits to compare with."""
     import torch
 
-    tokens, logits = found.sequences[0, PROMPT:], found.logits
+    tokens, logits = result.sequences[0, PROMPT:], result.logits
     same = int((torch.cat([tokens == eager[0], tokens.new_zeros(1).bool()])).int().argmin())
     pairs = list(zip(logits, eager[1], strict=True))[: same + 1]
     errors = [float((a[0].float() - b.float()).norm() / b.float().norm()) for a, b in pairs]
@@ -240,8 +240,8 @@ def main(arguments: Sequence[str]) -> int:
         device=harness.require_gpu() if gpu else "",
     )  # fmt: skip
     keys = {
-        ", ".join(filter(None, one)): one
-        for one in itertools.product(chosen.models, chosen.caches, chosen.weights)
+        ", ".join(filter(None, combination)): combination
+        for combination in itertools.product(chosen.models, chosen.caches, chosen.weights)
     }
     missing = [key for key in keys if store.stored(key) is None]
     at_once = max(1, os.cpu_count() or 1) if gpu else 1
@@ -266,10 +266,10 @@ def _measured(batch: Sequence[str], keys: Any, chosen: Any, store: harness.Store
 
         def ask(key: str, question: str) -> dict[str, Any]:
             try:
-                found: dict[str, Any] = workers[key].ask(question, limit=chosen.limit)
+                result: dict[str, Any] = workers[key].ask(question, limit=chosen.limit)
             except harness.Failed as error:
                 return {"failed": str(error)[-1000:]}
-            return found
+            return result
 
         rows = dict(zip(batch, pool.map(lambda key: ask(key, "prepare"), batch), strict=True))
         for key, row in rows.items():
@@ -289,8 +289,8 @@ def _line(row: dict[str, Any]) -> list[str]:
     speeds = [row.get(f"{name}_tokens_a_second") for name in COMPILERS]
     eager, torch, ours = speeds
     return [
-        *(f"{one:.1f}" if one else row.get(f"{name}_raised", "-")[:60]
-          for name, one in zip(COMPILERS, speeds, strict=True)),
+        *(f"{speed:.1f}" if speed else row.get(f"{name}_raised", "-")[:60]
+          for name, speed in zip(COMPILERS, speeds, strict=True)),
         *(f"{ours / other:.2f}" if ours and other else "-" for other in (eager, torch)),
         *(f"{row[f'{name}_error']:.1e}" if ours else "-" for name in ("eager", "ours")),
         str(row.get("ours_same_tokens", "-")),

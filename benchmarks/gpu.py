@@ -242,31 +242,31 @@ class Measured:
         step = step_of(
             _compiled(compiler, self.function), self.inputs, self.parameters, self.training
         )
-        found = _one(step, self.expected)
+        result = _one(step, self.expected)
         if self.truth is not None:
             step()
             ours = gradient_errors.gradients_of(self.function)
-            found["gradients"] = gradient_errors.largest_errors(self.truth, self.eager, ours)
+            result["gradients"] = gradient_errors.largest_errors(self.truth, self.eager, ours)
             del ours
         kind = compiler.partition(":")[0]
         if kind in ("ours", "cudagraphs"):
             import cudagraphs_backend
 
             recordings = cudagraphs_backend.report()
-            found["recordings_MiB"] = round(sum(one.nbytes for one in recordings) / 2**20, 1)
+            result["recordings_MiB"] = round(sum(item.nbytes for item in recordings) / 2**20, 1)
         if kind == "cudagraphs":
-            found["graphs"] = [
-                {name: getattr(one, name) for name in one.__slots__} for one in recordings
+            result["graphs"] = [
+                {name: getattr(item, name) for name in item.__slots__} for item in recordings
             ]
-        found["at_rest_MiB"] = _at_rest(self.parameters)
+        result["at_rest_MiB"] = _at_rest(self.parameters)
         del step
         if kind == "torch":
             torch.compiler.reset()  # else its code stays with the model's
-        found["left_MiB"] = round(_at_rest(self.parameters) - before, 1)
+        result["left_MiB"] = round(_at_rest(self.parameters) - before, 1)
         if kind in self.kinds:
-            found["first_s"] = None  # an earlier mode has warmed the compiler
+            result["first_s"] = None  # an earlier mode has warmed the compiler
         self.kinds.add(kind)
-        return found
+        return result
 
 
 def _at_rest(parameters: Sequence[Any]) -> float:
@@ -297,7 +297,7 @@ def _one(step: Callable[[], Any], expected: Any) -> dict[str, Any]:
 
     torch.cuda.reset_peak_memory_stats()
     first = _seconds(step)
-    plain = torch.cuda.max_memory_allocated() / 2**20
+    simple = torch.cuda.max_memory_allocated() / 2**20
     for _ in range(4):
         result = step()
     torch.cuda.synchronize()
@@ -313,7 +313,7 @@ def _one(step: Callable[[], Any], expected: Any) -> dict[str, Any]:
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
         "host_us": round(host * 1e6, 1),  # of a call that finds the device idle
-        "plain_peak_MiB": round(plain, 1),  # of the first call, which no compiler records
+        "plain_peak_MiB": round(simple, 1),  # of the first call, which no compiler records
         "peak_MiB": round(peak, 1),
         "reserved_MiB": round(
             reserved, 1
@@ -391,18 +391,18 @@ def main(
         for compiler in names:
             left = end - time.monotonic()
             if left > 15:
-                found, _ = store.row(
+                result, _ = store.row(
                     f"{row} @ {compiler}", partial(child.ask, compiler, limit=left)
                 )
-                print(row, compiler, found, flush=True)
+                print(row, compiler, result, flush=True)
         if end - time.monotonic() <= 15:
             break
     print(report(store.rows))
     return int(
         any(
-            "failed" in store.rows.get(f"{row} @ {one}", {})
+            "failed" in store.rows.get(f"{row} @ {name}", {})
             for row, names in wanted
-            for one in names
+            for name in names
         )
     )
 
@@ -411,13 +411,13 @@ def _wanted(
     rows: Sequence[str], compilers: Sequence[str], store: harness.Store
 ) -> list[tuple[str, list[str]]]:
     """Rows with the compilers of one kind that are not there yet."""
-    found = []
+    result = []
     for row in rows:
         for kind in dict.fromkeys(name.partition(":")[0] for name in compilers):
             names = [name for name in compilers if name.partition(":")[0] == kind]
             names = [name for name in names if store.stored(f"{row} @ {name}") is None]
-            found += [(row, names)] if names else []
-    return found
+            result += [(row, names)] if names else []
+    return result
 
 
 def _processes(rows: Sequence[str], caches: str | None) -> Iterator[harness.Worker]:
@@ -480,8 +480,8 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
             f"{row['first_s'] or 0:.1f}",
             *(f"{row.get(key) or 0:.0f}" for key in MEMORY.values()),
         ]
-        told = gradient_errors.told(row.get("gradients"))
-        lines.append([name, *cells, f"{_beyond(row):.0f}", f"{row['error']:.0e}", told])
+        messages = gradient_errors.told(row.get("gradients"))
+        lines.append([name, *cells, f"{_beyond(row):.0f}", f"{row['error']:.0e}", messages])
         case, _, mode = name.rpartition(" @ ")
         for other in BESIDE.get(mode, ()):
             theirs = rows.get(f"{case} @ {other}", {"failed": ""})
@@ -513,7 +513,7 @@ RECORDED = (
 
 
 def cudagraphs(arguments: Sequence[str]) -> int:
-    """The rows of the cudagraphs backend: eager's own kernels, recorded."""
+    """The rows of the cudagraphs backend: eager's native kernels, recorded."""
     return main(arguments, "cudagraphs", RECORDED, ("eager", "cudagraphs", "torch:reduce-overhead"))
 
 
@@ -530,10 +530,10 @@ def profile_row(row: str, how: str) -> str:
     import tracer_core
 
     function, inputs, parameters = to_device(row, *prepare(row))
-    plain = how == "plain"
+    simple = how == "plain"
     compiled = (
         tracer_core.compile(function, options={"recordings": False})
-        if plain
+        if simple
         else _compiled(how, function)
     )
     step = step_of(compiled, inputs, parameters, ROWS[row][1])

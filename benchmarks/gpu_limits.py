@@ -49,7 +49,7 @@ def device_ms(
     """Milliseconds of the device, a call; a program is given the number of the call."""
     import torch
 
-    found = dict.fromkeys(programs, float("inf"))
+    result = dict.fromkeys(programs, float("inf"))
     for _ in range(rounds):
         for name, program in programs.items():
             program(0)
@@ -59,8 +59,8 @@ def device_ms(
                 program(number)
             last.record()
             torch.cuda.synchronize()
-            found[name] = min(found[name], first.elapsed_time(last) / calls)
-    return found
+            result[name] = min(result[name], first.elapsed_time(last) / calls)
+    return result
 
 
 def bandwidth(row: str, copies: float, calls: int) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     store = harness.Store(
         "gpu_limits", again=chosen.again, device=harness.require_gpu(), path=chosen.out
     )
-    told = []
+    messages = []
     for name, most, copies, calls in (
         ("cos+sin 2^26", COPY, 1.5, 40),  # two reads and a write
         ("layer_norm-gelu-softmax 4096x4096", CHAIN, 1.0, 120),
@@ -171,23 +171,23 @@ def main(arguments: Sequence[str]) -> int:
             name, partial(harness.fresh, bandwidth, name, copies, calls, limit=chosen.limit)
         )
         if "failed" in row:
-            told.append(f"MISSED: {name}: {row['failed']}")
+            messages.append(f"MISSED: {name}: {row['failed']}")
             continue
-        told.append(
+        messages.append(
             f"{'holds' if row['ratio'] <= most and row['kernels'] == 1 else 'MISSED'}: {name}:"
             f" {row['kernels']} kernel, {row['ratio']:.3f} of the copy of its bytes"
             f" ({row['limit_ms']:.4f} ms); at most {most}"
         )
     if chosen.rows:
-        found, _ = store.row(
+        result, _ = store.row(
             f"warm {' '.join(chosen.rows)}", lambda: warm(chosen.rows, chosen.limit)
         )
-        if "failed" in found:
-            told.append(f"MISSED: warm: {found['failed']}")
+        if "failed" in result:
+            messages.append(f"MISSED: warm: {result['failed']}")
         else:
-            told += [_warm(row, found[row]) for row in chosen.rows]
-    print("\n".join(told))
-    return int(any(line.startswith("MISSED") for line in told))
+            messages += [_warm(row, result[row]) for row in chosen.rows]
+    print("\n".join(messages))
+    return int(any(line.startswith("MISSED") for line in messages))
 
 
 def _warm(row: str, processes: Any) -> str:
@@ -240,12 +240,12 @@ def microseconds(call: Callable[[], Any], launches: int = 1) -> float:
 
     calls = max(1, BURST // launches)
     per_call(call, (), {}, 3)
-    found = []
+    result = []
     for _ in range(BURSTS):
         torch.cuda.synchronize()
-        found.append(per_call(call, (), {}, calls))
+        result.append(per_call(call, (), {}, calls))
     torch.cuda.synchronize()
-    return statistics.median(found) * 1e6
+    return statistics.median(result) * 1e6
 
 
 def launchers() -> dict[str, float]:
@@ -270,17 +270,17 @@ def launchers() -> dict[str, float]:
         run, description = launches(3, [(kernel, 1, [(0, 0), (1, 0), (2, 0)])] * count)
         return lambda: run(description, stream, x, y, z)
 
-    found = {}
+    result = {}
     for name, make in {DRIVER: driver, OURS: ours}.items():
-        one, many = make(1), make(101)
+        item, many = make(1), make(101)
         many()
         torch.cuda.synchronize()
         assert torch.equal(z, x + y), name
         z.zero_()
-        found[name] = (microseconds(many, 101) - microseconds(one)) / 100
-        found[f"{name.partition(',')[0]}, one from Python"] = microseconds(one)
-    found["torch.add(x, y, out=z)"] = microseconds(lambda: torch.add(x, y, out=z))
-    return found
+        result[name] = (microseconds(many, 101) - microseconds(item)) / 100
+        result[f"{name.partition(',')[0]}, one from Python"] = microseconds(item)
+    result["torch.add(x, y, out=z)"] = microseconds(lambda: torch.add(x, y, out=z))
+    return result
 
 
 def trig(x: Any, y: Any) -> Any:
@@ -305,11 +305,11 @@ def calls(compiler: str) -> dict[str, float]:
     square = torch.randn(64, 64, device="cuda")
     with torch.no_grad():
         fast = compile_(trig)
-        found = {f"{title}: a call of cos+sin": microseconds(lambda: fast(x, y))}
+        result = {f"{title}: a call of cos+sin": microseconds(lambda: fast(x, y))}
         if compiler == "eager":
-            return found
+            return result
         nothing = compilers.compiler(f"{compiler}:nothing")(trig)
-        found[f"{title}: a call that computes nothing"] = microseconds(lambda: nothing(x, y))
+        result[f"{title}: a call that computes nothing"] = microseconds(lambda: nothing(x, y))
         costs = []
         for pairs in (4, 20):
             deep = partial(compile_(lambda x, pairs=pairs: chain(x, pairs)), square)
@@ -317,8 +317,8 @@ def calls(compiler: str) -> dict[str, float]:
             count = launched(deep)
             costs.append((count, microseconds(deep, count)))
     (few, short), (many, long) = costs
-    found[f"{title}: one more kernel ({few} and {many} kernels)"] = (long - short) / (many - few)
-    return found
+    result[f"{title}: one more kernel ({few} and {many} kernels)"] = (long - short) / (many - few)
+    return result
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -339,9 +339,9 @@ def launch(arguments: Sequence[str]) -> int:
         "gpu_launch", again=chosen.again, device=harness.require_gpu(), path=chosen.out
     )
 
-    def told(key: str, target: harness.Target, *given: str) -> dict[str, Any]:
+    def told(key: str, target: harness.Target, *text: str) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            return {"microseconds": harness.fresh(target, *given, limit=chosen.limit)}
+            return {"microseconds": harness.fresh(target, *text, limit=chosen.limit)}
 
         row, _ = store.row(key, ask)
         for name, value in row.get("microseconds", {key: row.get("failed")}).items():
@@ -352,9 +352,9 @@ def launch(arguments: Sequence[str]) -> int:
 
     rows = [
         told("launchers", launchers),
-        *(told(f"calls {one}", calls, one) for one in chosen.compilers),
+        *(told(f"calls {compiler}", calls, compiler) for compiler in chosen.compilers),
     ]
     if "failed" not in rows[0]:
-        found = rows[0]["microseconds"]
-        print(f"a launch of ours is {found[OURS] / found[DRIVER]:.2f} of the driver's")
+        result = rows[0]["microseconds"]
+        print(f"a launch of ours is {result[OURS] / result[DRIVER]:.2f} of the driver's")
     return int(any("failed" in row for row in rows))

@@ -100,13 +100,13 @@ class Judged:
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
     """The floating tensors of a result, each once."""
-    found: dict[int, torch.Tensor] = {}
+    results: dict[int, torch.Tensor] = {}
     for tensor in _tensors(result, 0):
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
         if tensor.is_floating_point() and tensor.numel():
-            found.setdefault(id(tensor), tensor)
-    return list(found.values())
+            results.setdefault(id(tensor), tensor)
+    return list(results.values())
 
 
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
@@ -137,11 +137,11 @@ class Loss:
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
-        made = torch.Generator().manual_seed(5)
+        result = torch.Generator().manual_seed(5)
         self.weights: list[torch.Tensor | None] = []
         for output in outputs:
             value = output.detach().double().cpu()
-            weight = torch.randn(value.shape, generator=made, dtype=torch.float64)
+            weight = torch.randn(value.shape, generator=result, dtype=torch.float64)
             kept = value.isfinite() & (value.abs() < 1e6)
             size = float(value[kept].square().mean().sqrt()) if bool(kept.any()) else 1.0
             scaled = torch.where(kept, weight, 0.0) / (max(size, 1e-6) * math.sqrt(value.numel()))
@@ -275,16 +275,16 @@ def _leaves(arguments: Any) -> dict[str, torch.Tensor]:
 
 def judge(truth: Step, eager: Sequence[Step], ours: Step) -> Judged:
     """eager: one step, or several of which the largest errors count."""
-    reference, found = truth.everything(), ours.everything()
+    reference, result = truth.everything(), ours.everything()
     errors, problems = [], []
-    problems += [f"{name} is missing" for name in sorted(reference.keys() - found.keys())]
-    problems += [f"{name} is extra" for name in sorted(found.keys() - reference.keys())]
+    problems += [f"{name} is missing" for name in sorted(reference.keys() - result.keys())]
+    problems += [f"{name} is extra" for name in sorted(result.keys() - reference.keys())]
     largest = max((_rms(g) for g in truth.gradients.values() if g is not None), default=0.0)
-    others = [one.everything() for one in eager]
+    others = [item.everything() for item in eager]
     for name, exact in reference.items():
-        value, beside = found.get(name), others[0].get(name)
+        value, beside = result.get(name), others[0].get(name)
         if exact is None or value is None or beside is None:
-            if (value is None) != (beside is None) and name in found:
+            if (value is None) != (beside is None) and name in result:
                 problems.append(
                     f"{name} is {'None' if value is None else 'a tensor'}, eager's is not"
                 )
@@ -330,18 +330,18 @@ def _distance(exact: torch.Tensor, value: torch.Tensor | None, eager: torch.Tens
 @contextlib.contextmanager
 def nudged(module: torch.nn.Module, seed: int) -> Iterator[None]:
     """The parameters changed by a few units in their last places, and put back after the block."""
-    made = torch.Generator().manual_seed(seed)
+    result = torch.Generator().manual_seed(seed)
     before = [(p, p.detach().clone()) for p in module.parameters()]
     with torch.no_grad():
-        for one, _ in before:
-            if one.is_floating_point():
-                one.mul_((1 + _NUDGE * torch.randn(one.shape, generator=made)).to(one))
+        for item, _ in before:
+            if item.is_floating_point():
+                item.mul_((1 + _NUDGE * torch.randn(item.shape, generator=result)).to(item))
     try:
         yield
     finally:
         with torch.no_grad():
-            for one, value in before:
-                one.copy_(value)
+            for first, value in before:
+                first.copy_(value)
 
 
 class InDouble(torch.overrides.TorchFunctionMode):

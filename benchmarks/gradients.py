@@ -71,10 +71,10 @@ class Sweep:
             threading.Thread(target=self._work)
             for _ in range(min(self.chosen.workers, len(self.waiting)))
         ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for item in threads:
+            item.join()
 
     def _take(self) -> str | None:
         with self.lock:
@@ -147,7 +147,7 @@ def line(row: dict[str, Any]) -> list[str]:
     return [
         row["model"], row["status"], str(row.get("parameters", "")), str(row.get("number_wrong",
         "")), worst[0],
-        *("" if one is None else f"{one:.1e}" for one in worst[1:]), str(row.get("graphs", "")),
+        *("" if item is None else f"{item:.1e}" for item in worst[1:]), str(row.get("graphs", "")),
         str(len(row["breaks"])) if "breaks" in row else "", str(row.get("seconds_first", "")),
         " ".join(why.split())[:200],
     ]  # fmt: skip
@@ -160,10 +160,10 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
     for library in dict.fromkeys(row["model"].partition("/")[0] for row in rows):
         mine = [row for row in rows if row["model"].startswith(f"{library}/")]
         counts = Counter(row["status"] for row in mine)
-        told = ", ".join(
+        messages = ", ".join(
             f"{counts[status]} {status}" for status in sorted(counts, key=lambda s: (s != "ok", s))
         )
-        text.append(f"{library}: {len(mine)} models: {told}")
+        text.append(f"{library}: {len(mine)} models: {messages}")
     bad = sorted(
         (row for row in rows if row["status"] in _BAD),
         key=lambda r: (_BAD.index(r["status"]), r["model"]),
@@ -221,9 +221,9 @@ def listed(chosen: argparse.Namespace) -> list[str]:
     torchvision_ops.define()
     if chosen.exactly:
         return list(chosen.exactly)
-    found = [n for n in names() if not chosen.models or any(part in n for part in chosen.models)]
+    result = [n for n in names() if not chosen.models or any(part in n for part in chosen.models)]
     number, count = map(int, chosen.shard.split("/"))
-    return found[number::count]
+    return result[number::count]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -402,11 +402,11 @@ class Trial:
                 if hasattr(wide, "set_experts_implementation"):
                     wide.set_experts_implementation("eager")  # grouped products know no float64
                 with InDouble():
-                    found, _ = step(wide, wide, self.arguments(seed, torch.float64, device), loss)
+                    result, _ = step(wide, wide, self.arguments(seed, torch.float64, device), loss)
             except Exception as error:
                 why = _short(error)
                 continue
-            return found, "float64" if device == self.device else "float64 on the CPU"
+            return result, "float64" if device == self.device else "float64 on the CPU"
         return eager, f"eager ({why[:200]})"
 
     def compiled(self, seed: int, loss: Any) -> dict[str, Any]:

@@ -51,13 +51,13 @@ def noted_fallbacks() -> Iterator[list[str]]:
     noted there and not logged."""
     from tracer_core.dispatch import compile_graph
 
-    found: list[str] = []
+    texts: list[str] = []
 
     def note(fallback: Any) -> None:
-        found.append(f"{fallback.kind}: {fallback.reason}")
+        texts.append(f"{fallback.kind}: {fallback.reason}")
 
     with mock.patch.object(compile_graph, "report", note):
-        yield found
+        yield texts
 
 
 # Child processes ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def worker(
     ):
         hear, to = os.pipe()
         back, say = os.pipe()
-        with os.fdopen(to, "wb", buffering=0) as asked, os.fdopen(back, encoding="utf-8") as told:
+        with os.fdopen(to, "wb", buffering=0) as asked, os.fdopen(back, encoding="utf-8") as lines:
             process = subprocess.Popen(
                 _command(target, arguments),
                 cwd=ROOT,
@@ -180,7 +180,7 @@ def worker(
             os.close(hear)
             os.close(say)
             try:
-                yield Worker(process, asked, told, printed)
+                yield Worker(process, asked, lines, printed)
             finally:
                 _kill(process)
 
@@ -244,8 +244,8 @@ _ALONE = "BENCHMARK_ALONE"
 def warm_up_files() -> None:
     """Byte-compiles our packages, as installing a wheel does, so that no child pays for it."""
     for name in OURS:
-        found = importlib.util.find_spec(name)
-        for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
             compileall.compile_dir(folder, quiet=2)
 
 
@@ -312,13 +312,13 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    flags = found.get("flags", "").split()
+        result.setdefault(name.strip(), value.strip())
+    flags = result.get("flags", "").split()
     isa = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if flag in flags]
-    return f"{found.get('model name', platform.processor())} ({' '.join(isa)})"
+    return f"{result.get('model name', platform.processor())} ({' '.join(isa)})"
 
 
 def slug(text: str) -> str:

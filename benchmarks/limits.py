@@ -49,9 +49,9 @@ def _of_a_side(name: str, case: Any, side: int) -> dict[str, Any]:
         compiled = tracer_core.compile(target, **case.options)
         calls = case.calls(size)
         with listening():
-            found = _compared(eager, compiled, lambda n: calls[n % len(calls)], len(calls))
+            result = _compared(eager, compiled, lambda n: calls[n % len(calls)], len(calls))
         rows = [row.text for row in tracer_core.last_compile(compiled) if row.name == "limit"]
-    return found | {"shown": next((text for text in rows if text.startswith(name)), "")}
+    return result | {"shown": next((text for text in rows if text.startswith(name)), "")}
 
 
 def _compared(
@@ -69,16 +69,16 @@ def _compared(
             before = captures_so_far()
             gc.collect()
         for side, function in (("eager", eager), ("compiled", compiled)):
-            given = copy.deepcopy(arguments(number))
+            inputs = copy.deepcopy(arguments(number))
             begun = time.perf_counter()
             try:
-                function(*given)
+                function(*inputs)
             except Exception:  # as both sides do, which tests check
                 pass
             if number >= first:
                 seconds[side].append(time.perf_counter() - begun)
-    medians = {side: statistics.median(found) * 1e3 for side, found in seconds.items()}
-    mean = {side: statistics.fmean(found) * 1e3 for side, found in seconds.items()}
+    medians = {side: statistics.median(second) * 1e3 for side, second in seconds.items()}
+    mean = {side: statistics.fmean(second) * 1e3 for side, second in seconds.items()}
     after = captures_so_far()
     return {
         "milliseconds": medians,
@@ -97,8 +97,8 @@ def measure_restless(name: str) -> dict[str, Any]:
     eager, compiled = PROGRAMS[name](), PROGRAMS[name]()
     compiled.function = tracer_core.compile(compiled.function, backend="inductor")
     with listening() as said:
-        found = _compared(eager, compiled, lambda n: (n,), 1)
-    return {"beyond": found | {"shown": " / ".join(dict.fromkeys(said))}}
+        result = _compared(eager, compiled, lambda n: (n,), 1)
+    return {"beyond": result | {"shown": " / ".join(dict.fromkeys(said))}}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,9 +116,9 @@ def main(arguments: Sequence[str]) -> int:
         ask = partial(harness.fresh, names[name], name, limit=chosen.limit)
         row, _ = store.row(name, ask)
         failed |= "failed" in row
-        made = [[name, row["failed"]]] if "failed" in row else lines_of(name, row)
-        print("\n".join(" ".join(line) for line in made), flush=True)
-        lines += [line for line in made if len(line) > 2]
+        result = [[name, row["failed"]]] if "failed" in row else lines_of(name, row)
+        print("\n".join(" ".join(line) for line in result), flush=True)
+        lines += [line for line in result if len(line) > 2]
     head = ["limit or program", "side", "eager ms", "compiled ms", "times", "captures", "shown"]
     print(table(head, lines))
     return 1 if failed else 0
@@ -128,14 +128,15 @@ def lines_of(name: str, row: dict[str, Any]) -> list[list[str]]:
     """Returns the lines of the table for one limit, with marks for what costs much or captures again."""
     lines = []
     for side in (side for side in _SIDES if side in row):
-        one = row[side]
-        eager, ours = one["milliseconds"]["eager"], one["milliseconds"]["compiled"]
+        item = row[side]
+        eager, ours = item["milliseconds"]["eager"], item["milliseconds"]["compiled"]
         # where few calls capture, the median does not see them
         ratio = max(
-            ours / eager, one["mean"]["compiled"] / one["mean"]["eager"] if one["captures"] else 0
+            ours / eager,
+            item["mean"]["compiled"] / item["mean"]["eager"] if item["captures"] else 0,
         )
         much = "" if side == "under" or ratio <= _MUCH else "!" if ours - eager > _ADDED else "~"
-        again = f"{one['captures']}{'!' if one['captures'] else ''}"
+        again = f"{item['captures']}{'!' if item['captures'] else ''}"
         lines.append(
             [
                 name,
@@ -144,7 +145,7 @@ def lines_of(name: str, row: dict[str, Any]) -> list[list[str]]:
                 f"{ours:.3f}",
                 f"{ratio:.2f}{much}",
                 again,
-                one["shown"][:60],
+                item["shown"][:60],
             ]
         )
     return lines

@@ -54,9 +54,9 @@ def cuda_graphs() -> list[str]:
     """Returns what became of the graphs that CUDA graphs were considered for."""
     runners = sys.modules.get("cudagraphs_backend.runner")
     left = sys.modules.get("inductor_backend.runtime.cuda.graphs")
-    found = (
+    match = (
         []
         if runners is None
-        else [f"{one.row().name}: {one.row().sentence()}" for one in runners.runners()]
+        else [f"{runner.row().name}: {runner.row().sentence()}" for runner in runners.runners()]
     )
-    return found + ([] if left is None else [f"{name}: {reason}" for name, reason in left.report()])
+    return match + ([] if left is None else [f"{name}: {reason}" for name, reason in left.report()])

@@ -309,11 +309,11 @@ _IMAGES = {
 
 def _peers(batch: int) -> list[Model]:
     """The models that are measured beside every peer, at one batch size."""
-    found: list[tuple[str, str, str, Callable[[], Program]]] = []
+    texts: list[tuple[str, str, str, Callable[[], Program]]] = []
     for name, (library, size) in _IMAGES.items():
         build = (_timm if library == "timm" else _torchvision)(name, batch, size)
-        found.append((name, library, f"{name} {batch}×3×{size}×{size}", build))
-    found += [
+        texts.append((name, library, f"{name} {batch}×3×{size}×{size}", build))
+    texts += [
         ("bert_base", "transformers", f"BERT-base {batch}×128", _bert(128, batch)),
         ("gpt2", "transformers", f"GPT-2 with its head {batch}×64", _causal("GPT2", batch, 64)),
         (
@@ -336,7 +336,7 @@ def _peers(batch: int) -> list[Model]:
         Model(
             f"{name}_b{batch}", library, build, title, groups=frozenset({"peers", f"peers{batch}"})
         )
-        for name, library, title, build in found
+        for name, library, title, build in texts
     ]
 
 

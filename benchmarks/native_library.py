@@ -110,12 +110,14 @@ def _row(model: Any, inputs: dict[str, Any], folder: Path, threads: str) -> dict
         "megabytes": round(library.path.stat().st_size / 1e6, 1),
         "onnx_megabytes": round(session.path.stat().st_size / 1e6, 1),
         "write_s": round(library.write_seconds, 1),
-        "first_ms": {key: [round(1e3 * one, 1) for one in found] for key, found in starts.items()},
-        "onnxruntime_session_ms": [round(1e3 * one, 1) for one in session.session_seconds],
-        "run_ms": {key: [round(1e3 * one, 3) for one in found] for key, found in times.items()},
+        "first_ms": {
+            key: [round(1e3 * item, 1) for item in start] for key, start in starts.items()
+        },
+        "onnxruntime_session_ms": [round(1e3 * second, 1) for second in session.session_seconds],
+        "run_ms": {key: [round(1e3 * item, 3) for item in result] for key, result in times.items()},
         "error": {
-            key: (torch.as_tensor(found).double() - truth).norm().item() / scale
-            for key, found in results.items()
+            key: (torch.as_tensor(result).double() - truth).norm().item() / scale
+            for key, result in results.items()
         },
     }
 
@@ -130,14 +132,16 @@ def _first_of(model: Any) -> Any:
             self.model = model
 
         def forward(self, **inputs: Any) -> Any:
-            found = self.model(**inputs)
-            return found if isinstance(found, torch.Tensor) else found[0]
+            result = self.model(**inputs)
+            return result if isinstance(result, torch.Tensor) else result[0]
 
     return First().eval()
 
 
 def _in_float64(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {key: one.double() if one.is_floating_point() else one for key, one in inputs.items()}
+    return {
+        key: value.double() if value.is_floating_point() else value for key, value in inputs.items()
+    }
 
 
 class _Library:
@@ -156,9 +160,9 @@ class _Library:
         subprocess.run(words, cwd=folder, check=True)
         self.about = json.loads((folder / f"{folder.name}.json").read_text())
         with (folder / "inputs").open("wb") as file:
-            for one in self.about["inputs"]:
+            for item in self.about["inputs"]:
                 (key,) = (
-                    key for key in inputs if repr(key) in one["source"] or key == one["source"]
+                    key for key in inputs if repr(key) in item["source"] or key == item["source"]
                 )
                 file.write(inputs[key].numpy().tobytes())
 
@@ -180,8 +184,10 @@ class _Library:
         import torch
 
         data = bytearray((self.folder / "outputs").read_bytes())
-        (one,) = self.about["outputs"]
-        return torch.frombuffer(data, dtype=torch.float32).as_strided(one["sizes"], one["strides"])
+        (item,) = self.about["outputs"]
+        return torch.frombuffer(data, dtype=torch.float32).as_strided(
+            item["sizes"], item["strides"]
+        )
 
 
 class _Session:
@@ -201,8 +207,8 @@ class _Session:
         self.session = onnxruntime.InferenceSession(
             str(self.path), settings, providers=["CPUExecutionProvider"]
         )
-        names = [one.name for one in self.session.get_inputs()]
-        self.given = {key: one.numpy() for key, one in zip(names, inputs.values(), strict=True)}
+        names = [value.name for value in self.session.get_inputs()]
+        self.given = {key: value.numpy() for key, value in zip(names, inputs.values(), strict=True)}
         numpy.savez(self.inputs, **self.given)
         self.session_seconds: list[float] = []
 
@@ -220,8 +226,8 @@ class _Session:
 
 
 def _line(row: dict[str, Any]) -> list[str]:
-    runs = {key: statistics.median(found) for key, found in row["run_ms"].items()}
-    starts = {key: statistics.median(found) for key, found in row["first_ms"].items()}
+    runs = {key: statistics.median(result) for key, result in row["run_ms"].items()}
+    starts = {key: statistics.median(result) for key, result in row["first_ms"].items()}
     return [
         f"{row['megabytes']:.0f}", f"{starts['library']:.0f}", f"{starts['onnxruntime']:.0f}",
         f"{statistics.median(row['onnxruntime_session_ms']):.0f}",

@@ -83,7 +83,7 @@ def _keys(
     for name in classes:
         taken = inspect.signature(getattr(torch.optim, name).__init__).parameters
         for form in forms:
-            if all(one in taken for one in FORMS[form]):
+            if all(item in taken for item in FORMS[form]):
                 yield from ((name, form, way) for way in ways)
 
 
@@ -121,8 +121,8 @@ def _cells(key: str, rows: dict[str, dict[str, Any]]) -> list[str]:
     return [
         *names, f"{row['milliseconds']:.3f}",
         f"{eager['milliseconds'] / row['milliseconds']:.2f}" if eager else "",
-        " ".join(f"{one:.1f}" for one in row["first"]),
-        *(str(row.get(one, "")) for one in ("graphs", "late", "breaks")),
+        " ".join(f"{item:.1f}" for item in row["first"]),
+        *(str(row.get(value, "")) for value in ("graphs", "late", "breaks")),
         _differs(key, rows) or ("equal" if eager else "no eager row"),
         "; ".join([*row.get("kinds", []), *row.get("fallbacks", [])])[:120],
     ]  # fmt: skip
@@ -155,9 +155,9 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
 
     torch.manual_seed(SEED)
     weights = _weights(device, matrices=name == "Muon")
-    sets = [[torch.randn_like(one) * 1e-2 for one in weights] for _ in range(2)]
+    sets = [[torch.randn_like(weight) * 1e-2 for weight in weights] for _ in range(2)]
     if name == "SparseAdam":
-        sets = [[one.relu().to_sparse(1) for one in gradients] for gradients in sets]
+        sets = [[gradient.relu().to_sparse(1) for gradient in gradients] for gradients in sets]
     optimizer = getattr(torch.optim, name)(
         weights, lr=1e-3, **ARGUMENTS.get(name, {}), **FORMS[form]
     )
@@ -183,7 +183,7 @@ def steps(name: str, form: str, way: str, device: str) -> dict[str, Any]:
             if number < 3:
                 first.append(time.perf_counter() - start)
                 late = len(counted.graphs) if counted is not None else 0
-        norms = [float(one.detach().double().norm()) for one in weights]
+        norms = [float(weight.detach().double().norm()) for weight in weights]
         with harness.alone():
             for number in range(WARM_UP):
                 step(number)

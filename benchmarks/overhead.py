@@ -141,7 +141,7 @@ def measure(name: str, names: Sequence[str]) -> dict[str, Any]:
             for name in turned(list(names), number):
                 samples = [per_call(*calls[name], case.calls) for _ in range(n_samples)]
                 medians[name].append(statistics.median(samples))
-    return {"medians": medians, "seconds": {name: min(found) for name, found in medians.items()}}
+    return {"medians": medians, "seconds": {name: min(median) for name, median in medians.items()}}
 
 
 def _call(case: Case, compiler: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
@@ -172,13 +172,17 @@ def main(arguments: Sequence[str]) -> int:
         name for name, case in CASES.items() if case.group in chosen.groups
     ]:
         case = CASES[name]
-        wanted = [one for one in case.compilers if not chosen.compilers or one in chosen.compilers]
-        found = _measured(store, name, wanted, chosen)
-        failed |= len(found) < len(wanted)
-        base = found.get(case.base, 0.0)
-        for compiler, seconds in found.items():
+        wanted = [
+            compiler
+            for compiler in case.compilers
+            if not chosen.compilers or compiler in chosen.compilers
+        ]
+        result = _measured(store, name, wanted, chosen)
+        failed |= len(result) < len(wanted)
+        base = result.get(case.base, 0.0)
+        for compiler, seconds in result.items():
             over = "" if compiler == case.base else f"{(seconds - base) * 1e6:.2f}"
-            over = "" if case.base and case.base not in found else over
+            over = "" if case.base and case.base not in result else over
             lines.append([case.title, compilers.title(compiler), f"{seconds * 1e6:.2f}", over])
     print(table(["case", "compiler", "µs a call", "µs over eager"], lines))
     return 1 if failed else 0
@@ -188,7 +192,7 @@ def _measured(
     store: harness.Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace
 ) -> dict[str, float]:
     """Seconds by compiler, the best of the processes; without those that failed."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     together = (
         [wanted] if CASES[name].group == "after_limit" else [[compiler] for compiler in wanted]
     )
@@ -201,10 +205,10 @@ def _measured(
             print(f"{key} failed: {row['failed']}", flush=True)
             continue
         for compiler, seconds in row["seconds"].items():
-            found[compiler] = min(seconds, found.get(compiler, float("inf")))
+            result[compiler] = min(seconds, result.get(compiler, float("inf")))
         shown = ", ".join(f"{seconds * 1e6:.2f} µs" for seconds in row["seconds"].values())
         print(f"{key}: {shown}{' (stored)' if there else ''}", flush=True)
-    return found
+    return result
 
 
 # Around a step of training ------------------------------------------------------------------------
@@ -236,7 +240,8 @@ def steps(arguments: Sequence[str]) -> int:
         return 1
     medians = {name: statistics.median(seconds) for name, seconds in row["seconds"].items()}
     lines = [
-        [name, f"{one * 1e6:.1f}", f"{one / medians['eager']:.2f}"] for name, one in medians.items()
+        [name, f"{median * 1e6:.1f}", f"{median / medians['eager']:.2f}"]
+        for name, median in medians.items()
     ]
     print(table(["a step of a small MLP", "µs", "over eager"], lines))
     return 0
@@ -247,14 +252,14 @@ def measure_steps(rounds: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    made = {name: _training_step(*way) for name, way in STEPS.items()}
-    for step in made.values():
+    result = {name: _training_step(*way) for name, way in STEPS.items()}
+    for step in result.values():
         per_call(step, (), {}, 100)
-    found: dict[str, list[float]] = {name: [] for name in made}
+    results: dict[str, list[float]] = {name: [] for name in result}
     for _ in range(rounds):
-        for name, step in made.items():
-            found[name].append(per_call(step, (), {}, 40))
-    return {"seconds": found}
+        for name, step in result.items():
+            results[name].append(per_call(step, (), {}, 40))
+    return {"seconds": results}
 
 
 def _training_step(form: str, compiler: str, backend: str) -> Callable[[], Any]:

@@ -74,15 +74,15 @@ def measure(model: str, maker: str) -> dict[str, Any]:
         path, inputs = str(Path(folder) / name), str(Path(folder) / "inputs.pt")
         begin = time.perf_counter()
         make(program, path)
-        made = time.perf_counter() - begin
+        created = time.perf_counter() - begin
         result = program.call()
         torch.save((program.args, program.kwargs, _tensors(result)), inputs)
         rows = [harness.fresh(load, maker, path, inputs, limit=300.0) for _ in range(_ROUNDS)]
         size = os.path.getsize(path)
-    found = {
+    results = {
         name: statistics.median(row[name] for row in rows) for name in rows[0] if name != "error"
     }
-    return {"make": made, "bytes": size, **found, "error": max(row["error"] for row in rows)}
+    return {"make": created, "bytes": size, **results, "error": max(row["error"] for row in rows)}
 
 
 def load(maker: str, path: str, inputs: str) -> dict[str, float]:
@@ -107,7 +107,7 @@ def load(maker: str, path: str, inputs: str) -> dict[str, float]:
             loaded(*args, **kwargs)
             seconds.append(time.perf_counter() - begin)
     pairs = zip(_tensors(result), wanted, strict=True)
-    errors = [float((one - other).norm() / other.norm()) for one, other in pairs]
+    errors = [float((item - other).norm() / other.norm()) for item, other in pairs]
     return {
         "import": imported - BEGIN,
         "loading": ready - imported,

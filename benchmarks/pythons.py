@@ -86,21 +86,21 @@ def figures(rows: dict[str, dict[str, Any]]) -> dict[tuple[str, str, str], float
             kind, case, compiler, _ = key.split()
             rounds.setdefault((kind, case, compiler), []).append(_figure(kind, row))
     return {
-        key: min(found) if key[0] == "call" else statistics.median(found)
-        for key, found in rounds.items()
+        key: min(result) if key[0] == "call" else statistics.median(result)
+        for key, result in rounds.items()
     }
 
 
 def _lines() -> Any:
     """Yields the table's lines: for each release and case, ours beside torch.compile and 3.11."""
     files = sorted(RESULTS.glob("3.*.json"), key=lambda path: int(path.stem.split(".")[1]))
-    found = {path.stem: figures(json.loads(path.read_text())["rows"]) for path in files}
-    for release, own in found.items():
+    result = {path.stem: figures(json.loads(path.read_text())["rows"]) for path in files}
+    for release, own in result.items():
         for kind, cases in (("call", CALLS), ("first_call", FIRST_CALLS)):
             for case, names in cases.items():
                 theirs, ours = (own.get((kind, case, name)) for name in names[-2:])
                 base = own.get((kind, case, "eager"))
-                before = found.get("3.11", {}).get((kind, case, names[-1]))
+                before = result.get("3.11", {}).get((kind, case, names[-1]))
                 yield [
                     release, f"{kind.replace('_', ' ')} {case}", _shown(base), _shown(theirs),
                     _shown(ours), _ratio(ours, theirs, base), _ratio(ours, before, None),
@@ -111,8 +111,8 @@ def _shown(figure: float | None) -> str:
     return "" if figure is None else f"{figure:.2f}"
 
 
-def _ratio(one: float | None, other: float | None, base: float | None) -> str:
+def _ratio(number: float | None, other: float | None, base: float | None) -> str:
     """One over the other, over eager where that is given."""
-    if one is None or other is None:
+    if number is None or other is None:
         return ""
-    return f"{(one - (base or 0.0)) / (other - (base or 0.0)):.2f}"
+    return f"{(number - (base or 0.0)) / (other - (base or 0.0)):.2f}"

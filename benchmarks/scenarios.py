@@ -3,7 +3,7 @@
 dynamic: resnet18 over batch sizes, BERT over batch sizes and sequence lengths; every size is
 compared with eager, also those where eager raises; sizes 0 and 1 come last. loops: microseconds an
 iteration of loops of 1,000 iterations with a graph break in them, and a thousandth of a call with a
-loop of 20,000 of plain Python, with backends that run the captured operators as they are;
+loop of 20,000 of eager Python, with backends that run the captured operators as they are;
 eager, torch.compile and ours run in one process, in turns. What always holds: each row is a process
 of its own with empty caches; results are compared with eager's.
 """
@@ -101,13 +101,13 @@ def measure_dynamic(name: str, compiler: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     build, sizes = SIZED[name]
-    model, made = build()
+    model, result = build()
     fast, compiles = _compiled(model, compiler)
     worst, seconds, steps = 0.0, 0.0, []
     wrong: list[str] = []
     with torch.no_grad():
         for size in sizes:
-            argument = made(*size)
+            argument = result(*size)
             want = _outcome(model, argument)
             start = time.perf_counter()
             got = _outcome(fast, argument)
@@ -182,28 +182,28 @@ def shows(x: Any, w: Any, n: int) -> Any:
 
 def total(x: Any, w: Any, n: int) -> Any:
     """A Python number is summed up."""
-    found = 0.0
+    result = 0.0
     for _ in range(n):
         x = (x @ w + 0.1).tanh()
-        found += x[0, 0].item()
-    return x, found
+        result += x[0, 0].item()
+    return x, result
 
 
 def table(x: Any, w: Any, n: int) -> Any:
-    """A long loop of plain Python, then operators."""
-    found = 0
+    """A long loop of eager Python, then operators."""
+    result = 0
     for i in range(20 * n):
-        found += i * i % 7
-    return (x @ w + found * 1e-6).tanh()
+        result += i * i % 7
+    return (x @ w + result * 1e-6).tanh()
 
 
 def between(x: Any, w: Any, n: int) -> Any:
-    """Operators around a long loop of plain Python."""
+    """Operators around a long loop of eager Python."""
     x = (x @ w + 0.1).tanh()
-    found = 0
+    result = 0
     for i in range(20 * n):
-        found += i * i % 7
-    return (x @ w + found * 1e-6).tanh()
+        result += i * i % 7
+    return (x @ w + result * 1e-6).tanh()
 
 
 LOOPS: dict[str, Callable[..., Any]] = {
@@ -239,9 +239,9 @@ def measure_loops(name: str, side: str) -> dict[str, Any]:
         for kind, function in functions.items():
             for _ in range(2):
                 start = time.perf_counter()
-                found = function(*args)
+                result = function(*args)
                 first.setdefault(kind, time.perf_counter() - start)
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
         seconds: dict[str, list[float]] = {kind: [] for kind in functions}
         for _ in range(LOOP_ROUNDS):
             for kind, function in functions.items():
@@ -253,11 +253,11 @@ def measure_loops(name: str, side: str) -> dict[str, Any]:
 
 
 def _loop_line(row: dict[str, Any]) -> list[str]:
-    found, first = row["microseconds"], row.get("first_call", {})
-    shown = [f"{found[kind]:.1f}" for kind in ("eager", "torch", "ours")]
+    result, first = row["microseconds"], row.get("first_call", {})
+    shown = [f"{result[kind]:.1f}" for kind in ("eager", "torch", "ours")]
     return [
         *shown,
-        *(f"{found[kind] / found['eager']:.2f}" for kind in ("torch", "ours")),
+        *(f"{result[kind] / result['eager']:.2f}" for kind in ("torch", "ours")),
         *(f"{first[kind]:.1f}" if first else "" for kind in ("torch", "ours")),
         str(row["graphs"]),
     ]

@@ -138,22 +138,22 @@ def timed(program: str, compiler: str, device: str) -> dict[str, Any]:
     elif compiler == "ours":
         import tracer_core  # noqa: F401
     known = set(sys.modules)
-    made: list[float] = []
+    numbers: list[float] = []
 
     def compile_(function: Any) -> Any:
         begin = time.perf_counter()
-        found = compilers.compiler(compiler)(function)
-        made.append(time.perf_counter() - begin)
-        return found
+        result = compilers.compiler(compiler)(function)
+        numbers.append(time.perf_counter() - begin)
+        return result
 
     call = make(name, device, compile_)
     torch.manual_seed(0)
-    found, seconds, processor = _results(call, grad, device)
-    errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, want, strict=True)]
+    match, seconds, processor = _results(call, grad, device)
+    errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(match, want, strict=True)]
     return {
-        "first": sum(made) + seconds[0],
-        "tenth": sum(made) + sum(seconds),
-        "processor": sum(made) + processor,
+        "first": sum(numbers) + seconds[0],
+        "tenth": sum(numbers) + sum(seconds),
+        "processor": sum(numbers) + processor,
         "ran": [part for part, module in _PARTS.items() if module in sys.modules and module not in known],
         "error": max(errors),
     }  # fmt: skip
@@ -163,7 +163,7 @@ def _results(call: Call, grad: bool, device: str) -> tuple[list[Any], list[float
     """The result of each call as tensors, the seconds of each, the processor's of the first."""
     import torch
 
-    found, seconds, processor = [], [], 0.0
+    results, seconds, processor = [], [], 0.0
     with torch.set_grad_enabled(grad):
         for number in range(_CALLS):
             begin, cpu = time.perf_counter(), time.process_time()
@@ -172,10 +172,10 @@ def _results(call: Call, grad: bool, device: str) -> tuple[list[Any], list[float
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begin)
             processor = processor if number else time.process_time() - cpu
-            found.append(
+            results.append(
                 (result if isinstance(result, torch.Tensor) else result[0]).detach().clone().float()
             )
-    return found, seconds, processor
+    return results, seconds, processor
 
 
 def _line(row: dict[str, Any]) -> Sequence[str]:

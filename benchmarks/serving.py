@@ -6,7 +6,7 @@ benchmarks/results/serving/, and tables. `main`: one request after another from 
 `start`: twenty models made ready in one process: one after another, in the background, by
 `compile_many`, or by a second process with what a first one kept.
 What always holds: a fresh process with empty caches a row; the model was called eagerly before, so
-that its memory and torch's own kernels are there.
+that its memory and torch's native kernels are there.
 """
 
 from __future__ import annotations
@@ -140,21 +140,21 @@ def _started(way: str) -> dict[str, Any]:
         start, begin = time.perf_counter(), time.process_time()
         first = 0.0
         if way == "compile_many":
-            inputs = [tracer_core.Inputs(*one.args, **one.kwargs) for one in programs]
-            pairs = [(one.function, given) for one, given in zip(programs, inputs, strict=True)]
-            made = tracer_core.compile_many(pairs, progress=False)
+            inputs = [tracer_core.Inputs(*program.args, **program.kwargs) for program in programs]
+            pairs = [(item.function, value) for item, value in zip(programs, inputs, strict=True)]
+            result = tracer_core.compile_many(pairs, progress=False)
         else:
-            made = []
+            result = []
             for program in programs:
-                made.append(_compiler(way)(program.function))
-                program.call(made[-1])
+                result.append(_compiler(way)(program.function))
+                program.call(result[-1])
                 first = first or time.perf_counter() - start
         answered = time.perf_counter() - start
         while way == "background" and not tracer_core.progress(wait=60).is_done:
             pass
         ready = time.perf_counter() - start
         seconds = time.process_time() - begin
-        for program, fast in zip(programs, made, strict=True):
+        for program, fast in zip(programs, result, strict=True):
             program.call(fast)
     return {
         "ready": ready, "first": first or ready, "answered": answered, "cpu": seconds,

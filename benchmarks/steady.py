@@ -104,12 +104,12 @@ class Row(Way):
         before = memory("VmRSS")
         seconds, result = self._compile_and_call()
         self._program.call(self._function)
-        found = list(tensors_in(result))
+        items = list(tensors_in(result))
         truth, eager = (torch.load(self._folder / name) for name in ("truth.pt", "eager.pt"))
         return {
             "first_call": seconds,
-            "error": relative_error(truth, found),
-            "error_ratio": error_ratio(truth, eager, found),
+            "error": relative_error(truth, items),
+            "error_ratio": error_ratio(truth, eager, items),
             "memory_before": before,
         }
 
@@ -142,9 +142,9 @@ def measure(model: models.Model, names: Sequence[str], plan: Plan, limit: float)
             workers[name] = worker
         for number in range(plan.rounds):
             for name in turned(list(workers), number):
-                told = workers[name].ask({"do": "turn", **plan.numbers()}, limit=limit)
-                seconds.setdefault(name, []).append(told["seconds"])
-                peaks[name] = max(peaks.get(name, 0), told["peak"])
+                messages = workers[name].ask({"do": "turn", **plan.numbers()}, limit=limit)
+                seconds.setdefault(name, []).append(messages["seconds"])
+                peaks[name] = max(peaks.get(name, 0), messages["peak"])
     return {
         "seconds": seconds,
         "first_call": {name: row["first_call"] for name, row in answers.items()},
@@ -322,23 +322,23 @@ PEERS = ("eager", "torch", "torch+freeze", "onnxruntime", "openvino", "ours", "o
 
 def newest() -> dict[str, tuple[str, dict[str, Any]]]:
     """Model -> (commit, row), of the rows that have all seven compilers."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    result: dict[str, tuple[str, dict[str, Any]]] = {}
     for file in (harness.RESULTS / "steady").glob("*.json"):
         for key, row in json.loads(file.read_text())["rows"].items():
             name = key.split()[0]
             if not name.endswith(("_b1", "_b8")) or not set(PEERS) <= set(row.get("seconds", {})):
                 continue
-            if name not in found or row["when"] > found[name][1]["when"]:
-                found[name] = row["commit"][:7], row
-    return dict(sorted(found.items()))
+            if name not in result or row["when"] > result[name][1]["when"]:
+                result[name] = row["commit"][:7], row
+    return dict(sorted(result.items()))
 
 
-def _over(one: str, *others: str) -> Callable[[dict[str, Any]], float]:
+def _over(text: str, *others: str) -> Callable[[dict[str, Any]], float]:
     """How many times faster than the fastest of the others, by medians."""
 
     def ratio(row: dict[str, Any]) -> float:
-        medians = {name: statistics.median(row["seconds"][name]) for name in (one, *others)}
-        return min(medians[name] for name in others) / medians[one]
+        medians = {name: statistics.median(row["seconds"][name]) for name in (text, *others)}
+        return min(medians[name] for name in others) / medians[text]
 
     return ratio
 
@@ -368,18 +368,18 @@ def peers(arguments: Sequence[str]) -> int:
     parser = harness.options("peers", peers.__doc__, again=False)
     parser.add_argument("--plot", action="store_true", help="write results/steady/peers.png")
     chosen = parser.parse_args(arguments)
-    found = newest()
-    for name, (commit, row) in found.items():
+    result = newest()
+    for name, (commit, row) in result.items():
         print(
             f"{name:26} {commit}  "
             + ", ".join(f"{title} {of(row):.2f}" for title, of in RATIOS.items())
         )
     for end in ("_b1", "_b8", ""):
-        rows = [row for name, (_, row) in found.items() if name.endswith(end)]
+        rows = [row for name, (_, row) in result.items() if name.endswith(end)]
         print(f"{len(rows)} rows {end}: {means(rows) if rows else 'none'}")
     if chosen.plot:
         plot(
-            {name: row for name, (_, row) in found.items()},
+            {name: row for name, (_, row) in result.items()},
             PEERS,
             harness.RESULTS / "steady" / "peers.png",
         )

@@ -27,12 +27,12 @@ _COLLECTIVES = ("nccl",)
 def main(arguments: list[str]) -> int:
     """Prints the table, and for each trace the longest gaps and the dearest calls of the host."""
     paths = sorted(path for folder in arguments for path in Path(folder).glob("*.json"))
-    found = {path.stem: _Summary(json.loads(path.read_text(encoding="utf-8"))) for path in paths}
+    result = {path.stem: _Summary(json.loads(path.read_text(encoding="utf-8"))) for path in paths}
     head = ["trace", "step ms", "compute ms", "gaps ms", "collectives ms", "exposed ms", "kernels",
             "host calls", "launching ms", "waits", "waiting ms"]  # fmt: skip
-    print(table(head, [[name, *one.cells()] for name, one in found.items()]))
-    for name, one in found.items():
-        print(f"\n{name}\n" + "\n".join(one.details()))
+    print(table(head, [[name, *item.cells()] for name, item in result.items()]))
+    for name, item in result.items():
+        print(f"\n{name}\n" + "\n".join(item.details()))
     return 0
 
 
@@ -40,16 +40,16 @@ class _Summary:
     """One trace."""
 
     def __init__(self, trace: Any) -> None:
-        events = [one for one in trace["traceEvents"] if one.get("ph") == "X"]
+        events = [item for item in trace["traceEvents"] if item.get("ph") == "X"]
         self.kinds: dict[str, list[Any]] = defaultdict(list)
-        for one in events:
-            self.kinds[one.get("cat", "")].append(one)
+        for event in events:
+            self.kinds[event.get("cat", "")].append(event)
         kernels = [*self.kinds["kernel"], *self.kinds["gpu_memcpy"], *self.kinds["gpu_memset"]]
-        self.collectives = [one for one in kernels if _is_collective(one)]
-        rest = [one for one in kernels if not _is_collective(one)]
-        streams = Counter(one["tid"] for one in rest)
+        self.collectives = [kernel for kernel in kernels if _is_collective(kernel)]
+        rest = [kernel for kernel in kernels if not _is_collective(kernel)]
+        streams = Counter(item["tid"] for item in rest)
         self.main = streams.most_common(1)[0][0] if streams else None
-        self.compute = [one for one in rest if one["tid"] == self.main]
+        self.compute = [item for item in rest if item["tid"] == self.main]
         self.kernels = kernels
         self.runtime = [*self.kinds["cuda_runtime"], *self.kinds["cuda_driver"]]
         self.busy = _union(map(_interval, self.compute))
@@ -58,35 +58,37 @@ class _Summary:
     def cells(self) -> list[str]:
         sent = _union(map(_interval, self.collectives))
         exposed = sum(_length(_cut(sent, gap)) for gap in self.between)
-        launching = [one for one in self.runtime if "Launch" in one["name"]]
-        waits = [one for one in self.runtime if any(name in one["name"] for name in _WAITS)]
-        whole = _union(map(_interval, [*self.kernels, *self.kinds["cpu_op"]]))
-        wall = whole[-1][1] - whole[0][0] if whole else 0.0
+        launching = [item for item in self.runtime if "Launch" in item["name"]]
+        waits = [item for item in self.runtime if any(name in item["name"] for name in _WAITS)]
+        full = _union(map(_interval, [*self.kernels, *self.kinds["cpu_op"]]))
+        wall = full[-1][1] - full[0][0] if full else 0.0
         milliseconds = (wall, _length(self.busy), _length(self.between), _length(sent), exposed)
         return [
-            *(f"{one / 1e3:.2f}" for one in milliseconds), str(len(self.kernels)),
+            *(f"{millisecond / 1e3:.2f}" for millisecond in milliseconds), str(len(self.kernels)),
             str(len(self.runtime)), f"{_time(launching):.2f}", str(len(waits)), f"{_time(waits):.2f}",
         ]  # fmt: skip
 
     def details(self) -> list[str]:
         """The longest gaps, with what the host did; the dearest calls; kernels by time."""
         host = sorted(
-            self.kinds["cpu_op"] + self.kinds["user_annotation"], key=lambda one: one["ts"]
+            self.kinds["cpu_op"] + self.kinds["user_annotation"], key=lambda value: value["ts"]
         )
         lines = ["  longest gaps of the compute stream, and what the host was in:"]
-        for gap in sorted(self.between, key=lambda one: one[0] - one[1])[:12]:
-            inside = [one for one in host if one["ts"] < gap[1] and one["ts"] + one["dur"] > gap[0]]
-            longest = sorted(inside, key=lambda one: -_overlap(_interval(one), gap))[:4]
-            names = ", ".join(str(one["name"])[:60] for one in longest)
+        for gap in sorted(self.between, key=lambda value: value[0] - value[1])[:12]:
+            inside = [
+                item for item in host if item["ts"] < gap[1] and item["ts"] + item["dur"] > gap[0]
+            ]
+            longest = sorted(inside, key=lambda value: -_overlap(_interval(value), gap))[:4]
+            names = ", ".join(str(item["name"])[:60] for item in longest)
             lines.append(f"    {(gap[1] - gap[0]) / 1e3:.3f} ms  {names}")
         for title, events in (("calls of CUDA", self.runtime), ("kernels", self.kernels),
                               ("operators", self.kinds["cpu_op"]),
                               ("regions", self.kinds["user_annotation"])):  # fmt: skip
             times: Counter[str] = Counter()
             counts: Counter[str] = Counter()
-            for one in events:
-                times[str(one["name"])[:70]] += one["dur"]
-                counts[str(one["name"])[:70]] += 1
+            for event in events:
+                times[str(event["name"])[:70]] += event["dur"]
+                counts[str(event["name"])[:70]] += 1
             lines.append(f"  {title}:")
             lines += [
                 f"    {time / 1e3:8.3f} ms  {counts[name]:5d} x {name}"
@@ -104,26 +106,26 @@ def _interval(event: Any) -> Interval:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    found: list[Interval] = []
+    result: list[Interval] = []
     for begin, end in sorted(intervals):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if result and begin <= result[-1][1]:
+            result[-1] = result[-1][0], max(end, result[-1][1])
         else:
-            found.append((begin, end))
-    return found
+            result.append((begin, end))
+    return result
 
 
 def _gaps(busy: list[Interval]) -> list[Interval]:
-    return [(one[1], other[0]) for one, other in zip(busy, busy[1:], strict=False)]
+    return [(item[1], other[0]) for item, other in zip(busy, busy[1:], strict=False)]
 
 
 def _cut(intervals: list[Interval], window: Interval) -> list[Interval]:
     cut = ((max(begin, window[0]), min(end, window[1])) for begin, end in intervals)
-    return [one for one in cut if one[0] < one[1]]
+    return [item for item in cut if item[0] < item[1]]
 
 
-def _overlap(one: Interval, other: Interval) -> float:
-    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+def _overlap(interval: Interval, other: Interval) -> float:
+    return max(0.0, min(interval[1], other[1]) - max(interval[0], other[0]))
 
 
 def _length(intervals: Iterable[Interval]) -> float:
@@ -131,7 +133,7 @@ def _length(intervals: Iterable[Interval]) -> float:
 
 
 def _time(events: Iterable[Any]) -> float:
-    return sum(one["dur"] for one in events) / 1e3
+    return sum(event["dur"] for event in events) / 1e3
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def _measured(name: str, precision: str, form: str, backend: str) -> dict[str, A
                 gradients.append(compare_gradients(runs, module, batch))
     facts = {
         "graphs": len(counter.graphs),
-        "breaks": [list(one) for one in counter.breaks],
+        "breaks": [list(record) for record in counter.breaks],
         "recompiles": [reason for _, reason in counter.recompiles],
         "first": first,
         "loss_error": [worst(losses[key], losses["truth"]) for key in ("eager", "compiled")],
@@ -208,11 +208,11 @@ class Run:
         self.module.load_state_dict(state)
         self.module.zero_grad()
         self.forward(*self.cast(batch)).backward()
-        found = [p.grad.double() for p in self.module.parameters() if p.grad is not None]
+        result = [p.grad.double() for p in self.module.parameters() if p.grad is not None]
         self.module.load_state_dict(before)
         self.module.zero_grad()
-        assert found and torch.is_grad_enabled()
-        return found
+        assert result and torch.is_grad_enabled()
+        return result
 
 
 def compare_gradients(
@@ -220,12 +220,12 @@ def compare_gradients(
 ) -> tuple[float, float]:
     """(eager's, compiled's) relative error against float64."""
     state = copy.deepcopy(module.state_dict())
-    found = {key: run.gradients(state, batch) for key, run in runs.items()}
-    truth = found["truth"]
+    result = {key: run.gradients(state, batch) for key, run in runs.items()}
+    truth = result["truth"]
     length = sum(float(t.square().sum()) for t in truth) ** 0.5
     error = {
         key: (
-            sum(float((g - t).square().sum()) for g, t in zip(found[key], truth, strict=True))
+            sum(float((g - t).square().sum()) for g, t in zip(result[key], truth, strict=True))
             ** 0.5
             / length
         )
@@ -236,7 +236,7 @@ def compare_gradients(
 
 def worst(values: list[float], truth: list[float]) -> float:
     """The greatest relative difference."""
-    return max(abs(one - other) / abs(other) for one, other in zip(values, truth, strict=True))
+    return max(abs(value - other) / abs(other) for value, other in zip(values, truth, strict=True))
 
 
 def speeds(runs: dict[str, Run], batch: tuple[Any, Any]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def _speed_row(store: harness.Store, name: str, chosen: argparse.Namespace) -> d
         row: dict[str, Any] = ask(measure_speed, name, names, chosen.rounds, chosen.seconds)
         row["gradients"] = ask(measure_gradients, name, names)
         if chosen.memory == "yes":
-            row["memory"] = {one: ask(measure_memory, name, one) for one in row["seconds"]}
+            row["memory"] = {item: ask(measure_memory, name, item) for item in row["seconds"]}
         return row
 
     key = (
@@ -314,8 +314,8 @@ def _speed_line(name: str, row: dict[str, Any], names: Sequence[str]) -> list[st
     line += [f"{row['first'][n]:.1f}" if n in row["first"] else "" for n in names]
     line += [gradient_errors.told(row.get("gradients", {}).get(n)) for n in names if n != "eager"]
     for n in names:
-        found = memory.get(n)
-        line.append(f"{found['peak']:.0f} ({found['above_idle']:.0f})" if found else "")
+        result = memory.get(n)
+        line.append(f"{result['peak']:.0f} ({result['above_idle']:.0f})" if result else "")
     return line
 
 
@@ -412,14 +412,14 @@ def measure_gradients(name: str, names: Sequence[str]) -> dict[str, Any]:
     module, (inputs, target) = gradient_errors.without_dropout(steps.module), steps.batch
 
     def run(wide: Any) -> None:
-        given = [x.double() if x.is_floating_point() else x for x in (inputs, target)]
-        steps.trained.loss(wide(given[0]), given[1]).backward()
+        arguments = [x.double() if x.is_floating_point() else x for x in (inputs, target)]
+        steps.trained.loss(wide(arguments[0]), arguments[1]).backward()
 
     truth = gradient_errors.true_gradients(module, run)
     buffers = {key: value.clone() for key, value in module.named_buffers()}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     eager: Any = None
-    for compiler in ("eager", *(one for one in names if one != "eager")):
+    for compiler in ("eager", *(name for name in names if name != "eager")):
         for key, value in module.named_buffers():
             value.copy_(buffers[key])
         try:
@@ -429,8 +429,8 @@ def measure_gradients(name: str, names: Sequence[str]) -> dict[str, Any]:
         ours = gradient_errors.gradients_of(module)
         if compiler == "eager":
             eager = ours
-        found[compiler] = gradient_errors.largest_errors(truth, eager, ours)
-    return found
+        result[compiler] = gradient_errors.largest_errors(truth, eager, ours)
+    return result
 
 
 def measure_memory(name: str, compiler: str) -> dict[str, Any]:

@@ -47,10 +47,10 @@ def _causal(name: str, config: str, **settings: Any) -> Callable[[str], Built]:
 
         large = device == "cuda"
         chosen = settings | ({} if large else _SMALL)
-        made = getattr(transformers, config)(**chosen)
-        module = getattr(transformers, name)(made).to(device, torch.bfloat16 if large else None)
+        result = getattr(transformers, config)(**chosen)
+        module = getattr(transformers, name)(result).to(device, torch.bfloat16 if large else None)
         shape = (4, 1024) if large else (2, 32)
-        batches = list(zip(torch.randint(0, made.vocab_size, (8, *shape), device=device)))
+        batches = list(zip(torch.randint(0, result.vocab_size, (8, *shape), device=device)))
         return module, batches, lambda run, tokens: run(input_ids=tokens, labels=tokens).loss
 
     return build
@@ -254,7 +254,7 @@ def _cells(key: str, row: dict[str, Any], rows: dict[str, Any], device: str) -> 
         return [*begin, "failed", *[""] * 7, last]
     eager = rows.get(" ".join([*begin[:2], "eager"]), {}).get("milliseconds")
     beside = f"{eager / row['milliseconds']:.2f}" if eager else ""
-    first = " ".join(f"{one:.1f}" for one in row["first"])
+    first = " ".join(f"{item:.1f}" for item in row["first"])
     late = str(row.get("late", ""))
     why = "; ".join([*row.get("fallbacks", []), *row.get("cuda_graphs", [])])[:160]
     return [
@@ -281,10 +281,10 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
     module, batches, loss_of = build(device)
     module.train()
     kind, arguments, scheduled = OPTIMIZERS[optimizer]
-    made = getattr(torch.optim, kind)(_parameters(module, kind), lr=1e-4, **arguments)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(made, 1000) if scheduled else None
+    result = getattr(torch.optim, kind)(_parameters(module, kind), lr=1e-4, **arguments)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(result, 1000) if scheduled else None
     with counting(way in _OURS) as (counted, fallbacks):
-        step = _arranged(way, module, loss_of, made)
+        step = _arranged(way, module, loss_of, result)
 
         def whole(number: int) -> Any:
             loss = step(*batches[number % len(batches)])
@@ -317,7 +317,7 @@ def steps(name: str, optimizer: str, way: str, device: str) -> dict[str, Any]:
 
 def _parameters(module: Any, kind: str) -> list[Any]:
     """Returns what an optimizer takes: Muon takes matrices alone."""
-    return [one for one in module.parameters() if kind != "Muon" or one.dim() == 2]
+    return [item for item in module.parameters() if kind != "Muon" or item.dim() == 2]
 
 
 def _arranged(

@@ -71,11 +71,11 @@ def _batch(store: harness.Store, task: str, turn: int, names: Sequence[str]) -> 
         return
     try:
         limit = (LIMIT + 10) * len(wanted) + 120
-        found = harness.fresh(run_tasks, task, wanted, limit=limit, environment=ENVIRONMENT)
+        result = harness.fresh(run_tasks, task, wanted, limit=limit, environment=ENVIRONMENT)
     except harness.Failed as error:
-        found = {name: {"failed": str(error)} for name in wanted}
+        result = {name: {"failed": str(error)} for name in wanted}
     for name in wanted:
-        row = found.get(name, {"failed": "no answer"})
+        row = result.get(name, {"failed": "no answer"})
         store.put(_key(task, turn, name), row)
         print(f"{_key(task, turn, name)}: {_told(task, row)}", flush=True)
 
@@ -95,8 +95,8 @@ def _told(task: str, row: dict[str, Any]) -> str:
 
 def _quickest(store: harness.Store, task: str, name: str, rounds: int) -> float | None:
     rows = [store.rows.get(_key(task, n, name), {}) for n in range(rounds)]
-    found = [row["wall"] for row in rows if "wall" in row]
-    return min(found) if found else None
+    result = [row["wall"] for row in rows if "wall" in row]
+    return min(result) if result else None
 
 
 def _print(store: harness.Store, names: Sequence[str], rounds: int) -> int:
@@ -219,11 +219,11 @@ def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]
     facts = _checked(name, train, backend, contextlib.nullcontext)
     if facts["equal"]:
         return facts
-    told = _checked(name, train, backend, _told_that_it_is_compiled)
-    return told | {"asks": "is_compiling"} if told["equal"] else facts
+    messages = _checked(name, train, backend, _knows_it_is_compiled)
+    return messages | {"asks": "is_compiling"} if messages["equal"] else facts
 
 
-def _told_that_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
+def _knows_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
     return mock.patch.object(torch.compiler, "is_compiling", lambda: True)
 
 
@@ -235,24 +235,24 @@ def _checked(
 ) -> dict[str, Any]:
     """reference: a context for eager's calls."""
     animal = ZOO[name]
-    plain, target = animal.module(train), animal.module(train)
+    simple, target = animal.module(train), animal.module(train)
     facts: dict[str, Any] = {"equal": True}
     with CaptureCounter() as counter:
         compiled = tracer_core.compile(target, backend=backend)
         for number in range(2):
             try:
                 with reference():
-                    want = _run(animal, number, plain, plain, train)
-                _compare_call(animal, number, want, plain, target, compiled, train)
+                    want = _run(animal, number, simple, simple, train)
+                _compare_call(animal, number, want, simple, target, compiled, train)
             except Exception as error:
                 facts.update(equal=False, call=number, error=short(error))
                 break
             if number == 0:
                 facts.update(
-                    graphs=len(counter.graphs), breaks=[list(one) for one in counter.breaks]
+                    graphs=len(counter.graphs), breaks=[list(record) for record in counter.breaks]
                 )
     facts.setdefault("graphs", len(counter.graphs))
-    facts.setdefault("breaks", [list(one) for one in counter.breaks])
+    facts.setdefault("breaks", [list(record) for record in counter.breaks])
     facts["recompiles"] = [reason for _, reason in counter.recompiles]
     facts["graphs_later"] = len(counter.graphs) - facts["graphs"]
     with contextlib.suppress(Exception):
@@ -261,7 +261,7 @@ def _checked(
 
 
 def _compare_call(
-    animal: Any, number: int, wanted: Any, plain: Any, target: Any, compiled: Any, train: bool
+    animal: Any, number: int, wanted: Any, simple: Any, target: Any, compiled: Any, train: bool
 ) -> None:
     exact = Tolerance(rtol=0.0, atol=0.0)
     want, want_args, want_state = wanted
@@ -271,9 +271,9 @@ def _compare_call(
     compare_aliasing([want_args, want], [got_args, got], f"call {number}: aliasing")
     if not torch.equal(want_state, got_state):
         raise AssertionError(f"call {number}: another state of the random generator")
-    compare(dict(plain.state_dict()), dict(target.state_dict()), exact, f"call {number}: state")
+    compare(dict(simple.state_dict()), dict(target.state_dict()), exact, f"call {number}: state")
     if train:
-        gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (plain, target)]
+        gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (simple, target)]
         compare(*gradients, exact, f"call {number}: gradient")
 
 

@@ -64,13 +64,13 @@ for _entry in _discovery.entry_points(group=_discovery.PROJECT):
 
 #: Files that take more than twelve seconds when all their tests run, the longest first.
 LONG = """
-planted_faults/test_planted_faults tracer/test_generate engines/test_tvm distributed/test_ddp
+mutation_tests/test_planted_faults tracer/test_generate engines/test_tvm distributed/test_ddp
 aten/test_fused_optimizers inductor/test_rounding_where_it_shows distributed/test_placed
 aten/test_handed_on inductor/test_freeze inductor/test_native_library tracer/test_memory
-core/test_kept_libraries core/test_logs_and_events core/test_missing_names
+core/test_persistent_cache_libraries core/test_logs_and_events core/test_missing_names
 triton_kernels/test_channels_last inductor/test_vectors opinfo/test_sample inductor/test_training
-inductor/test_random distributed/test_sharded core/test_kept_changes
-triton_kernels/test_architectures triton_kernels/test_flex_attention core/test_kept
+inductor/test_random distributed/test_sharded core/test_persistent_cache_changes
+triton_kernels/test_architectures triton_kernels/test_flex_attention core/test_persistent_cache
 core/test_store_faults inductor/test_cpu_level test_kept_processes benchmarks/test_gradients
 tracer/test_training_changes inductor/test_recurrent engines/test_engines conformance/test_backends
 inductor/test_vector_widths inductor/test_sampling core/test_implementation
@@ -82,7 +82,7 @@ inductor_runtime/test_compilers inductor/test_scan_loops inductor/test_branches 
 triton_kernels/test_flex_attention_backward inductor/test_flex_attention core/test_doctor
 tracer/test_torch_attention tracer/test_tensor_subclasses tracer/test_nested_tensors
 limits/test_restless tracer/test_higher_order_forms core/test_hostile_names limits/test_beyond
-engines/test_alarms tracer/test_numbers_in_containers inductor/test_extreme_values
+engines/test_value_checks tracer/test_numbers_in_containers inductor/test_extreme_values
 aten/test_written_with_gradients core/test_background tracer/test_module_backward_hooks
 """.split()
 

@@ -36,12 +36,14 @@ def private_names(tree: ast.Module) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            aliases |= {one.asname: one.name for one in node.names if one.asname}
-            yield from found(*(f"{one.name} (line {node.lineno})" for one in node.names))
+            aliases |= {name.asname: name.name for name in node.names if name.asname}
+            yield from found(*(f"{name.name} (line {node.lineno})" for name in node.names))
         elif isinstance(node, ast.ImportFrom):
-            aliases |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            aliases |= {
+                name.asname or name.name: f"{node.module}.{name.name}" for name in node.names
+            }
             yield from found(
-                *(f"{node.module}.{one.name} (line {node.lineno})" for one in node.names)
+                *(f"{node.module}.{name.name} (line {node.lineno})" for name in node.names)
             )
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -118,7 +120,7 @@ def test_the_check_sees_a_private_attribute():
 
 
 #: Where an exception of others has no type of its own -> whose text tells it.
-TOLD_BY_TEXT = {
+IDENTIFIED_BY_TEXT = {
     "native_calls.py": "Python's, of a list that is too short",
     "triton_compile.py": "the CUDA driver's, of an image that it cannot load",
 }
@@ -135,10 +137,10 @@ def decided_by_text(tree: ast.Module) -> Iterator[str]:
         if isinstance(scope, ast.ExceptHandler):
             names = {scope.name}
         elif isinstance(scope, ast.FunctionDef):
-            given = {
-                one.arg: ast.unparse(one.annotation) for one in scope.args.args if one.annotation
+            inputs = {
+                arg.arg: ast.unparse(arg.annotation) for arg in scope.args.args if arg.annotation
             }
-            names = {name for name, kind in given.items() if kind.endswith(("Exception", "Error"))}
+            names = {name for name, kind in inputs.items() if kind.endswith(("Exception", "Error"))}
         else:
             continue
         texts = {f"str({name})" for name in names}
@@ -156,7 +158,9 @@ def decided_by_text(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
 def test_the_text_of_an_exception_decides_nothing(path):
-    assert list(decided_by_text(ast.parse(path.read_text()))) == [] or path.name in TOLD_BY_TEXT
+    assert (
+        list(decided_by_text(ast.parse(path.read_text()))) == [] or path.name in IDENTIFIED_BY_TEXT
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ class OwnImport:
 def files_of(package: str) -> dict[str, Path]:
     """Module name -> file."""
     (folder,) = ROOT.glob(f"packages/*/src/{package}")
-    found = {}
+    actual = {}
     for path in sorted(folder.rglob("*.py")):
         parts = [package, *path.relative_to(folder).with_suffix("").parts]
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        actual[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return actual
 
 
 def layer(module: str) -> tuple[int, str]:
@@ -150,8 +150,8 @@ def targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     tracer_core.debug.stages.
     """
     if isinstance(node, ast.Import):
-        return [one.name for one in node.names]
-    return [f"{node.module or ''}.{one.name}" for one in node.names]
+        return [name.name for name in node.names]
+    return [f"{node.module or ''}.{name.name}" for name in node.names]
 
 
 def module_of(target: str, modules: Mapping[str, Path]) -> str:
@@ -168,10 +168,10 @@ def test_imports_go_downwards(package, module):
     modules = MODULES[package]
     row, folder = layer(module)
     upward = []
-    for one in own_imports(modules[module], package):
-        other, its_folder = layer(module_of(one.target, modules))
+    for own_import in own_imports(modules[module], package):
+        other, its_folder = layer(module_of(own_import.target, modules))
         if other >= row and its_folder != folder:
-            upward.append(f"line {one.line}: {one.text.strip()}")
+            upward.append(f"line {own_import.line}: {own_import.text.strip()}")
     assert upward == []
 
 
@@ -186,11 +186,11 @@ APART = (
 def test_folders_import_nothing_of_one_another(importer, other):
     package = importer.partition(".")[0]
     imports = {
-        f"{module}: {one.text}"
+        f"{module}: {own_import.text}"
         for module, path in MODULES[package].items()
         if module.startswith(importer + ".")
-        for one in own_imports(path, package)
-        if one.target.startswith(other + ".")
+        for own_import in own_imports(path, package)
+        if own_import.target.startswith(other + ".")
     }
     assert imports == set()
 
@@ -211,13 +211,13 @@ def test_no_file_imports_one_that_imports_it(package):
     """By any way, over imports inside functions and for type checkers, too."""
     modules = files_of(package)
     imports = {
-        module: {module_of(one.target, modules) for one in own_imports(path, package)} - {module}
+        module: {module_of(item.target, modules) for item in own_imports(path, package)} - {module}
         for module, path in modules.items()
     }
     while leaves := [module for module, wanted in imports.items() if not wanted & imports.keys()]:
         for module in leaves:
             del imports[module]
-    while unused := imports.keys() - {one for wanted in imports.values() for one in wanted}:
+    while unused := imports.keys() - {item for wanted in imports.values() for item in wanted}:
         for module in unused:
             del imports[module]
     assert {module: wanted & imports.keys() for module, wanted in imports.items()} == {}
@@ -230,9 +230,9 @@ EVERY_FILE = sorted(ROOT.glob("packages/*/src/**/*.py"))
 def test_local_imports_of_our_own_say_why(path):
     package = path.relative_to(ROOT).parts[3]
     silent = [
-        f"line {one.line}: {one.text.strip()}"
-        for one in own_imports(path, package)
-        if one.local and not one.typing_only and not REASON.search(one.text)
+        f"line {own_import.line}: {own_import.text.strip()}"
+        for own_import in own_imports(path, package)
+        if own_import.local and not own_import.typing_only and not REASON.search(own_import.text)
     ]
     assert silent == []
 
@@ -240,10 +240,10 @@ def test_local_imports_of_our_own_say_why(path):
 @pytest.mark.parametrize("folder", BACKENDS, ids=lambda folder: folder.name)
 def test_backends_import_only_the_plugin_api(folder):
     foreign = [
-        f"{path.relative_to(folder)}:{one.line}: {one.text.strip()}"
+        f"{path.relative_to(folder)}:{item.line}: {item.text.strip()}"
         for path in sorted(folder.rglob("*.py"))
-        for one in own_imports(path, "tracer_core")
-        if not one.typing_only and one.target.rpartition(".")[0] != "tracer_core.plugin_api"
+        for item in own_imports(path, "tracer_core")
+        if not item.typing_only and item.target.rpartition(".")[0] != "tracer_core.plugin_api"
     ]
     assert foreign == []
 

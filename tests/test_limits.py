@@ -32,14 +32,14 @@ FILES = sorted(ROOT.glob("packages/*/src/*/limits.py"))
 
 def test_each_constant_is_a_limit_or_of_a_category():
     known = allowed()
-    new = [one for one in constants() if (one.file, one.name) not in known]
+    new = [constant for constant in constants() if (constant.file, constant.name) not in known]
     assert not new, "\n".join(map(explained, new))
 
 
-def explained(one: Constant) -> str:
-    package = one.file.partition("/")[0]
+def explained(constant: Constant) -> str:
+    package = constant.file.partition("/")[0]
     return (
-        f"{one.file}:{one.line}: {one.name} is a numeric constant. If a program is captured, compiled,"
+        f"{constant.file}:{constant.line}: {constant.name} is a numeric constant. If a program is captured, compiled,"
         f" kept or run in another way beyond it, register it in {package}/limits.py and import it from"
         " there, with a test in tests/limits. If it is no limit, add it to tests/limits/constants.txt"
         f" under one of: {', '.join(CATEGORIES)}."
@@ -47,7 +47,7 @@ def explained(one: Constant) -> str:
 
 
 def test_the_list_of_constants_has_nothing_else():
-    present = {(one.file, one.name) for one in constants()}
+    present = {(constant.file, constant.name) for constant in constants()}
     assert set(allowed()) - present == set() and set(allowed().values()) == set(CATEGORIES)
 
 
@@ -55,7 +55,7 @@ def test_the_check_sees_constants():
     text = (
         "MOST = 5\nA, B = 1, 'b'\nclass C:\n    MANY: int = 2 * -(1 << 3)\n    NAME = 'x'\nx = 3\n"
     )
-    assert [one.name for one in constants_of(text, "")] == ["MOST", "A", "MANY"]
+    assert [constant.name for constant in constants_of(text, "")] == ["MOST", "A", "MANY"]
     assert constants_of("MANY = limits.MANY\nYES = True\ndef f():\n    MANY = 5\n", "") == []
 
 
@@ -79,18 +79,18 @@ def test_names_are_those_of_the_vocabulary_and_belong_to_one_package():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_each_name_is_the_one_that_it_is_assigned_to(path):
-    calls = [one for one in ast.parse(path.read_text()).body if isinstance(one, ast.Assign)]
+    calls = [item for item in ast.parse(path.read_text()).body if isinstance(item, ast.Assign)]
     rows = [
-        (ast.unparse(one.targets[0]), one.value.args[0].value)
-        for one in calls
-        if isinstance(one.value, ast.Call) and ast.unparse(one.value.func) == "LIMITS.add"
+        (ast.unparse(call.targets[0]), call.value.args[0].value)
+        for call in calls
+        if isinstance(call.value, ast.Call) and ast.unparse(call.value.func) == "LIMITS.add"
     ]
     assert rows and all(target == name for target, name in rows)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_limit_is_used(name):
-    (table,) = (one for one in TABLES if name in one)
+    (table,) = (table for table in TABLES if name in table)
     sources = [
         path.read_text()
         for path in ROOT.glob(f"packages/*/src/{table.package}/**/*.py")
@@ -101,12 +101,12 @@ def test_each_limit_is_used(name):
 
 def test_no_file_binds_a_limit_under_another_name():
     bound = [
-        f"{path.relative_to(ROOT)}:{one.lineno}: {ast.unparse(one)}"
+        f"{path.relative_to(ROOT)}:{item.lineno}: {ast.unparse(item)}"
         for path in ROOT.glob("packages/*/src/**/*.py")
         if path.name != "limits.py"
-        for one in ast.parse(path.read_text()).body
-        if isinstance(one, (ast.Assign, ast.AnnAssign)) and one.value is not None
-        for value in getattr(one.value, "elts", [one.value])
+        for item in ast.parse(path.read_text()).body
+        if isinstance(item, (ast.Assign, ast.AnnAssign)) and item.value is not None
+        for value in getattr(item.value, "elts", [item.value])
         if _name_of(value) in ROWS
     ]
     assert not bound, bound
@@ -128,7 +128,7 @@ def test_each_row_is_made_of_sentences(name):
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if SHOWN in row.seen])
 def test_what_explain_shows_is_reported(name):
-    (table,) = (one for one in TABLES if name in one)
+    (table,) = (table for table in TABLES if name in table)
     files = ROOT.glob(f"packages/*/src/{table.package}/**/*.py")
     assert any(f'"{name}"' in path.read_text() for path in files if path.name != "limits.py")
 
@@ -205,5 +205,5 @@ def test_the_command_shows_the_table():
 
 def test_the_command_gives_json():
     program = "from tracer_core.diagnosis import main; raise SystemExit(main(['limits', '--json']))"
-    found = json.loads(process(program, "").stdout)
-    assert [row["name"] for row in found["tracer_core"]] == list(TABLES[0])
+    data = json.loads(process(program, "").stdout)
+    assert [row["name"] for row in data["tracer_core"]] == list(TABLES[0])

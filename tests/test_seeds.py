@@ -255,7 +255,7 @@ def test_a_model_as_the_seeds_call_it_in_train_mode_with_grad(name):
     build, make = IMAGES[name]
     eager_model, inputs = build(), make()
     if name == "bert_12":
-        eager_model.eval()  # dropout draws from the stream in another order in eager's own kernels
+        eager_model.eval()  # dropout draws from the stream in another order in eager's native kernels
     model, exact_model = copy.deepcopy(eager_model), copy.deepcopy(eager_model).double()
     compiled = tracer_core.compile(model, backend="inductor")
     for _ in range(2):
@@ -274,9 +274,9 @@ def test_a_model_as_the_seeds_call_it_in_train_mode_with_grad(name):
     )
     for output in outputs:
         sum(t.sum() for t in _tensors(output)).backward()
-    named = [one.named_parameters() for one in (model, eager_model, exact_model)]
+    named = [value.named_parameters() for value in (model, eager_model, exact_model)]
     for (key, have), (_, want), (_, truth) in zip(*named, strict=True):
         assert (have.grad is None) == (want.grad is None), key
         if have.grad is not None:
-            error, eagers = ((one.grad - truth.grad).norm() for one in (have, want))
+            error, eagers = ((value.grad - truth.grad).norm() for value in (have, want))
             assert error <= 3 * eagers + 3e-6 * truth.grad.norm(), key

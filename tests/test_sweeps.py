@@ -82,10 +82,14 @@ def collected(tmp_path_factory):
 def test_a_sample_of_each_sweep_stays(collected):
     daily, full = collected("not full"), collected("full")
     assert daily | full == collected("") and not daily & full
-    counts = {name: sum(f"::{name}[" in one for one in daily) for name in ("test_many", "test_few")}
+    counts = {
+        name: sum(f"::{name}[" in item for item in daily) for name in ("test_many", "test_few")
+    }
     assert counts == {"test_many": 3, "test_few": 2}
-    assert sum("of_a_module" in one for one in daily) == 4
-    assert {one for one in daily if "[" not in one} == {"test_sweeps_of_functions.py::test_plain"}
+    assert sum("of_a_module" in item for item in daily) == 4
+    assert {item for item in daily if "[" not in item} == {
+        "test_sweeps_of_functions.py::test_plain"
+    }
     assert "test_sweeps_of_functions.py::test_wide" in full
 
 

@@ -34,7 +34,7 @@ PYTEST = (
 )  # fmt: skip
 
 SAMPLE = """
-tests/core/test_end_to_end.py tests/tracer/test_data_sizes.py tests/tracer/test_quick_fakes.py
+tests/core/test_end_to_end.py tests/tracer/test_data_sizes.py tests/tracer/test_fake_cache.py
 tests/tracer/test_torch_higher_order.py tests/tracer/test_torch_settings.py
 tests/aten/test_lower.py tests/inductor/test_random.py tests/test_readme.py
 """.split()
@@ -58,7 +58,7 @@ def counted(report: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     import torch
 
-    part = [one for given in arguments for one in (SAMPLE if given == "--sample" else [given])]
+    part = [item for inputs in arguments for item in (SAMPLE if inputs == "--sample" else [inputs])]
     begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

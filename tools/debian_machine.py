@@ -95,10 +95,10 @@ def made(version: str) -> Path:
         installs = "python3 -m venv /venv && /venv/bin/pip install --quiet nox"
         if run(machine, f"{installs} && touch /venv/nox-installed"):
             raise Missing("pip could not install nox there")
-        found = run(
+        result = run(
             machine, f'/venv/bin/python -c "import sys; assert sys.version.startswith({version!r})"'
         )
-    if found:
+    if result:
         raise Missing(f"Debian's {RELEASES[version]} has another Python: change RELEASES")
     return machine
 
@@ -158,9 +158,9 @@ def unmount(machine: Path) -> None:
     under = f"{machine}/"
     for _ in range(2):
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for target in [one for one in reversed(mounts) if one.startswith(under)]:
+        for target in [mount for mount in reversed(mounts) if mount.startswith(under)]:
             subprocess.run(["umount", target], check=False)
-    if any(one.startswith(under) for one in mounts):
+    if any(mount.startswith(under) for mount in mounts):
         raise Missing(f"something is still mounted under {machine}")
 
 

@@ -13,8 +13,8 @@ from benchmarks.zoo_models.animal import Animal
 __all__ = ["ZOO", "Animal"]
 
 ZOO: dict[str, Animal] = {
-    one.name: one
-    for one in (
+    animal.name: animal
+    for animal in (
         *text.ANIMALS,
         *multimodal.ANIMALS,
         *timm_models.ANIMALS,

@@ -37,13 +37,13 @@ class Animal:
         import torch
 
         torch.manual_seed(_SEED)
-        made: torch.nn.Module = self.build()
-        made.train(train)
+        result: torch.nn.Module = self.build()
+        result.train(train)
         if self.settles:
             args, kwargs = self.inputs(-1)
             with torch.no_grad():
-                made(*args, **kwargs)
-        return made
+                result(*args, **kwargs)
+        return result
 
     def inputs(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of call `number`."""

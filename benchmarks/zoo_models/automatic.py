@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SEED = 41
 #: More parameters than this are not small.
-LARGEST = 40_000_000
+MAX_PARAMETERS = 40_000_000
 
 
 class Unbuildable(Exception):
@@ -42,9 +42,9 @@ class Subject:
 
 def names() -> list[str]:
     """All, in an order that mixes the libraries and is the same each time."""
-    found = [*_transformers_names(), *_timm_names(), *_torchvision_names(), *_zoo_names()]
-    random.Random(0).shuffle(found)
-    return found
+    result = [*_transformers_names(), *_timm_names(), *_torchvision_names(), *_zoo_names()]
+    random.Random(0).shuffle(result)
+    return result
 
 
 def find(name: str) -> Subject:
@@ -64,13 +64,13 @@ def find(name: str) -> Subject:
         except Exception as error:
             reasons.append(f"{note}: {type(error).__name__}: {_line(error)}")
             continue
-        for more, one in feeds:
+        for more, item in feeds:
             try:
-                _try(module, one)
+                _try(module, item)
             except Exception as error:
                 reasons.append(f"{note} {more}: {type(error).__name__}: {_line(error)}")
                 continue
-            return Subject(_again(build), one, f"{note} {more}".strip())
+            return Subject(_again(build), item, f"{note} {more}".strip())
     raise Unbuildable("\n".join(dict.fromkeys(reasons)) or "no candidate")
 
 
@@ -93,8 +93,8 @@ def _ready(module: torch.nn.Module) -> torch.nn.Module:
     from benchmarks.gradient_errors import without_dropout
 
     module = without_dropout(module.float().train())
-    for one in module.parameters():
-        one.requires_grad_(True)
+    for parameter in module.parameters():
+        parameter.requires_grad_(True)
     _spread(module)
     return module
 
@@ -105,14 +105,17 @@ def _spread(module: torch.nn.Module) -> None:
     uninitialised (torch.empty) become small numbers."""
     import torch
 
-    for name, one in module.named_parameters():
-        made = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    for name, parameter in module.named_parameters():
+        result = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         with torch.no_grad():
-            noise = torch.randn(one.shape, generator=made)
-            if not bool(one.isfinite().all()) or float(one.abs().max() if one.numel() else 0) > 1e4:
-                one.copy_(noise * 0.02)
-            elif one.numel() and bool((one == one.flatten()[0]).all()):
-                one.add_(noise * 0.05)
+            noise = torch.randn(parameter.shape, generator=result)
+            if (
+                not bool(parameter.isfinite().all())
+                or float(parameter.abs().max() if parameter.numel() else 0) > 1e4
+            ):
+                parameter.copy_(noise * 0.02)
+            elif parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.add_(noise * 0.05)
 
 
 def _try(
@@ -163,7 +166,7 @@ def _transformers(kind: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:
             config = configuration(kind, level)
             with torch.device("meta"):
                 size = sum(p.numel() for p in cls(config).parameters())
-            if size > LARGEST:
+            if size > MAX_PARAMETERS:
                 raise ValueError(f"{size / 1e6:.0f} million parameters")
             return cls(configuration(kind, level))
 
@@ -233,12 +236,12 @@ def _timm_names() -> list[str]:
     """
     import timm
 
-    found = []
+    result = []
     for module in timm.list_modules():
         models = timm.list_models(module=module)
         if models:
-            found.append(f"timm/{min(models, key=_size_by_name)}")
-    return sorted(set(found))
+            result.append(f"timm/{min(models, key=_size_by_name)}")
+    return sorted(set(result))
 
 
 _SIZES = (
@@ -286,7 +289,7 @@ def _torchvision_names() -> list[str]:
     """
     import torchvision
 
-    found: dict[tuple[str, str], str] = {}
+    result: dict[tuple[str, str], str] = {}
     for name in torchvision.models.list_models():
         if name.startswith("quantized_"):
             continue
@@ -296,8 +299,8 @@ def _torchvision_names() -> list[str]:
             if "detection" in module or "segmentation" in module
             else module + name.rstrip("0123456789_.xgmfsblthwd")
         )
-        found.setdefault((module, family), name)
-    return [f"torchvision/{name}" for name in found.values()]
+        result.setdefault((module, family), name)
+    return [f"torchvision/{name}" for name in result.values()]
 
 
 def _torchvision(name: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:
@@ -326,12 +329,12 @@ def _torchvision(name: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:
     else:
         for size in (64, 96, 128, 224):
             if name.startswith(("vit_", "maxvit")):
-                given = (
+                inputs = (
                     {"image_size": size}
                     if name.startswith("vit_")
                     else {"input_size": (size, size)}
                 )
-                yield f"for {size}", functools.partial(build, **given), _pictures(2, 3, size, size)
+                yield f"for {size}", functools.partial(build, **inputs), _pictures(2, 3, size, size)
             yield str(size), build, _pictures(2, 3, size, size)
 
 

@@ -109,13 +109,13 @@ def _build(model: str, config: str, **parts: Any) -> Callable[[], Any]:
     def build() -> Any:
         import transformers
 
-        made = {
+        result = {
             name: getattr(transformers, part[0])(**part[1]) if isinstance(part,
             tuple) and len(part) == 2 and
             isinstance(part[0], str) and isinstance(part[1], dict) else part
             for name, part in parts.items()
         }  # fmt: skip
-        return getattr(transformers, model)(getattr(transformers, config)(**made))
+        return getattr(transformers, model)(getattr(transformers, config)(**result))
 
     return build
 

@@ -84,9 +84,9 @@ def configuration(kind: str, level: str) -> Any:
         for step in way:
             place = place[step]
         place[last] = value
-    made = cls.from_dict(small)
-    _set_everywhere(made, "use_cache", False)
-    return made
+    result = cls.from_dict(small)
+    _set_everywhere(result, "use_cache", False)
+    return result
 
 
 def shrunk(
@@ -274,8 +274,8 @@ def _small_list(
 
 
 def _largest(settings: dict[str, Any], names: re.Pattern[str]) -> int:
-    found = [v for k, v in settings.items() if names.search(k) and isinstance(v, int)]
-    return max(found, default=0)
+    result = [v for k, v in settings.items() if names.search(k) and isinstance(v, int)]
+    return max(result, default=0)
 
 
 def _picture(settings: dict[str, Any], level: str) -> int:

@@ -88,7 +88,7 @@ class Inputs:
             lambda: torch.randn(BATCH, 1, mel, 64),
             lambda: torch.randn(BATCH, 200, mel),
         ]
-        found: dict[str, list[Callable[[], Any]]] = {
+        result: dict[str, list[Callable[[], Any]]] = {
             "pixel_values": pictures,
             "pixel_values_videos": [pictures[1], pictures[4], pictures[6]],
             "input_values": sounds,
@@ -142,7 +142,7 @@ class Inputs:
         if name.endswith("input_ids") or name == "input_ids":
             books = self.get("num_codebooks", "num_quantizers", default=4)
             return [self._ids, lambda: torch.stack([self._ids() for _ in range(books)], -1)]
-        return found.get(name, [lambda: None])
+        return result.get(name, [lambda: None])
 
     def _side(self) -> int:
         side = self.get("image_size", "img_size", "input_size", default=64)

@@ -18,7 +18,7 @@ class Distribution(setuptools.Distribution):
         if (CORE / "pyproject.toml").exists():
             here = f"tracer-core @ {CORE.as_uri()}"
             asked = [
-                here if one.startswith("tracer-core") else one for one in self.install_requires
+                here if item.startswith("tracer-core") else item for item in self.install_requires
             ]
             self.install_requires = self.metadata.install_requires = asked
 

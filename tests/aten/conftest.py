@@ -19,6 +19,6 @@ def strict(monkeypatch):
 @pytest.fixture
 def fallbacks(monkeypatch):
     """What ran without its backend, as it happens."""
-    found: list[compile_graph.Fallback] = []
-    monkeypatch.setattr(compile_graph, "report", found.append)
-    return found
+    actual: list[compile_graph.Fallback] = []
+    monkeypatch.setattr(compile_graph, "report", actual.append)
+    return actual

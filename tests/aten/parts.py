@@ -22,11 +22,11 @@ def backward_of(
 
     def compile_seen(graph: torch.fx.GraphModule, spec: Any) -> Any:
         def run(inputs: list[Any]) -> Any:
-            given = list(inputs)
-            found = graph.forward(*inputs)
+            items = list(inputs)
+            actual = graph.forward(*inputs)
             if spec.phase is Phase.BACKWARD:
-                seen[:] = [graph.graph, given, [one.clone() for one in found]]
-            return found
+                seen[:] = [graph.graph, items, [item.clone() for item in actual]]
+            return actual
 
         return run
 
@@ -34,8 +34,8 @@ def backward_of(
     tracer_core.compile(function, backend=backend, dynamic=dynamic)(
         *arguments
     ).square().sum().backward()
-    graph, given, found = seen
-    return graph, given, found
+    graph, values, actual = seen
+    return graph, values, actual
 
 
 @torch.no_grad()
@@ -45,20 +45,20 @@ def run_in_parts(
     """What the parts give, each run after the one before. check_memory: nothing that a part returns
     lies in the memory of what it was given, or of something else that it returns."""
     values: list[Any] = list(inputs)
-    found: list[Any] = [None] * count
+    actual: list[Any] = [None] * count
     for part in parts:
-        given = [values[at] for at in part.takes]
-        out = torch.fx.GraphModule({}, part.graph)(*given)
+        arguments = [values[at] for at in part.takes]
+        out = torch.fx.GraphModule({}, part.graph)(*arguments)
         if check_memory:
-            places = [one.untyped_storage().data_ptr() for one in (*given, *out)]
-            returned = places[len(given) :]
+            places = [item.untyped_storage().data_ptr() for item in (*arguments, *out)]
+            returned = places[len(arguments) :]
             assert len(set(returned)) == len(returned) and not set(returned) & set(
-                places[: len(given)]
+                places[: len(arguments)]
             )
-        for index, one in zip(part.gives, out, strict=False):
-            found[index] = one.clone()
-            one.fill_(float("nan"))  # a gradient is the program's: later parts must not read it
+        for index, item in zip(part.gives, out, strict=False):
+            actual[index] = item.clone()
+            item.fill_(float("nan"))  # a gradient is the program's: later parts must not read it
         values += out[len(part.gives) :]
         for at in part.done:
             values[at] = None
-    return found
+    return actual

@@ -53,8 +53,8 @@ def test_parts_give_what_the_whole_gives(name, dynamic):
     x, a, b = (torch.randn(4, 4, requires_grad=True) for _ in range(3))
     graph, inputs, want = backward_of(PROGRAMS[name], x, a, b, dynamic=dynamic)
     count = len(want)
-    given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
-    assert dynamic == any(map(free_symbols, given))
+    arguments = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    assert dynamic == any(map(free_symbols, arguments))
     rng = random.Random(0)
     orders = [[0] * count, list(range(count)), list(range(count))[::-1]]
     orders += [[rng.randrange(4) for _ in range(count)] for _ in range(10)]
@@ -82,8 +82,8 @@ def test_no_operator_runs_twice_and_nothing_is_a_view_of_what_a_part_was_given(n
     def products(graphs):
         nodes = [
             n
-            for one in graphs
-            for n in one.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+            for graph in graphs
+            for n in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
         ]
         return len(nodes)
 

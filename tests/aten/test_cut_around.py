@@ -18,9 +18,9 @@ W, X = torch.randn(16, 16) / 4, torch.randn(6, 16)
 
 def noise(like):
     """Random numbers in memory with gaps, whose functional form draws in another order."""
-    made = torch.zeros(like.shape[0], 2 * like.shape[1])[:, ::2]
-    made.normal_()
-    return made
+    zero = torch.zeros(like.shape[0], 2 * like.shape[1])[:, ::2]
+    zero.normal_()
+    return zero
 
 
 def once(x, w):
@@ -68,27 +68,27 @@ PROGRAMS = [once, at_the_beginning, at_the_end, several, too_many, between_draws
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def graphs_of(compiled):
     records = tracer_core.last_compile(compiled)
-    return [one.graph for one in records if one.name == "compile"]
+    return [record.graph for record in records if record.name == "compile"]
 
 
 def outcome(function, *args):
     torch.manual_seed(2)
-    found = function(*args)
-    return found if isinstance(found, tuple) else (found,)
+    actual = function(*args)
+    return actual if isinstance(actual, tuple) else (actual,)
 
 
-def alike(found, expected, **close):
-    for one, other in zip(found, expected, strict=True):
-        if one is None or other is None:
-            assert one is other
+def alike(actual, expected, **close):
+    for item, other in zip(actual, expected, strict=True):
+        if item is None or other is None:
+            assert item is other
             continue
-        torch.testing.assert_close(one, other, **close)
-        assert same_strides(one, other) and one.requires_grad == other.requires_grad
+        torch.testing.assert_close(item, other, **close)
+        assert same_strides(item, other) and item.requires_grad == other.requires_grad
 
 
 @pytest.mark.sweep(keep=5)
@@ -112,8 +112,8 @@ def test_gradients(program, backend):
     for _ in range(2):
         results = [outcome(function, x, w) for function in (fast, program)]
         alike(*results)
-        sums = [sum(one.square().sum() for one in result) for result in results]
-        slopes = (torch.autograd.grad(one, (x, w), allow_unused=True) for one in sums)
+        sums = [sum(item.square().sum() for item in result) for result in results]
+        slopes = (torch.autograd.grad(item, (x, w), allow_unused=True) for item in sums)
         alike(*slopes, rtol=1e-4, atol=1e-4)
     assert any("_backward" in name for name in graphs_of(fast))
 
@@ -130,9 +130,9 @@ def test_inputs_are_written_in_order():
     def count(x, total, steps):
         steps.add_(1)
         total.mul_(0.5).add_(x.mean(0))
-        made = x + noise(x) * steps
-        total.add_(made.sum(0))
-        return made * total
+        result = x + noise(x) * steps
+        total.add_(result.sum(0))
+        return result * total
 
     states = [[torch.zeros(16), torch.zeros(())] for _ in range(2)]
     fast = tracer_core.compile(count, backend="aten_eager")
@@ -160,9 +160,9 @@ def test_a_whole_step(place):
         loss = net(x).square().mean()
         loss.backward()
         with torch.no_grad():
-            for one in net.parameters():
-                shift = noise(one) if place == "update" and one.dim() == 2 else 0
-                one.sub_(0.1 * (one.grad + shift))
+            for parameter in net.parameters():
+                shift = noise(parameter) if place == "update" and parameter.dim() == 2 else 0
+                parameter.sub_(0.1 * (parameter.grad + shift))
         return loss.detach()
 
     nets = [Net()]
@@ -170,25 +170,25 @@ def test_a_whole_step(place):
     fast = tracer_core.compile(step, backend="aten_eager")
     for _ in range(3):
         alike(outcome(fast, nets[0], X), outcome(step, nets[1], X), rtol=1e-5, atol=1e-6)
-    for one, other in zip(*(net.parameters() for net in nets), strict=True):
-        torch.testing.assert_close(one, other)
-        torch.testing.assert_close(one.grad, other.grad)
+    for parameter, other in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(parameter, other)
+        torch.testing.assert_close(parameter.grad, other.grad)
     assert graphs_of(fast)
 
 
 def test_an_operator_whose_fake_is_wrong(monkeypatch):
     """What comes after it is compiled for other strides, so it runs eagerly."""
-    library = torch.library.Library("cut_around", "DEF")
+    library = torch.library.Library("split_around", "DEF")
     library.define("turned(Tensor x) -> Tensor")
     library.impl("turned", lambda x: x.t().contiguous().t(), "CPU")
 
-    @torch.library.register_fake("cut_around::turned", lib=library)
+    @torch.library.register_fake("split_around::turned", lib=library)
     def _(x):
         return torch.empty(x.shape)
 
     def program(x, w):
-        made = torch.ops.cut_around.turned(x @ w)
-        return made.reshape(-1) * 2 + noise(made).sum()
+        result = torch.ops.split_around.turned(x @ w)
+        return result.reshape(-1) * 2 + noise(result).sum()
 
     fast = tracer_core.compile(program, backend="inductor")
     monkeypatch.delenv("TRACER_STRICT")

@@ -42,7 +42,7 @@ def write_to_the_row_again_and_again(table, row):
     return table.sum(0)
 
 
-def whole_numbers():
+def integers():
     return (torch.arange(12).view(3, 4) - 5,)
 
 
@@ -53,8 +53,8 @@ def halves_of_numbers(x):
 
 
 def halves_of_a_result(x):
-    made = x * 3 + 1
-    return made, made.view(torch.int16), (made.float() / 3).exp()
+    result = x * 3 + 1
+    return result, result.view(torch.int16), (result.float() / 3).exp()
 
 
 def write_to_halves(x):
@@ -89,26 +89,26 @@ def write_beside_windows(x):
 PROGRAMS = [
     (write_to_the_table, rows_of_a_table),
     (write_to_both, rows_of_a_table),
-    (halves_of_numbers, whole_numbers),
-    (halves_of_a_result, whole_numbers),
-    (write_to_halves, whole_numbers),
+    (halves_of_numbers, integers),
+    (halves_of_a_result, integers),
+    (write_to_halves, integers),
     (write_to_an_element_of_repeated, repeated),
     (write_beside_windows, spaced),
 ]
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def calls_of_both(program, make, compiled, times=3):
     """Compares results, arguments, and which of them share memory."""
     for number in range(times):
         mine, theirs = make(), make()
-        expected, found = program(*mine), compiled(*theirs)
-        compare(expected, found, path=f"call {number}")
+        expected, actual = program(*mine), compiled(*theirs)
+        compare(expected, actual, path=f"call {number}")
         compare(mine, theirs, path=f"arguments of call {number}")
-        compare_aliasing([mine, expected], [theirs, found], f"call {number}")
+        compare_aliasing([mine, expected], [theirs, actual], f"call {number}")
 
 
 @pytest.mark.sweep(keep=5)
@@ -119,8 +119,8 @@ def test_all_else_is_compiled(program, make, backend):
     with torch.no_grad():
         calls_of_both(program, make, compiled)
     records = tracer_core.last_compile(compiled)
-    assert any(one.name == "compile" for one in records)
-    assert all("the graph is cut around it" in one for one in fallbacks_of(compiled))
+    assert any(record.name == "compile" for record in records)
+    assert all("the graph is cut around it" in fallback for fallback in fallbacks_of(compiled))
     assert fallbacks_of(compiled)
 
 
@@ -130,7 +130,7 @@ def test_beyond_the_limit_the_graph_runs_eagerly(backend):
     compiled = tracer_core.compile(write_to_the_row_again_and_again, backend=backend)
     with torch.no_grad():
         calls_of_both(write_to_the_row_again_and_again, rows_of_a_table, compiled)
-    assert any("the captured graph runs eagerly" in one for one in fallbacks_of(compiled))
+    assert any("the captured graph runs eagerly" in fallback for fallback in fallbacks_of(compiled))
 
 
 def views_of_what_repeats(x, w):
@@ -154,26 +154,26 @@ def test_gradients_of_views_of_repeated_memory(program, backend):
         for run in (program, compiled):
             leaf, w = row.clone().requires_grad_(), W.clone().requires_grad_()
             results = run(leaf.expand(4, 6), w)
-            assert [one._is_view() for one in results][0]
-            sum((one * (number + 2)).sum() for number, one in enumerate(results)).backward()
+            assert [result._is_view() for result in results][0]
+            sum((result * (number + 2)).sum() for number, result in enumerate(results)).backward()
             gradients.append([results, leaf.grad, w.grad])
         compare(*gradients)
-    assert all("the graph is cut around it" in one for one in fallbacks_of(compiled))
+    assert all("the graph is cut around it" in fallback for fallback in fallbacks_of(compiled))
     assert fallbacks_of(compiled)
 
 
 def place_of_a_part(x, part):
-    found = x.as_strided((2,), (1,), 3)
-    found.add_(1)
+    actual = x.as_strided((2,), (1,), 3)
+    actual.add_(1)
     part.mul_(2)
     return x.sum(), part.sin()
 
 
 def place_before_noise(x, part):
-    found = x.as_strided((2,), (1,), 3)
+    actual = x.as_strided((2,), (1,), 3)
     noise = torch.zeros(4, 4)[:, ::2]
     noise.normal_()
-    return found.sin() + noise.sum(), part * 2
+    return actual.sin() + noise.sum(), part * 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -182,13 +182,13 @@ def test_places_in_memory_are_counted_from_its_beginning(program, backend):
     compiled = tracer_core.compile(program, backend=backend)
     with torch.no_grad():
         for start in (2, 2, 1, 0, 2):
-            found = []
+            actual = []
             for run in (program, compiled):
                 torch.manual_seed(0)
                 memory = torch.arange(8.0)
                 x = memory[start : start + 4]
-                found.append((run(x, x[1:]), memory))
-            compare(*found, path=f"from {start}")
+                actual.append((run(x, x[1:]), memory))
+            compare(*actual, path=f"from {start}")
 
 
 def attend_globally(x):

@@ -54,7 +54,7 @@ class Sorted(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        count = sum(one > 0 for one in x.flatten().tolist())
+        count = sum(item > 0 for item in x.flatten().tolist())
         return gradient * count
 
 
@@ -86,9 +86,9 @@ def written_to_before(x, w):
 
 def write_to_what_a_part_returns(x, w):
     y = (x @ w) * 1
-    found = groups(x.exp(), ENDS)
+    actual = groups(x.exp(), ENDS)
     y[0].mul_(2)
-    y.index_add_(0, ENDS - 1, found[:3])
+    y.index_add_(0, ENDS - 1, actual[:3])
     return y.cos() @ w
 
 
@@ -106,7 +106,7 @@ PROGRAMS = [
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def trained(run, seed):
@@ -134,9 +134,9 @@ def test_beyond_the_limit_only_the_rest_runs_eagerly(backend):
     compiled = tracer_core.compile(too_often, backend=backend)
     for seed in range(3):
         compare(trained(too_often, seed), trained(compiled, seed))
-    rest, whole = fallbacks_of(compiled)
+    rest, full = fallbacks_of(compiled)
     assert "the captured graph runs eagerly" in rest
-    assert "the graph is cut around it" in whole
+    assert "the graph is cut around it" in full
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -49,22 +49,22 @@ def built(program: Callable, backend):
     """The mode of the inputs, the inputs, which lie on two GPUs, and the lowered graph."""
     mode = FakeTensorMode()
     with mode:
-        given = [
+        inputs = [
             torch.empty(4, 8, device="cuda:0"),
             *(torch.empty(8, 8, device=f"cuda:{k}") for k in (0, 1)),
         ]
-        gm = make_fx(program)(*given)
+        gm = make_fx(program)(*inputs)
     (output,) = gm.graph.find_nodes(op="output")
     results = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     output.args = (tuple(results),)
     request = Request(backend, None, "default", "graph_0", Phase.INFERENCE)
-    outputs = output_specs([node.meta["val"] for node in results], given)
+    outputs = output_specs([node.meta["val"] for node in results], inputs)
     return (
         mode,
-        given,
+        inputs,
         Lowered(
             gm,
-            request.spec(gm, default_specs(gm, given), (), outputs),
+            request.spec(gm, default_specs(gm, inputs), (), outputs),
             OutputPlan.of_graph(len(results)),
             "aten",
         ),
@@ -83,24 +83,24 @@ def test_each_part_lies_on_one_gpu(program, with_supports):
         return lambda inputs: gm.forward(*inputs)
 
     backend = replace(BACKEND, compile=compiled, supports=supports if with_supports else None)
-    mode, given, lowered = built(program, backend)
-    run, told = backend_runner(backend, lowered)
-    assert told.reason.endswith("compiled apart for cuda:0 and cuda:1")
+    mode, arguments, lowered = built(program, backend)
+    run, messages = backend_runner(backend, lowered)
+    assert messages.reason.endswith("compiled apart for cuda:0 and cuda:1")
     with mode:
-        found, expected = run(list(given)), program(*given)
+        result, expected = run(list(arguments)), program(*arguments)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    assert [(one.shape, one.stride(), one.dtype, one.device) for one in found] == [
-        (one.shape, one.stride(), one.dtype, one.device) for one in expected
+    assert [(item.shape, item.stride(), item.dtype, item.device) for item in result] == [
+        (item.shape, item.stride(), item.dtype, item.device) for item in expected
     ]
     homes = []
     for gm in parts:
         values = [node.meta["val"] for node in gm.graph.nodes if node.op != "output"]
         flat = [
-            one
+            item
             for value in values
-            for one in (value if isinstance(value, (tuple, list)) else (value,))
+            for item in (value if isinstance(value, (tuple, list)) else (value,))
         ]
-        gpus = {one.device for one in flat if one.device.type != "cpu"}
+        gpus = {leaf.device for leaf in flat if leaf.device.type != "cpu"}
         assert len(gpus) == 1, gm.code
         homes += gpus
     assert set(map(str, homes)) == {"cuda:0", "cuda:1"}
@@ -111,9 +111,9 @@ def test_each_part_lies_on_one_gpu(program, with_supports):
 def test_what_runs_between_is_told():
     backend = replace(BACKEND, compile=lambda gm, spec: lambda inputs: gm.forward(*inputs))
     _, _, lowered = built(there_and_back, backend)
-    _, told = backend_runner(backend, lowered)
-    reasons = [reason for _, reason in told.operators]
-    assert "2 of " in told.reason and len(reasons) == 2
+    _, messages = backend_runner(backend, lowered)
+    reasons = [reason for _, reason in messages.operators]
+    assert "2 of " in messages.reason and len(reasons) == 2
     assert "from cuda:0 to cuda:1" in reasons[0] and "from cuda:1 to cuda:0" in reasons[1]
 
 
@@ -127,5 +127,5 @@ def test_one_gpu_is_one_graph():
     backend = replace(BACKEND, compile=compiled)
     _, _, lowered = built(lambda x, w, v: torch.tanh(x @ w) * 2, backend)
     lowered.graph.graph.erase_node(lowered.graph.graph.find_nodes(op="placeholder")[2])
-    _, told = backend_runner(backend, lowered)
-    assert told is None and len(graphs) == 1
+    _, messages = backend_runner(backend, lowered)
+    assert messages is None and len(graphs) == 1

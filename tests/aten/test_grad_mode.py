@@ -95,14 +95,14 @@ def outcome(model, call, x, grad):
         results = call(x)
         after = torch.is_grad_enabled()
     results = results if isinstance(results, tuple) else (results,)
-    wanted = [one for one in results if one.requires_grad]
+    wanted = [result for result in results if result.requires_grad]
     if wanted:
-        sum(one.square().sum() for one in wanted).backward()
-    gradients = {name: one.grad for name, one in (*model.named_parameters(), ("x", x))}
-    state = [one.detach().clone() for one in model.parameters()]
+        sum(item.square().sum() for item in wanted).backward()
+    gradients = {name: item.grad for name, item in (*model.named_parameters(), ("x", x))}
+    state = [parameter.detach().clone() for parameter in model.parameters()]
     return (
-        [one.detach() for one in results],
-        [one.requires_grad for one in results],
+        [result.detach() for result in results],
+        [result.requires_grad for result in results],
         gradients,
         state,
         after,
@@ -110,11 +110,11 @@ def outcome(model, call, x, grad):
 
 
 def compared(model, backend, grad):
-    plain, mine = model, copy.deepcopy(model)
+    eager, mine = model, copy.deepcopy(model)
     compiled = tracer_core.compile(mine, backend=backend)
     for seed in range(3):
         x = made(seed, 5, 4)
-        want = outcome(plain, plain, x.clone().requires_grad_(), grad)
+        want = outcome(eager, eager, x.clone().requires_grad_(), grad)
         got = outcome(mine, compiled, x.clone().requires_grad_(), grad)
         torch.testing.assert_close(got, want)
 
@@ -140,24 +140,24 @@ def test_gradients_after_the_switch(kind, backend, grad):
 def test_a_gradient_of_a_gradient(backend):
     """The graph runs again for it, and begins without gradients again."""
     torch.manual_seed(0)
-    plain = BreakInNoGrad()
-    mine = copy.deepcopy(plain)
-    found = []
-    for model, call in ((plain, plain), (mine, tracer_core.compile(mine, backend=backend))):
+    grad = BreakInNoGrad()
+    mine = copy.deepcopy(grad)
+    actual = []
+    for model, call in ((grad, grad), (mine, tracer_core.compile(mine, backend=backend))):
         x = made(0, 5, 4)
         loss = call(x).square().sum()
         (first,) = torch.autograd.grad(loss, [model.head.weight], create_graph=True)
         first.square().sum().backward()
-        found.append([one.grad for one in model.parameters()])
-    torch.testing.assert_close(found[1], found[0])
+        actual.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(actual[1], actual[0])
 
 
 def test_a_graph_of_another_tracer(backend):
     """torch.compile hands over graphs that switch the grad mode, also under no_grad."""
     weight = made(1, 4, 4).requires_grad_()
     graph = torch.fx.Graph()
-    given, matrix = graph.placeholder("x"), graph.placeholder("weight")
-    hidden = graph.call_function(torch.matmul, (given, matrix))
+    inputs, matrix = graph.placeholder("x"), graph.placeholder("weight")
+    hidden = graph.call_function(torch.matmul, (inputs, matrix))
     graph.call_function(torch._C._set_grad_enabled, (True,))
     graph.output((graph.call_function(torch.matmul, (hidden, matrix)),))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)

@@ -49,16 +49,16 @@ def stacked(x, w, q, k, v):
 
 def steps_of_momentum(x, w, q, k, v):
     """Their first momentum is the gradient, without a copy."""
-    found = torch.autograd.grad(loss_of(x, w, q, k, v), (q, k, v))
-    return [*found, *(one.detach() for one in found)], found[1] * 2
+    actual = torch.autograd.grad(loss_of(x, w, q, k, v), (q, k, v))
+    return [*actual, *(item.detach() for item in actual)], actual[1] * 2
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def flat(result):
-    return [leaf for one in result for leaf in (one if isinstance(one, list) else [one])]
+    return [leaf for item in result for leaf in (item if isinstance(item, list) else [item])]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -68,17 +68,17 @@ def flat(result):
 def test_gradients(program, backend):
     compiled = tracer_core.compile(program, backend=backend)
     for seed in range(3):
-        mine, theirs = ([one.requires_grad_() for one in tensors(seed)] for _ in range(2))
-        expected, found = program(*mine), compiled(*theirs)
-        compare(expected, found)
-        compare_aliasing(flat(expected), flat(found), program.__name__)
-        for one in (
+        mine, theirs = ([tensor.requires_grad_() for tensor in tensors(seed)] for _ in range(2))
+        expected, actual = program(*mine), compiled(*theirs)
+        compare(expected, actual)
+        compare_aliasing(flat(expected), flat(actual), program.__name__)
+        for value in (
             flat(expected),
-            flat(found),
+            flat(actual),
         ):  # a write to one is seen in those that share its memory
             with torch.no_grad():
-                one[0].add_(1)
-        compare(expected, found)
+                value[0].add_(1)
+        compare(expected, actual)
     assert not fallbacks_of(compiled)
 
 
@@ -86,7 +86,7 @@ def test_gradients(program, backend):
 def test_interleaved_parts(backend):
     compiled = tracer_core.compile(parts_of_columns, backend=backend)
     for seed in range(3):
-        mine, theirs = ([one.requires_grad_() for one in tensors(seed)] for _ in range(2))
+        mine, theirs = ([tensor.requires_grad_() for tensor in tensors(seed)] for _ in range(2))
         compare(parts_of_columns(*mine), compiled(*theirs))
 
 
@@ -96,8 +96,8 @@ def test_whole_steps(backend):
     for compile_ in (lambda step: step, lambda step: tracer_core.compile(step, backend=backend)):
         x, *parameters = tensors(0)
         update = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-        for one in parameters:
-            one.requires_grad_()
+        for parameter in parameters:
+            parameter.requires_grad_()
 
         def step(x, parameters=parameters, update=update):
             update.zero_grad()
@@ -108,8 +108,8 @@ def test_whole_steps(backend):
 
         run = compile_(step)
         losses = [run(x) for _ in range(4)]
-        gradients = [one.grad for one in parameters]
-        momenta = [update.state[one]["momentum_buffer"] for one in parameters]
+        gradients = [parameter.grad for parameter in parameters]
+        momenta = [update.state[parameter]["momentum_buffer"] for parameter in parameters]
         results.append([losses, parameters, gradients, momenta])
         if run is not step:
             assert not fallbacks_of(run)

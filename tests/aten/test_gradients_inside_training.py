@@ -14,11 +14,11 @@ from tracer_core.torch_private.memory_layout import same_strides
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def stages_of(compiled):
-    return [one.name for one in tracer_core.last_compile(compiled)]
+    return [record.name for record in tracer_core.last_compile(compiled)]
 
 
 class Energy(nn.Module):
@@ -70,15 +70,15 @@ def penalty(net, positions):
 def trained(function, net, positions, target):
     """Everything that a step of training sees."""
     torch.manual_seed(1)
-    found = function(net, positions)
-    found = found if isinstance(found, tuple) else (found,)
-    loss = sum((one - target.sum() / one.numel()).square().mean() for one in found)
+    actual = function(net, positions)
+    actual = actual if isinstance(actual, tuple) else (actual,)
+    loss = sum((item - target.sum() / item.numel()).square().mean() for item in actual)
     loss.backward()
-    gradients = [one.grad for one in net.parameters()]
+    gradients = [parameter.grad for parameter in net.parameters()]
     gradients += [] if positions.grad is None else [positions.grad]
     net.zero_grad()
     positions.grad = None
-    return [one.detach() for one in found], gradients
+    return [item.detach() for item in actual], gradients
 
 
 @pytest.mark.sweep(keep=4)
@@ -94,17 +94,17 @@ def test_gradients_are_those_of_double_precision(function, backend):
     there = positions.detach().double().requires_grad_(positions.requires_grad)
     fast = tracer_core.compile(function, backend=backend)
     for _ in range(2):
-        found, gradients = trained(fast, net, positions, target)
+        actual, gradients = trained(fast, net, positions, target)
         if function is forces_with_noise:  # draws other numbers in double precision
             expected, slopes = trained(function, net, positions, target)
         else:
             expected, slopes = trained(function, precise, there, target.double())
-        for one, other in zip((*found, *gradients), (*expected, *slopes), strict=True):
-            if one is None or other is None:  # the last bias of forces alone
-                assert one is other
+        for item, other in zip((*actual, *gradients), (*expected, *slopes), strict=True):
+            if item is None or other is None:  # the last bias of forces alone
+                assert item is other
                 continue
-            torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5)
-            assert same_strides(one, other)
+            torch.testing.assert_close(item.double(), other.double(), rtol=1e-4, atol=1e-5)
+            assert same_strides(item, other)
     assert not fallbacks_of(fast)
     assert stages_of(fast).count("compile") == 2  # forward and backward
 
@@ -117,10 +117,10 @@ def test_the_backward_of_one_output_alone():
         for function in (forces, fast):
             function(net, positions)[at].square().sum().backward()
             if function is forces:
-                expected = [one.grad for one in net.parameters()]
+                expected = [parameter.grad for parameter in net.parameters()]
                 net.zero_grad()
-        for one, other in zip(net.parameters(), expected, strict=True):
-            torch.testing.assert_close(one.grad, other)
+        for parameter, other in zip(net.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, other)
         net.zero_grad()
 
 
@@ -130,17 +130,17 @@ def test_a_third_derivative():
 
     def curvature(function):
         energy, slope = function(net, positions)
-        (found,) = torch.autograd.grad(
+        (actual,) = torch.autograd.grad(
             slope.square().sum() + energy, net.net[0].weight, create_graph=True
         )
-        found.square().sum().backward()
-        gradients = [one.grad for one in net.parameters()]
+        actual.square().sum().backward()
+        gradients = [parameter.grad for parameter in net.parameters()]
         net.zero_grad()
         return gradients
 
-    found, expected = curvature(tracer_core.compile(forces)), curvature(forces)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    actual, expected = curvature(tracer_core.compile(forces)), curvature(forces)
+    for item, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_whole_step_of_training_on_forces():
@@ -150,18 +150,18 @@ def test_a_whole_step_of_training_on_forces():
 
     def step(net, optimizer):
         optimizer.zero_grad()
-        energy, found = forces(net, positions)
-        loss = (found - target).square().mean() + energy * 0.1
+        energy, actual = forces(net, positions)
+        loss = (actual - target).square().mean() + energy * 0.1
         loss.backward()
         optimizer.step()
         return loss.detach()
 
     fast = tracer_core.compile(step)
-    mine, theirs = (torch.optim.SGD(one.parameters(), lr=0.01) for one in (net, other))
+    mine, theirs = (torch.optim.SGD(value.parameters(), lr=0.01) for value in (net, other))
     for _ in range(4):
         torch.testing.assert_close(fast(net, mine), step(other, theirs), rtol=1e-4, atol=1e-5)
-    for one, two in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    for parameter, two in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter, two, rtol=1e-4, atol=1e-5)
 
 
 def test_what_was_freed_raises_as_in_eager():

@@ -29,21 +29,21 @@ class AddedUp(Experts):
         return final.view(x.shape)
 
 
-def index_add(final, token, found):
-    final.index_add_(0, token, found)
+def index_add(final, token, actual):
+    final.index_add_(0, token, actual)
 
 
-def setitem(final, token, found):
-    final[token] += found
+def setitem(final, token, actual):
+    final[token] += actual
 
 
-def scatter(final, token, found):
-    final.scatter_add_(0, token[:, None].expand_as(found), found)
+def scatter(final, token, actual):
+    final.scatter_add_(0, token[:, None].expand_as(actual), actual)
 
 
-def view_of_rows(final, token, found):
+def view_of_rows(final, token, actual):
     columns = final[:, :4]
-    columns.index_add_(0, token, found[:, :4])
+    columns.index_add_(0, token, actual[:, :4])
 
 
 @pytest.mark.sweep(keep=2)
@@ -121,10 +121,10 @@ def test_views_see_all_writes(between, after, backend):
     compiled = tracer_core.compile(program, backend=backend)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        given = [torch.randn(6, 6, dtype=torch.double, generator=generator) for _ in range(2)]
+        inputs = [torch.randn(6, 6, dtype=torch.double, generator=generator) for _ in range(2)]
         results, raised = [], []
         for run in (program, compiled):
-            x, w = (one.clone().requires_grad_() for one in given)
+            x, w = (item.clone().requires_grad_() for item in inputs)
             try:
                 loss, y = run(x, w)
                 (loss + y.cos().sum()).backward()

@@ -178,7 +178,7 @@ def test_decompositions_and_keep_ops():
         name="kept",
         compile=interpreter,
         decompositions=table,
-        keep_ops=frozenset({"aten.gelu.default"}),
+        preserved_ops=frozenset({"aten.gelu.default"}),
     )
     assert targets(lowered(F.gelu, randn(3), backend=kept)[1]) == ["aten.gelu.default"]
 
@@ -201,7 +201,9 @@ def test_a_write_whose_value_is_another_input_is_not_overtaken_by_a_write_to_tha
 
 
 def test_keeping_a_composite_operator_is_refused():
-    backend = Backend(name="kept", compile=interpreter, keep_ops=frozenset({"aten.linear.default"}))
+    backend = Backend(
+        name="kept", compile=interpreter, preserved_ops=frozenset({"aten.linear.default"})
+    )
     with pytest.raises(LoweringUnsupported, match=r"aten\.linear\.default"):
         lowered(F.relu, randn(3), backend=backend)
 

@@ -13,11 +13,13 @@ from tracer_core.aot.min_cut import FlowGraph
 def random_edges(seed: int) -> dict[tuple[object, object], int | None]:
     random_numbers = random.Random(seed)
     names = ["source", *range(random_numbers.randint(1, 7)), "sink"]
-    found: dict[tuple[object, object], int | None] = {}
+    actual: dict[tuple[object, object], int | None] = {}
     for _ in range(random_numbers.randint(1, 24)):
         start, stop = random_numbers.sample(names, 2)
-        found[start, stop] = None if random_numbers.random() < 0.2 else random_numbers.randint(0, 9)
-    return found
+        actual[start, stop] = (
+            None if random_numbers.random() < 0.2 else random_numbers.randint(0, 9)
+        )
+    return actual
 
 
 def capacity_of(edges: dict[tuple[object, object], int | None], before: set[object]) -> float:
@@ -31,7 +33,7 @@ def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
     graph = FlowGraph()
     for (start, stop), room in edges.items():
         graph.edge(start, stop, room)
-    inner = {one for edge in edges for one in edge} - {"source", "sink"}
+    inner = {item for edge in edges for item in edge} - {"source", "sink"}
     sides = [
         {"source", *some}
         for count in range(len(inner) + 1)
@@ -42,10 +44,10 @@ def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
         with pytest.raises(ValueError, match="no cut is finite"):
             graph.before_cut("source", "sink")
         return
-    found = graph.before_cut("source", "sink")
-    assert capacity_of(edges, found | {"source"}) == least
+    actual = graph.before_cut("source", "sink")
+    assert capacity_of(edges, actual | {"source"}) == least
     largest = max(len(side) for side in sides if capacity_of(edges, side) == least)
-    assert len(found | {"source"}) == largest
+    assert len(actual | {"source"}) == largest
 
 
 def test_many_ways_through_one_node_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:

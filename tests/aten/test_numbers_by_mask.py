@@ -43,7 +43,7 @@ def test_numbers(where, dtype):
         x = (torch.arange(12).reshape(4, 3) - 5).to(dtype)
         torch.testing.assert_close(fast(x, index), f(x, index), equal_nan=True, rtol=0, atol=0)
     (spec,) = specs
-    assert not any(one.source.startswith("constant") for one in spec.inputs)
+    assert not any(value.source.startswith("constant") for value in spec.inputs)
     assert len(spec.inputs) <= 3
 
 

@@ -143,22 +143,22 @@ class SlidingKeys(torch.nn.Module):
         self.keys = torch.zeros(2, 1, 4)
 
     def forward(self, x):
-        whole = torch.cat([self.keys, x], dim=1)
-        self.keys = whole[:, -6:]
+        full = torch.cat([self.keys, x], dim=1)
+        self.keys = full[:, -6:]
         return (self.keys.relu().sin() * x[:, -1:]).cos()
 
 
 def test_a_view_that_begins_anywhere_in_its_storage():
     backend, _ = recording(refuse("aten.relu.default"))
-    plain, target = SlidingKeys(), SlidingKeys()
+    keys, target = SlidingKeys(), SlidingKeys()
     fast = tracer_core.compile(target, backend=backend)
     reasons = set()
     with torch.no_grad():
         for n in (6, 1, 2, 3, 2, 4, 1, 1, 5):
             x = randn(2, n, 4)
-            torch.testing.assert_close(fast(x), plain(x))
-            torch.testing.assert_close(target.keys, plain.keys)
-            assert target.keys.storage_offset() == plain.keys.storage_offset()
+            torch.testing.assert_close(fast(x), keys(x))
+            torch.testing.assert_close(target.keys, keys.keys)
+            assert target.keys.storage_offset() == keys.keys.storage_offset()
             rows = tracer_core.last_compile(fast)
             reasons |= {row.text for row in rows if row.name == "fallback"}
     assert reasons and all("aten.relu.default" in reason for reason in reasons)  # nothing more

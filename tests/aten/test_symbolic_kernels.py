@@ -34,7 +34,7 @@ def test_one_graph_serves_all_sizes(name, backend):
         x = torch.randn(size, 7, generator=torch.Generator().manual_seed(size))
         compare(program(x), compiled(x))
     records = tracer_core.last_compile(compiled)
-    assert not [one.text for one in records if one.name == "fallback"]
+    assert not [record.text for record in records if record.name == "fallback"]
 
 
 @pytest.mark.parametrize("name", ["clamp_", "hinge_embedding_loss", "margin_ranking_loss", "tril_"])
@@ -48,4 +48,4 @@ def test_gradients(name):
         compiled(theirs).sum().backward()
         compare(mine.grad, theirs.grad)
     records = tracer_core.last_compile(compiled)
-    assert not [one.text for one in records if one.name == "fallback"]
+    assert not [record.text for record in records if record.name == "fallback"]

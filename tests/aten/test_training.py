@@ -44,16 +44,16 @@ def step(
 ) -> list[Any]:
     """One step; what it leaves behind: loss, gradients, buffers, random state."""
     torch.manual_seed(seed)
-    given = [
+    arguments = [
         value.detach().clone().requires_grad_(value.requires_grad)
         if isinstance(value, torch.Tensor)
         else value
         for value in inputs
     ]
     module.zero_grad()
-    loss = loss_of(function(*given))
+    loss = loss_of(function(*arguments))
     loss.backward()
-    tensors = [value for value in given if isinstance(value, torch.Tensor)]
+    tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
     gradients = [value.grad for value in (*module.parameters(), *tensors)]
     return [loss.detach(), gradients, [b.clone() for b in module.buffers()], torch.get_rng_state()]
 
@@ -62,8 +62,8 @@ def same(left: Any, right: Any, rounding: float = 0.0) -> None:
     """Bit-equal, or within this relative rounding; with equal strides."""
     if isinstance(left, list):
         assert len(left) == len(right)
-        for one, other in zip(left, right, strict=True):
-            same(one, other, rounding)
+        for item, other in zip(left, right, strict=True):
+            same(item, other, rounding)
     elif left is None:
         assert right is None
     else:
@@ -87,17 +87,19 @@ def train(
     compiled = tracer_core.compile(twin, backend="aten_eager", **options)
     runs = [(module, module), (compiled, twin)]
     optimizers = [
-        torch.optim.SGD(list(one.parameters()), lr=0.1) for _, one in runs if list(one.parameters())
+        torch.optim.SGD(list(item.parameters()), lr=0.1)
+        for _, item in runs
+        if list(item.parameters())
     ]
     for number in range(steps):
         results = []
-        for function, one in runs:
+        for function, item in runs:
             run = (
                 function
                 if call is None
                 else (lambda *args, function=function: call(function, args))
             )
-            results.append(step(run, one, inputs, loss, number))
+            results.append(step(run, item, inputs, loss, number))
         same(*results, rounding)
         for optimizer in optimizers:
             optimizer.step()
@@ -363,7 +365,7 @@ def test_loading_a_state_between_steps():
 
 def test_two_forwards_before_one_backward():
     def call(model, inputs):
-        return model(*inputs) + model(*[one + 1 for one in inputs])
+        return model(*inputs) + model(*[value + 1 for value in inputs])
 
     model = nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.3))
     train(model, torch.randn(3, 4, 5), call=call)
@@ -373,10 +375,10 @@ def test_gradients_are_accumulated():
     model = nn.Linear(4, 2)
     twin = copy.deepcopy(model)
     compiled = tracer_core.compile(twin, backend="aten_eager")
-    for one, function in ((model, model), (twin, compiled)):
+    for item, function in ((model, model), (twin, compiled)):
         for scale in (1, 2, 3):
             function(X * scale).square().sum().backward()
-        assert one.weight.grad is not None
+        assert item.weight.grad is not None
     same(model.weight.grad, twin.weight.grad)
 
 
@@ -429,8 +431,8 @@ def test_a_penalty_on_the_gradient():
         (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
         (loss + gradient.square().sum()).backward()
         results.append([x.grad, w.grad])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    for result, other in zip(*results, strict=True):
+        torch.testing.assert_close(result, other, rtol=1e-6, atol=1e-6)
 
 
 def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
@@ -446,9 +448,9 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
         out = function(x).sum()
         (gradient,) = torch.autograd.grad(out, x, create_graph=True)
         (out + gradient.square().sum()).backward()
-    for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+    for (name, item), other in zip(model.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(
-            one.grad,
+            item.grad,
             other.grad,
             rtol=1e-4,
             atol=1e-4,
@@ -469,7 +471,7 @@ class Noisy(nn.Module):
 def row_by_row(outputs, inputs):
     """The Jacobian of each input, a backward a row."""
     flat = outputs.sum(0)
-    rows = [torch.autograd.grad(one, inputs, retain_graph=True) for one in flat]
+    rows = [torch.autograd.grad(leaf, inputs, retain_graph=True) for leaf in flat]
     return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
 
@@ -496,24 +498,24 @@ def test_a_batch_of_gradients(backend, jacobian):
     are those of its own call, and the generator goes on as if nothing was drawn again."""
     torch.manual_seed(0)
     net = Noisy()
-    plain = copy.deepcopy(net).double()
+    eager = copy.deepcopy(net).double()
     fast = tracer_core.compile(net, backend=backend)
     for x in (torch.randn(3, 4), torch.randn(5, 4)):
         ours, truth = [
             (x.to(dtype).requires_grad_(), [*module.parameters()])
-            for dtype, module in ((torch.float32, net), (torch.float64, plain))
+            for dtype, module in ((torch.float32, net), (torch.float64, eager))
         ]
         torch.manual_seed(3)
         out = fast(ours[0])
         state = torch.get_rng_state()
-        found = jacobian(out, [ours[0], *ours[1]])
+        actual = jacobian(out, [ours[0], *ours[1]])
         assert torch.equal(state, torch.get_rng_state())
         torch.manual_seed(3)
         kept = F.dropout(torch.ones(len(x), 6), 0.4).double()
-        hidden = plain.first(truth[0]).tanh() * kept
-        wanted = row_by_row(plain.second(hidden), [truth[0], *truth[1]])
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one, other.float())
+        hidden = eager.first(truth[0]).tanh() * kept
+        wanted = row_by_row(eager.second(hidden), [truth[0], *truth[1]])
+        for item, other in zip(actual, wanted, strict=True):
+            torch.testing.assert_close(item, other.float())
 
 
 def test_a_gradient_of_a_gradient_after_an_input_changed_is_an_error():
@@ -552,16 +554,16 @@ def test_checkpoint_computes_again_in_the_backward():
 
 def lowered(model: nn.Module, *inputs: Any, backend: Any = "aten_eager", **options: Any) -> Any:
     """The forward and backward graphs that a model's training call is lowered to."""
-    found = []
+    actual = []
     original = autograd_runtime.lower_training
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             autograd_runtime,
             "lower_training",
-            lambda *args: found.append(original(*args)) or found[-1],
+            lambda *args: actual.append(original(*args)) or actual[-1],
         )
         tracer_core.compile(model, backend=backend, options=options or None)(*inputs)
-    return found[0]
+    return actual[0]
 
 
 def test_cheap_values_are_computed_again_not_saved():
@@ -609,7 +611,7 @@ def test_a_backend_cuts_the_joint_graph_itself():
     }
     twin = copy.deepcopy(model)
     compiled = tracer_core.compile(twin, backend=joint_backend(sines))
-    same(*[step(f, one, [X], first_tensor, 0) for f, one in ((model, model), (compiled, twin))])
+    same(*[step(f, item, [X], first_tensor, 0) for f, item in ((model, model), (compiled, twin))])
 
 
 @pytest.mark.parametrize(
@@ -638,7 +640,7 @@ def test_saved_tensors_are_freed_with_the_graph():
 
     def tensors() -> int:
         gc.collect()
-        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+        return sum(type(obj) is torch.Tensor for obj in gc.get_objects())
 
     before = tensors()
     for _ in range(3):
@@ -655,8 +657,8 @@ def test_one_backward_serves_several_sizes(sizes):
         x = torch.randn(size, 4)
         same(
             *[
-                step(f, one, [x], first_tensor, number)
-                for f, one in ((model, model), (compiled, twin))
+                step(f, item, [x], first_tensor, number)
+                for f, item in ((model, model), (compiled, twin))
             ]
         )
 
@@ -672,7 +674,7 @@ def test_sizes_that_no_saved_tensor_shows_reach_the_backward():
         for number, size in enumerate(sizes):
             x = torch.randn(*size)
             runs = ((function, function), (compiled, twin))
-            same(*[step(f, one, [x], lambda y: y, number) for f, one in runs])
+            same(*[step(f, item, [x], lambda y: y, number) for f, item in runs])
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -703,10 +705,10 @@ def test_a_backward_inside_autocast_is_not_cast_again():
 def test_grad_scaler():
     model, results = nn.Linear(4, 3), []
     for compiled in (False, True):
-        one = copy.deepcopy(model)
-        function = tracer_core.compile(one, backend="aten_eager") if compiled else one
+        item = copy.deepcopy(model)
+        function = tracer_core.compile(item, backend="aten_eager") if compiled else item
         optimizer, scaler = (
-            torch.optim.SGD(one.parameters(), lr=0.1),
+            torch.optim.SGD(item.parameters(), lr=0.1),
             torch.amp.GradScaler("cpu", init_scale=64.0),
         )
         for _ in range(3):
@@ -714,7 +716,7 @@ def test_grad_scaler():
             scaler.scale(function(X).square().sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-        results.append(list(one.parameters()))
+        results.append(list(item.parameters()))
     same(*results)
 
 
@@ -729,7 +731,7 @@ def test_a_write_that_carries_gradients_into_an_input_is_cut_out_and_says_so(fal
         compiled = tracer_core.compile(module, backend="aten_eager")
         compiled(X).sum().backward()
         torch.testing.assert_close(module.w.grad, 2 * X.sum(0))
-    assert {one.kind for one in fallbacks} == {"unsupported"}
+    assert {fallback.kind for fallback in fallbacks} == {"unsupported"}
     assert "writes values that require grad" in fallbacks[0].reason
 
 
@@ -755,11 +757,11 @@ def test_what_norms_keep_has_the_kernels_dtype(name, dtype):
     op, args = STATISTICS[name](torch.randn(4, 8, 6).to(dtype), torch.ones)
     mode = torch_private.fake_tensor_mode()
     fakes = tuple(
-        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in args
+        torch_private.to_fake(mode, arg) if isinstance(arg, torch.Tensor) else arg for arg in args
     )
     with mode:
         corrected = CORRECTIONS[op](mode, fakes, op(*fakes))
-    assert [one.dtype for one in corrected] == [one.dtype for one in op(*args)]
+    assert [item.dtype for item in corrected] == [item.dtype for item in op(*args)]
 
 
 def test_a_write_into_an_input_that_nothing_returns_carries_its_gradients(fallbacks):
@@ -789,7 +791,7 @@ def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             if func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
-                seen["args"], seen["dtypes"] = args, [one.dtype for one in result]
+                seen["args"], seen["dtypes"] = args, [item.dtype for item in result]
             return result
 
     with Look():
@@ -798,12 +800,12 @@ def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
         loss.backward()
     op, mode = torch.ops.aten.mkldnn_rnn_layer_backward.default, torch_private.fake_tensor_mode()
     fakes = [
-        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one
-        for one in seen["args"]
+        torch_private.to_fake(mode, item) if isinstance(item, torch.Tensor) else item
+        for item in seen["args"]
     ]
     with mode:
         corrected = CORRECTIONS[op](mode, tuple(fakes), op(*fakes))
-    assert [one.dtype for one in corrected] == seen["dtypes"]
+    assert [item.dtype for item in corrected] == seen["dtypes"]
 
 
 def test_sparse_gradients_are_eagers(fallbacks):
@@ -851,16 +853,16 @@ def test_a_backward_is_the_last_to_hold_what_the_forward_saved():
         run = compile_eager(graph, spec)
         if spec.phase is not Phase.BACKWARD:
             return run
-        saved = [k for k, one in enumerate(spec.inputs) if one.role is Role.SAVED_ACTIVATION]
+        saved = [k for k, value in enumerate(spec.inputs) if value.role is Role.SAVED_ACTIVATION]
         assert saved
 
         def call(args):
-            given = list(args)
+            items = list(args)
             args.clear()
-            watched = [weakref.ref(given[k]) for k in saved]
-            out = run(list(given))
-            given.clear()
-            left.append(any(one() is not None for one in watched))
+            watched = [weakref.ref(items[k]) for k in saved]
+            out = run(list(items))
+            items.clear()
+            left.append(any(item() is not None for item in watched))
             return out
 
         return call
@@ -891,7 +893,7 @@ def reshaped(layer, x):
 def test_a_result_that_is_a_view_may_be_written_to(function, backend):
     """Wav2Vec2 masks its features after a break: "is a view and is being modified inplace"."""
     layer = nn.Linear(4, 6)
-    found = []
+    actual = []
     for run in (function, tracer_core.compile(function, backend=backend)):
         x = torch.arange(16.0).view(4, 4).requires_grad_()
         layer.zero_grad()
@@ -899,8 +901,8 @@ def test_a_result_that_is_a_view_may_be_written_to(function, backend):
         y[1] = 0.5
         y.mul_(2)
         y.sin().sum().backward()
-        found.append((y.detach(), y.stride(), x.grad, layer.weight.grad.clone()))
-    for eager, ours in zip(*found, strict=True):
+        actual.append((y.detach(), y.stride(), x.grad, layer.weight.grad.clone()))
+    for eager, ours in zip(*actual, strict=True):
         torch.testing.assert_close(ours, eager)
 
 
@@ -916,13 +918,13 @@ def test_a_detached_part_is_written_to_at_any_size(backend, caplog):
     """autograd makes the node of a view anew after a write; the sizes were symbolic there."""
     fast = tracer_core.compile(halved_in_place, backend=backend, dynamic=True)
     for size in (3, 5, 7):
-        found = []
+        actual = []
         for run in (halved_in_place, fast):
             torch.manual_seed(size)
             base = torch.randn(size, 4, requires_grad=True)
             y, x = run(base[1:])
-            found.append((y, x, base.detach(), x.requires_grad))
-        for eager, ours in zip(*found, strict=True):
+            actual.append((y, x, base.detach(), x.requires_grad))
+        for eager, ours in zip(*actual, strict=True):
             torch.testing.assert_close(ours, eager)
     assert "internal error" not in caplog.text
 
@@ -957,11 +959,11 @@ def test_values_that_are_compared_are_not_computed_again():
     ]
     assert comparisons
     for node in comparisons:
-        made = [source for source in node.all_input_nodes if source.op != "placeholder"]
-        while made:
-            source = made.pop()
+        all_input_nodes = [source for source in node.all_input_nodes if source.op != "placeholder"]
+        while all_input_nodes:
+            source = all_input_nodes.pop()
             assert source.target is not torch.ops.aten.silu.default, node.format_node()
-            made += [one for one in source.all_input_nodes if one.op != "placeholder"]
+            all_input_nodes += [item for item in source.all_input_nodes if item.op != "placeholder"]
 
 
 def test_an_input_that_is_a_view_of_another_input_is_saved():
@@ -974,10 +976,10 @@ def test_an_input_that_is_a_view_of_another_input_is_saved():
     x = torch.randn(3, 3)
     for _ in range(2):
         expected = torch.autograd.grad(product(x, x[:], w), w)
-        found = torch.autograd.grad(
+        actual = torch.autograd.grad(
             tracer_core.compile(product, backend="aten_eager")(x, x[:], w), w
         )
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 # -- outputs that share memory, of which some require grad --
@@ -1046,19 +1048,19 @@ def test_outputs_that_share_memory_keep_their_own_gradients(name, backend):
 
     def step(fn):
         inputs = make()
-        for one in inputs:
-            if one.requires_grad:
-                one.retain_grad()
+        for value in inputs:
+            if value.requires_grad:
+                value.retain_grad()
         results = fn(*inputs)
         weighed = [
-            (one * torch.arange(1.0, one.numel() + 1).view(one.shape)).sum()
-            for one in results
-            if one.requires_grad
+            (result * torch.arange(1.0, result.numel() + 1).view(result.shape)).sum()
+            for result in results
+            if result.requires_grad
         ]
         sum(weighed).backward()
-        told = [
-            (one.requires_grad, one.is_leaf, one.shape, one.stride(), one.storage_offset())
-            for one in results
+        messages = [
+            (item.requires_grad, item.is_leaf, item.shape, item.stride(), item.storage_offset())
+            for item in results
         ]
         shared = [
             a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
@@ -1066,10 +1068,10 @@ def test_outputs_that_share_memory_keep_their_own_gradients(name, backend):
             for b in (*results, *inputs)
         ]
         return (
-            told,
+            messages,
             shared,
-            [one.grad for one in inputs],
-            [one.grad for one in results if one.is_leaf],
+            [value.grad for value in inputs],
+            [result.grad for result in results if result.is_leaf],
             results,
         )
 
@@ -1132,8 +1134,8 @@ class _SeesWhichAreThere(torch.autograd.Function):
         return x * 2, x * 3
 
     @staticmethod
-    def backward(ctx, one, other):
-        return (0 if one is None else one * 2) + (torch.ones(3) if other is None else other * 3)
+    def backward(ctx, item, other):
+        return (0 if item is None else item * 2) + (torch.ones(3) if other is None else other * 3)
 
 
 def _hooked(x):

@@ -112,8 +112,8 @@ def test_a_whole_step_is_one_lowered_graph(make, optimizer, fallbacks):
     with CaptureCounter() as counter:
         results = [run(OPTIMIZERS[optimizer], c, loss_of, model) for c in (False, True)]
     assert len(results[0]) == len(results[1])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(other, one, rtol=0, atol=0)
+    for result, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, result, rtol=0, atol=0)
     assert not fallbacks
     assert (
         len(counter.graphs) <= 2 and not counter.breaks
@@ -184,8 +184,8 @@ def test_a_penalty_on_the_gradient_inside_the_step(fallbacks):
         losses = [function((X + n).requires_grad_()) for n in range(3)]
         return losses + [p.grad for p in model.parameters()]
 
-    for one, other in zip(run_steps(False), run_steps(True), strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+    for run_step, other in zip(run_steps(False), run_steps(True), strict=True):
+        torch.testing.assert_close(other, run_step, rtol=1e-5, atol=1e-6)
 
 
 class Dropping(nn.Module):
@@ -216,7 +216,7 @@ def test_masks_of_dropout_are_kept_as_bools(backend, dtype):
 
     fast = tracer_core.compile(model, backend=backend)
     for seed in range(3):
-        found = []
+        actual = []
         for function in (fast, model):
             torch.manual_seed(seed)
             x = torch.randn(5, 6, dtype=dtype, requires_grad=True)
@@ -227,8 +227,8 @@ def test_masks_of_dropout_are_kept_as_bools(backend, dtype):
             if function is fast:
                 assert sum(kind is torch.bool for kind, _ in saved) >= 2
             loss.backward()
-            found.append([loss.detach(), x.grad, *(p.grad for p in model.parameters())])
-        for one, other in zip(*found, strict=True):
+            actual.append([loss.detach(), x.grad, *(p.grad for p in model.parameters())])
+        for item, other in zip(*actual, strict=True):
             exact = {
                 "rtol": 0.0,
                 "atol": 0.0,
@@ -238,4 +238,4 @@ def test_masks_of_dropout_are_kept_as_bools(backend, dtype):
                 if dtype is torch.bfloat16
                 else {"rtol": 1e-4, "atol": 1e-5}
             )
-            torch.testing.assert_close(one, other, **(exact if backend == "aten_eager" else close))
+            torch.testing.assert_close(item, other, **(exact if backend == "aten_eager" else close))

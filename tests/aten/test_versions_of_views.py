@@ -22,13 +22,13 @@ CHANGES = {
 
 def seen(function, grad):
     """The versions and layouts of a call's input and of what it returns, in three calls."""
-    found, x = [], torch.randn(1, 4, requires_grad=grad) * 1
+    actual, x = [], torch.randn(1, 4, requires_grad=grad) * 1
     for _ in range(3):
         result = function(x)
-        found.append(
+        actual.append(
             (x._version, result._version, result.shape, result.stride(), result._base is x)
         )
-    return found
+    return actual
 
 
 @pytest.mark.sweep(keep=12)

@@ -25,8 +25,8 @@ def the_input_itself(x, y):
 def views_without_history(x, y):
     with torch.no_grad():
         apart = x.t()
-        made = (x * 2).sin()
-    return apart, made, x[0], x.detach()[1]
+        result = (x * 2).sin()
+    return apart, result, x[0], x.detach()[1]
 
 
 def with_a_write(x, y):
@@ -53,14 +53,14 @@ def outcome(function, grad=True):
     torch.manual_seed(0)
     x, y = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
     with torch.set_grad_enabled(grad):
-        found = function(x, y)
-    found = found if isinstance(found, tuple) else (found,)
-    flags = [(one.requires_grad, one._is_view(), one.is_leaf) for one in found]
-    sharing = [one.data_ptr() == x.data_ptr() for one in found]
-    loss = [one.square().sum() for one in found if one.requires_grad and not one.is_leaf]
+        actual = function(x, y)
+    actual = actual if isinstance(actual, tuple) else (actual,)
+    flags = [(item.requires_grad, item._is_view(), item.is_leaf) for item in actual]
+    sharing = [item.data_ptr() == x.data_ptr() for item in actual]
+    loss = [item.square().sum() for item in actual if item.requires_grad and not item.is_leaf]
     if loss:
         sum(loss).backward()
-    return found, flags, sharing, x.grad, y
+    return actual, flags, sharing, x.grad, y
 
 
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
@@ -68,16 +68,16 @@ def outcome(function, grad=True):
 def test_values_history_and_memory(program, backend):
     fast = tracer_core.compile(program, backend=backend)
     for grad in (True, False, True):
-        (found, *rest), (expected, *others) = outcome(fast, grad), outcome(program, grad)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other)
-            assert same_strides(one, other)
+        (actual, *rest), (expected, *others) = outcome(fast, grad), outcome(program, grad)
+        for item, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(item, other)
+            assert same_strides(item, other)
         (flags, sharing, slope, y), (flags2, sharing2, slope2, y2) = rest, others
-        assert [one[0] for one in flags] == [one[0] for one in flags2]
+        assert [flag[0] for flag in flags] == [item[0] for item in flags2]
         assert sharing == sharing2
         torch.testing.assert_close((slope, y), (slope2, y2))
     if program is not of_a_computed_one:
-        assert not [one for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+        assert not [item for item in tracer_core.last_compile(fast) if item.name == "fallback"]
 
 
 def test_a_write_through_the_view_is_seen_by_autograd():

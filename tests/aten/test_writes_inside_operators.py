@@ -1,5 +1,5 @@
-"""Operators whose own kernels write to tensors that they have just made (`_fused_rms_norm` adds to a
-mean): lowering meets them below functionalization."""
+"""Operators whose native kernels write to tensors that they have just made (`_fused_rms_norm` adds
+to a mean): lowering meets them below functionalization."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def another_dtype(x):
 
 
 def through_a_view(x):
-    made = x * 2
-    made[0].add_(1)
-    return made.sum(0)
+    result = x * 2
+    result[0].add_(1)
+    return result.sum(0)
 
 
 @pytest.mark.parametrize("kernel", [spread, several, another_dtype])
@@ -61,7 +61,7 @@ def test_the_write_is_made_functional(operators, kernel, backend):
     fast = tracer_core.compile(lambda x: op(x.sin()).cos(), backend=backend)
     x = torch.randn(5, 8)
     torch.testing.assert_close(fast(x), op(x.sin()).cos())
-    assert not [one for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+    assert not [record for record in tracer_core.last_compile(fast) if record.name == "fallback"]
 
 
 def test_a_write_through_a_view_is_not(operators):

@@ -22,8 +22,8 @@ class Hit(Experts):
         final = torch.zeros_like(tokens)
         for expert in mask.sum((-1, -2)).gt(0).nonzero():
             place, token = torch.where(mask[expert].squeeze(0))
-            found = self.experts[int(expert[0])](tokens[token])
-            final.index_add_(0, token, found * weights[token, place, None])
+            actual = self.experts[int(expert[0])](tokens[token])
+            final.index_add_(0, token, actual * weights[token, place, None])
         return final.view(x.shape)
 
 
@@ -59,16 +59,16 @@ PROGRAMS = [add_to_rows, read_before_and_after, write_to_a_view, write_with_and_
 
 
 def fallbacks_of(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def only_cuts(fallbacks):
-    return fallbacks and all("the graph is cut around it" in one for one in fallbacks)
+    return fallbacks and all("the graph is cut around it" in fallback for fallback in fallbacks)
 
 
 def trained(run, base, x, w, is_made):
     """Returns the loss, what is written to, and all gradients."""
-    x, w, base = (one.clone().requires_grad_() for one in (x, w, base))
+    x, w, base = (value.clone().requires_grad_() for value in (x, w, base))
     final = base * 1 if is_made else base.detach().clone()
     before = final._version
     loss = run(final, x, w)
@@ -85,8 +85,8 @@ def test_written_inputs_get_their_history(program, is_made, backend):
     compiled = tracer_core.compile(program, backend=backend)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        given = [torch.randn(6, 6, dtype=torch.double, generator=generator) for _ in range(3)]
-        compare(trained(program, *given, is_made), trained(compiled, *given, is_made))
+        inputs = [torch.randn(6, 6, dtype=torch.double, generator=generator) for _ in range(3)]
+        compare(trained(program, *inputs, is_made), trained(compiled, *inputs, is_made))
     assert only_cuts(fallbacks_of(compiled))
 
 

@@ -31,9 +31,9 @@ OF_TORCH_ALONE = [
 @pytest.mark.parametrize("name", OF_TORCH_ALONE)
 def test_a_program_made_twice_does_the_same_in_every_call(name: str) -> None:
     program = ECOSYSTEM[name]
-    one, other = program.make(), program.make()
+    item, other = program.make(), program.make()
     for number in range(2):
-        calls = [ecosystem._call(program, made, made.function, number) for made in (one, other)]
+        calls = [ecosystem._call(program, value, value.function, number) for value in (item, other)]
         ecosystem._compare(program, number, *calls, rng=True)
 
 
@@ -79,30 +79,30 @@ def missing() -> Any:
     return no_such_library.run, lambda: ()
 
 
-TRAINED, DRAWN, BROKEN, MISSING = FAMILY.programs
+TRAINED, RNG_SAVED, BROKEN, MISSING = FAMILY.programs
 
 
 def row(program: Program, monkeypatch: pytest.MonkeyPatch, compiler: str = "ours") -> Any:
     monkeypatch.setitem(ECOSYSTEM, program.name, program)
-    found = ecosystem.measure(program.name, compiler)
-    assert json.loads(json.dumps(found)) == found
-    return found
+    actual = ecosystem.measure(program.name, compiler)
+    assert json.loads(json.dumps(actual)) == actual
+    return actual
 
 
 def test_a_row_counts_graphs_and_breaks_of_the_first_call(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = row(BROKEN, monkeypatch)
-    assert found["equal"] and found["graphs"] == 2 and len(found["breaks"]) == 1
-    assert found["ms"] > 0 and found["eager_ms"] > 0
-    found = row(TRAINED, monkeypatch)
-    assert found["equal"] and found["graphs"] == 1 and not found["breaks"]
+    actual = row(BROKEN, monkeypatch)
+    assert actual["equal"] and actual["graphs"] == 2 and len(actual["breaks"]) == 1
+    assert actual["ms"] > 0 and actual["eager_ms"] > 0
+    actual = row(TRAINED, monkeypatch)
+    assert actual["equal"] and actual["graphs"] == 1 and not actual["breaks"]
 
 
 def test_a_wrong_result_is_not_equal(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, lambda function: lambda *args: function(*args) * 1.01)
-    found = row(TRAINED, monkeypatch)
-    assert not found["equal"] and "result" in found["error"] and "ms" in found
+    actual = row(TRAINED, monkeypatch)
+    assert not actual["equal"] and "result" in actual["error"] and "ms" in actual
 
 
 def test_a_wrong_gradient_is_not_equal(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,21 +115,21 @@ def test_a_wrong_gradient_is_not_equal(quick: None, monkeypatch: pytest.MonkeyPa
         return run
 
     planted(monkeypatch, compile_)
-    found = row(TRAINED, monkeypatch)
-    assert not found["equal"] and "state" in found["error"]
+    actual = row(TRAINED, monkeypatch)
+    assert not actual["equal"] and "state" in actual["error"]
 
 
 def test_other_random_numbers_are_not_equal(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert row(DRAWN, monkeypatch)["equal"]
+    assert row(RNG_SAVED, monkeypatch)["equal"]
 
     def compile_(function: Any) -> Any:
         return lambda x: (torch.rand(1), function(x))[1]
 
     planted(monkeypatch, compile_)
-    found = row(DRAWN, monkeypatch)
-    assert not found["equal"] and found["random"]
-    assert ecosystem._judged(found, "ours") == "NO"
-    assert ecosystem._judged(found, "torch") == "random"
+    actual = row(RNG_SAVED, monkeypatch)
+    assert not actual["equal"] and actual["random"]
+    assert ecosystem._judged(actual, "ours") == "NO"
+    assert ecosystem._judged(actual, "torch") == "random"
 
 
 def test_a_call_that_raises_has_no_milliseconds(
@@ -142,9 +142,9 @@ def test_a_call_that_raises_has_no_milliseconds(
         return run
 
     planted(monkeypatch, compile_)
-    found = row(DRAWN, monkeypatch)
-    assert not found["equal"] and "planted" in found["error"] and "ms" not in found
-    assert ecosystem._judged(found, "ours") == "RAISES"
+    actual = row(RNG_SAVED, monkeypatch)
+    assert not actual["equal"] and "planted" in actual["error"] and "ms" not in actual
+    assert ecosystem._judged(actual, "ours") == "RAISES"
 
 
 def test_a_missing_library_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,14 +46,14 @@ class Net(nn.Module):
 
 def steps() -> tuple[Step, Step, Step]:
     """float64, eager, and the same once more."""
-    found = []
+    actual = []
     for dtype in (torch.float32, torch.float32, torch.float64):
         torch.manual_seed(0)
         module = Net().to(dtype)
         x = torch.randn(4, 3, 9, 9, generator=torch.Generator().manual_seed(1)).to(dtype)
-        loss = None if not found else found[0][1]
-        found.append(step(module, module, ((x.requires_grad_(),), {}), loss))
-    return found[2][0], found[0][0], found[1][0]
+        loss = None if not actual else actual[0][1]
+        actual.append(step(module, module, ((x.requires_grad_(),), {}), loss))
+    return actual[2][0], actual[0][0], actual[1][0]
 
 
 def test_a_step_is_right_beside_itself():
@@ -115,14 +115,14 @@ def test_nudged_parameters_are_put_back():
 def test_float32_asked_for_by_name_means_float64():
     x = torch.rand(5, dtype=torch.float64)
     with InDouble():
-        found = [
+        actual = [
             x.float(),
             x.to(torch.float32),
             torch.softmax(x, -1, dtype=torch.float32),
             torch.ones(3),
             torch.rand(2),
         ]
-    assert {one.dtype for one in found} == {torch.float64}
+    assert {item.dtype for item in actual} == {torch.float64}
     assert torch.ones(1).dtype == torch.float32
 
 
@@ -132,7 +132,7 @@ def test_the_loss_depends_on_every_finite_element():
     assert ((gradient != 0) == output.isfinite().logical_and(output.abs() < 1e6)).all()
 
 
-class AsksWhetherItIsCompiled(nn.Module):
+class QueriesWhetherItIsCompiled(nn.Module):
     """Fails where it is told so, as models of transformers whose masks do not fit then."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def test_an_error_of_the_backend_is_no_failure_of_eager():
     def fails(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         raise AssertionError("not made from offsets")
 
-    subject = Subject(AsksWhetherItIsCompiled, lambda seed: ((torch.ones(2, 4),), {}))
+    subject = Subject(QueriesWhetherItIsCompiled, lambda seed: ((torch.ones(2, 4),), {}))
     row = gradients.Trial(subject, {"backend": fails, "device": "cpu"}).row()
     assert row["status"] == "error" and "not made from offsets" in row["error"]
 
@@ -189,5 +189,5 @@ def test_a_process_that_dies_or_hangs_loses_its_own_row_only(tmp_path, monkeypat
     monkeypatch.setattr(gradients, "CHILD", "tests.benchmarks.gradients_child:serve")
     monkeypatch.setattr(gradients, "_IMPORTS", 0.0)
     status, rows = run(tmp_path, "--limit", "5", "--exactly", "zoo/bert", "zoo/gpt2", "zoo/opt")
-    found = {row["model"]: row["status"] for row in rows}
-    assert status == 1 and found == {"zoo/bert": "crashed", "zoo/gpt2": "crashed", "zoo/opt": "ok"}
+    actual = {row["model"]: row["status"] for row in rows}
+    assert status == 1 and actual == {"zoo/bert": "crashed", "zoo/gpt2": "crashed", "zoo/opt": "ok"}

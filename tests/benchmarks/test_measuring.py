@@ -34,8 +34,8 @@ def test_own_seconds_leave_out_what_is_inside() -> None:
         Span(11 * SECOND, 12 * SECOND, "call"),
     ]
     labels = {"import a.b": "imports", "import a": "imports", "stage": "stage", "call": "call"}
-    found = own_seconds(spans, labels.get)
-    assert found == pytest.approx({"call": 10 - 4 - 1 + 1, "imports": 4, "stage": 1})
+    actual = own_seconds(spans, labels.get)
+    assert actual == pytest.approx({"call": 10 - 4 - 1 + 1, "imports": 4, "stage": 1})
 
 
 def test_own_seconds_of_an_unlabelled_span_belong_to_what_is_round_it() -> None:
@@ -56,8 +56,8 @@ def test_stages_of_a_compile_become_spans_and_build_no_texts(
         time.sleep(0.01)
     assert [span.name for span in recorder.spans] == ["inner", "outer"]
     assert not stages.wants_text()
-    found = own_seconds(recorder.spans, lambda name: name)
-    assert found["inner"] >= 0.01 > found["outer"]
+    actual = own_seconds(recorder.spans, lambda name: name)
+    assert actual["inner"] >= 0.01 > actual["outer"]
 
 
 def test_a_failed_row_is_measured_again_and_a_good_one_is_not(
@@ -129,9 +129,12 @@ def test_a_child_has_empty_caches_of_its_own_and_no_settings(
 def test_a_child_takes_the_caches_and_the_variables_that_it_is_given(
     tmp_path: pathlib.Path,
 ) -> None:
-    given = {"TRACER_STRICT": "1"}
+    inputs = {"TRACER_STRICT": "1"}
     seen = harness.fresh(
-        "tests.benchmarks.environment_child:seen", limit=60, caches=str(tmp_path), environment=given
+        "tests.benchmarks.environment_child:seen",
+        limit=60,
+        caches=str(tmp_path),
+        environment=inputs,
     )["settings"]
     assert (seen["TRACER_CACHE_DIR"], seen["TRACER_STRICT"]) == (str(tmp_path / "tracer"), "1")
 
@@ -231,7 +234,7 @@ def test_the_demo_marks_rows_whose_rounds_disagree_and_leaves_them_out_of_the_me
 
 def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def decorator(function: Any = None, **_: Any) -> Any:
-        return function if function is not None else lambda one: one
+        return function if function is not None else lambda value: value
 
     stub: Any = types.ModuleType("nox")  # it is not installed where the tests run
     stub.options, stub.session, stub.Session = types.SimpleNamespace(), decorator, object
@@ -242,7 +245,7 @@ def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
     def installed(*arguments: str) -> str:
         names: list[str] = []
         session = types.SimpleNamespace(
-            posargs=arguments, install=lambda *one: names.extend(one), run=lambda *one: None
+            posargs=arguments, install=lambda *value: names.extend(value), run=lambda *value: None
         )
         demo_session(session)
         return " ".join(names)

@@ -21,7 +21,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "conformance"
 
 #: Sampled graphs in CI, and the share of those in float32 that the backend must run whole. onnxrt:
 #: 7 of its 13; extremes, sorts and quotients, which ONNX Runtime computes otherwise for NaN and
-#: near whole numbers, run eagerly.
+#: near integers, run eagerly.
 SAMPLES = {
     "aten_eager": (60, 1.0),
     "inductor": (24, 0.95),

@@ -47,9 +47,9 @@ def bad_rows(tried, **settings):
 
 
 def programs(*names):
-    found = [one for one in PROGRAMS if one.name in names]
-    assert len(found) == len(names)
-    return found
+    actual = [program for program in PROGRAMS if program.name in names]
+    assert len(actual) == len(names)
+    return actual
 
 
 def test_a_right_backend_conforms():
@@ -80,10 +80,10 @@ def test_one_buffer_for_all_calls():
         buffers = []
 
         def run(inputs):
-            found = graph.forward(*inputs)
+            actual = graph.forward(*inputs)
             if not buffers:
-                buffers.extend(value.clone() for value in found)
-            for buffer, value in zip(buffers, found, strict=True):
+                buffers.extend(value.clone() for value in actual)
+            for buffer, value in zip(buffers, actual, strict=True):
                 buffer.copy_(value) if buffer.shape == value.shape else None
             return list(buffers)
 
@@ -332,9 +332,9 @@ def test_the_pytest_plugin(tmp_path):
     command = [sys.executable, "-c", SESSIONS, json.dumps([*tried, []])]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = re.split(r"^ENDED (\d+)$", done.stdout, flags=re.MULTILINE)
-    assert told[1::2] == ["0", "1", "5"], done.stdout + done.stderr  # 5: nothing collected
-    assert ["wrong: " in text for text in told[0:6:2]] == [False, True, False]
+    parts = re.split(r"^ENDED (\d+)$", done.stdout, flags=re.MULTILINE)
+    assert parts[1::2] == ["0", "1", "5"], done.stdout + done.stderr  # 5: nothing collected
+    assert ["wrong: " in text for text in parts[0:6:2]] == [False, True, False]
 
 
 def test_an_interrupted_run_goes_on(tmp_path):

@@ -40,7 +40,7 @@ def hide(hidden: list[str], how: str) -> None:
     module: Any = importlib.util.module_from_spec(spec)
     sys.modules[NAMES] = module
     spec.loader.exec_module(module)
-    look_up, paths = module._look_up, {one.removeprefix("torch.") for one in hidden}
+    look_up, paths = module._look_up, {item.removeprefix("torch.") for item in hidden}
     instead = Other() if how == "other" else module._NOWHERE
     module._look_up = lambda path: instead if path in paths else look_up(path)
 
@@ -151,12 +151,12 @@ def steps(compile: Callable[..., Any]) -> Any:
     """Training steps of a compiled module, the last with another size of images."""
     torch.manual_seed(0)
     module = Images()
-    run, found = compile(module), []
+    run, actual = compile(module), []
     for size in (8, 12):
         images = torch.randn(2, 3, size, size, requires_grad=True)
         run(images).square().sum().backward()
-        found += [images.grad, *[one.grad.clone() for one in module.parameters()]]
-    return found + [*module.state_dict().values()]
+        actual += [images.grad, *[parameter.grad.clone() for parameter in module.parameters()]]
+    return actual + [*module.state_dict().values()]
 
 
 PROGRAMS = (differentiated, transformed, under_settings, attended, written, branched, trained)
@@ -164,19 +164,19 @@ PROGRAMS = (differentiated, transformed, under_settings, attended, written, bran
 
 def answers(compile: Callable[..., Any]) -> dict[str, Any]:
     """What each program gives, or raises."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for program in PROGRAMS:
         torch.manual_seed(1)
         run = compile(program)
         try:
-            found[program.__name__] = [run(torch.randn(rows, 4)) for rows in (3, 3)]
+            actual[program.__name__] = [run(torch.randn(rows, 4)) for rows in (3, 3)]
         except Exception:
-            found[program.__name__] = traceback.format_exc(limit=-3)
+            actual[program.__name__] = traceback.format_exc(limit=-3)
     try:
-        found["steps"] = steps(compile)
+        actual["steps"] = steps(compile)
     except Exception:
-        found["steps"] = traceback.format_exc(limit=-3)
-    return found
+        actual["steps"] = traceback.format_exc(limit=-3)
+    return actual
 
 
 def same(left: Any, right: Any) -> bool:
@@ -205,16 +205,16 @@ def report(hidden: list[str], how: str, backend: str) -> dict[str, Any]:
         compiled.append(tracer_core.compile(program, backend=backend))
         return compiled[-1]
 
-    wanted, found = answers(lambda program: program), answers(compile)
+    wanted, actual = answers(lambda program: program), answers(compile)
     wrong = {
-        name: str(found[name])[-1500:] for name in wanted if not same(wanted[name], found[name])
+        name: str(actual[name])[-1500:] for name in wanted if not same(wanted[name], actual[name])
     }
     try:
         records = tracer_core.last_compile(compiled[0])
     except tracer_core.errors.OptionError:
         records = ()
-    told = [one.text for one in records if one.name == "missing_in_torch"]
-    return {"wrong": wrong, "told": told, "asked": sys.modules[NAMES].asked()}
+    texts = [record.text for record in records if record.name == "missing_in_torch"]
+    return {"wrong": wrong, "told": texts, "asked": sys.modules[NAMES].asked()}
 
 
 def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_decorator_forms(runtime, monkeypatch):
         return x + 2
 
     assert first(1) == 2 and second(1) == 3
-    assert [one.fn.__name__ for one in runtime.compiled] == ["first", "second"]
+    assert [item.fn.__name__ for item in runtime.compiled] == ["first", "second"]
     config = runtime.compiled[1].config
     assert (config.backend.name, config.fullgraph, config.dynamic, config.mode) == (
         "eager",

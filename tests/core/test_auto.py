@@ -14,7 +14,7 @@ import torch
 import tracer_core
 from tests.support import torch_server
 from tests.support.threads import together
-from tracer_core.autoselect.turns import Turns
+from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.errors import BackendNotFoundError, OptionError
 from tracer_core.plugin_api import Backend, Store
 
@@ -170,12 +170,12 @@ def test_random_numbers_are_drawn_once_a_call(wait):
     end = torch.get_rng_state()
     fast = tracer_core.compile(noisy, backend=[same, slow, wrong], options={"wait": wait})
     torch.manual_seed(1)
-    for one in expected:
-        assert torch.equal(fast(x), one)
+    for item in expected:
+        assert torch.equal(fast(x), item)
         time.sleep(0.3 if not wait else 0)  # so that candidates are ready between the calls
     assert torch.equal(torch.get_rng_state(), end)
-    found = statuses(decided(fast))
-    assert found["wrong"] == "wrong" and found["slow"] == "slower"
+    actual = statuses(decided(fast))
+    assert actual["wrong"] == "wrong" and actual["slow"] == "slower"
 
 
 def test_training_compares_gradients_and_calls_hooks_once():
@@ -205,9 +205,9 @@ def test_training_compares_gradients_and_calls_hooks_once():
     )
     for _ in range(3):
         x = torch.randn(5, 3)
-        for one in (fast, reference):
-            one.zero_grad()
-            one(x).square().sum().backward()
+        for item in (fast, reference):
+            item.zero_grad()
+            item(x).square().sum().backward()
         torch.testing.assert_close(model.weight.grad, reference.weight.grad)
         torch.testing.assert_close(model.bias.grad, reference.bias.grad)
     assert len(heard) == 3
@@ -327,7 +327,7 @@ def test_modes_of_the_thread_reach_the_trial():
 
 
 def test_a_call_waits_for_one_timed_call_at_most():
-    turns, ended, seconds, timed = Turns(), threading.Event(), [], []
+    turns, ended, seconds, timed = AlternatingRounds(), threading.Event(), [], []
 
     def measure():
         while not ended.is_set():

@@ -13,7 +13,7 @@ import torch
 
 import tracer_core
 from tracer_core.autoselect import selection, timing
-from tracer_core.autoselect.turns import Turns
+from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.background import worker
 
 heard: list[str] = []
@@ -190,9 +190,9 @@ def test_weights_may_change_under_no_grad_while_candidates_are_tried(write):
             model.load_state_dict({name: value * 3 for name, value in model.state_dict().items()})
         changed.set()
         choice = decided(fast)
-        found = statuses(choice)
-        assert found.pop("wrong") == "wrong", str(choice)
-        assert set(found.values()) <= {"chosen", "slower"}, str(choice)
+        actual = statuses(choice)
+        assert actual.pop("wrong") == "wrong", str(choice)
+        assert set(actual.values()) <= {"chosen", "slower"}, str(choice)
         torch.testing.assert_close(fast(x), model(x))
 
 
@@ -246,7 +246,7 @@ def test_times_are_medians_of_turns():
         repeating(1.2e-3, 1.2e-3, 1.2e-3, 1e-4),
         repeating(1.0),
     )
-    times = timing.timed(Scripted(), [steady, lucky, hopeless], Turns(), 0.05)
+    times = timing.timed(Scripted(), [steady, lucky, hopeless], AlternatingRounds(), 0.05)
     assert times.ms(0) == pytest.approx(1.0) and times.ms(1) == pytest.approx(
         1.2
     )  # not the least: that is luck
@@ -279,7 +279,7 @@ def test_near_ties_go_to_the_earlier_one(monkeypatch, measured, chosen):
     def scripted(sample, runners, turns, seconds):
         row = next(script)
         assert len(row) == len(runners)
-        return timing.Times(tuple((one,) for one in row))
+        return timing.Times(tuple((item,) for item in row))
 
     monkeypatch.setattr(selection, "timed", scripted)
     fast = tracer_core.compile(_additions, backend=[same, other], options={"wait": True})

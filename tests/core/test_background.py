@@ -16,9 +16,9 @@ import torch
 
 import tracer_core
 from tests.support import torch_server
-from tests.support.recompile_limits import limits_told
+from tests.support.recompile_limits import reported_limits
 from tests.support.threads import together
-from tracer_core.background import giving_way
+from tracer_core.background import gil_yielding
 from tracer_core.errors import BackendError, OptionError
 from tracer_core.plugin_api import Backend, Training
 
@@ -57,9 +57,9 @@ class Gate:
 
 @pytest.fixture
 def gate():
-    made = Gate()
-    yield made
-    made.open.set()
+    result = Gate()
+    yield result
+    result.open.set()
     tracer_core.progress(wait=60)
 
 
@@ -70,9 +70,9 @@ def compiled(function, gate, **settings):
 def passed(gate, fast):
     """Lets the compilations of `fast` end."""
     gate.open.set()
-    found = tracer_core.progress(fast, wait=60)
-    assert found.is_done, found
-    return found
+    actual = tracer_core.progress(fast, wait=60)
+    assert actual.is_done, actual
+    return actual
 
 
 def captures(fast):
@@ -88,14 +88,14 @@ def test_eager_serves_until_the_graph_is_compiled_which_is_captured_once(gate):
     for _ in range(3):
         assert torch.equal(fast(x), twice(x))
     assert gate.runs == [] and gate.begun.wait(60)
-    (found,) = tracer_core.progress(fast)
-    assert (found.state, found.function) == ("compiling", "twice")
+    (actual,) = tracer_core.progress(fast)
+    assert (actual.state, actual.function) == ("compiling", "twice")
     assert "runs eagerly meanwhile" in str(tracer_core.last_compile(fast))
     passed(gate, fast)
     assert torch.equal(fast(x), twice(x)) and gate.runs == ["inference"]
     assert captures(fast) == 1 and gate.threads[0] is not threading.current_thread()
     assert "compiled in the background; serves since" in str(tracer_core.last_compile(fast))
-    assert [one.state for one in tracer_core.progress(fast)] == ["compiled"]
+    assert [item.state for item in tracer_core.progress(fast)] == ["compiled"]
 
 
 def test_the_last_entry_serves_its_calls_while_another_one_compiles(gate):
@@ -185,7 +185,7 @@ def test_a_backward_is_compiled_before_its_forward_serves(gate):
         for mine, theirs in zip(model.parameters(), truth.parameters(), strict=True):
             torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6)
     assert gate.runs == ["forward", "backward"] * 2
-    assert all(one is not threading.current_thread() for one in gate.threads)
+    assert all(thread is not threading.current_thread() for thread in gate.threads)
 
 
 def test_what_changes_meanwhile_does_not_reach_the_graph(gate):
@@ -216,7 +216,7 @@ def test_a_setting_that_changes_meanwhile_has_the_graph_captured_again(gate):
     assert gate.begun.wait(60)
     try:
         torch.set_default_dtype(torch.float64)
-        assert [one.state for one in passed(gate, fast)] == ["dropped"]
+        assert [item.state for item in passed(gate, fast)] == ["dropped"]
         assert fast(x).dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
@@ -273,11 +273,11 @@ def test_a_graph_that_cannot_be_compiled_goes_on_eagerly_and_says_so(gate, monke
     fast, x = compiled(twice, gate, dynamic=False), torch.randn(3)
     fast(x)
     with caplog.at_level(logging.WARNING, "tracer_core"):
-        (found,) = passed(gate, fast)
-    assert found.state == "failed" and "no such instruction" in found.detail
+        (actual,) = passed(gate, fast)
+    assert actual.state == "failed" and "no such instruction" in actual.detail
     assert "no such instruction" in caplog.text and "runs eagerly from now on" in caplog.text
     assert torch.equal(fast(x), twice(x)) and captures(fast) == 1
-    (row,) = [one for one in tracer_core.last_compile(fast) if one.name == "background"]
+    (row,) = [record for record in tracer_core.last_compile(fast) if record.name == "background"]
     assert "no such instruction" in row.text
 
 
@@ -290,12 +290,12 @@ def test_a_backend_that_interrupts_ends_nothing_else(gate, monkeypatch):
     gate.change = interrupting
     fast, x = compiled(twice, gate, dynamic=False), torch.randn(3)
     fast(x)
-    (found,) = passed(gate, fast)
-    assert found.state == "failed" and "KeyboardInterrupt" in found.detail
+    (actual,) = passed(gate, fast)
+    assert actual.state == "failed" and "KeyboardInterrupt" in actual.detail
     gate.change = lambda graph: None
     other = compiled(twice, gate)
     other(x)
-    assert [one.state for one in passed(gate, other)] == ["compiled"]
+    assert [item.state for item in passed(gate, other)] == ["compiled"]
     assert torch.equal(other(x), twice(x)) and gate.runs
 
 
@@ -306,7 +306,7 @@ def test_fullgraph_goes_on_eagerly_too(gate, monkeypatch):
     for _ in range(2):
         assert torch.equal(fast(x), twice(x))
         passed(gate, fast)
-    assert any("backend_failed" in one.text for one in tracer_core.last_compile(fast))
+    assert any("backend_failed" in record.text for record in tracer_core.last_compile(fast))
 
 
 def test_strict_fullgraph_raises_the_error_at_the_next_calls_that_it_concerns(gate):
@@ -414,7 +414,7 @@ def test_a_place_at_its_recompile_limit_gets_the_compiled_entries_too(gate, monk
     monkeypatch.delenv("TRACER_STRICT")
     fast = compiled(lambda x, how: torch.sin(x) if how else x, gate, dynamic=False)
     shapes = [torch.randn(n) for n in range(1, 11)]
-    with limits_told():
+    with reported_limits():
         for x in shapes:
             assert torch.equal(fast(x, True), torch.sin(x))
     passed(gate, fast)
@@ -478,7 +478,7 @@ def test_compilers_give_way_to_served_calls():
     counted, stop = [0], threading.Event()
 
     def work():
-        with giving_way.giving_way():
+        with gil_yielding.yielding_gil():
             while not stop.is_set():
                 step()
 
@@ -494,7 +494,7 @@ def test_compilers_give_way_to_served_calls():
     thread.start()
     try:
         alone = serve([])
-        beside = giving_way.served(serve)([])
+        beside = gil_yielding.in_foreground(serve)([])
     finally:
         stop.set()
         thread.join()

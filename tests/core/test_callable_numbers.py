@@ -66,8 +66,8 @@ def test_a_whole_step_is_two_graphs_of_tensors(name: str, scheduled: bool) -> No
     backend = Keeping()
     trained(make, *((X,),) * 7, graphs=2, backend=backend)
     assert len(backend.graphs) == 2
-    given = [one for inputs in backend.examples for one in inputs]
-    assert all(isinstance(one, torch.Tensor) for one in given)
+    arguments = [value for inputs in backend.examples for value in inputs]
+    assert all(isinstance(item, torch.Tensor) for item in arguments)
     assert all(isinstance(gm, torch.fx.GraphModule) for gm in backend.graphs)
     for gm in backend.graphs:
         gm.graph.lint()
@@ -83,7 +83,7 @@ def test_floats_and_whole_numbers_are_inputs() -> None:
     for scale, count in ((0.1, 2), (0.3, 3), (1e-300, 5), (-7.0, 4), (0.2, 3)):
         assert torch.equal(compiled(X, scale, count), _numbers(X, scale, count))
     assert len(backend.graphs) == 2
-    dtypes = {one.dtype for one in backend.examples[1]}
+    dtypes = {item.dtype for item in backend.examples[1]}
     assert dtypes == {torch.float32, torch.float64, torch.int64}
 
 
@@ -110,7 +110,7 @@ def _differentiated(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_compiler
 
     return aot_module_simplified(
-        gm, inputs, make_boxed_compiler(lambda graph, given: graph.forward)
+        gm, inputs, make_boxed_compiler(lambda graph, inputs: graph.forward)
     )
 
 

@@ -177,7 +177,7 @@ def test_a_module_that_knows_its_compiled_form_is_collected() -> None:
     seen = weakref.ref(fast), weakref.ref(fast.weight)
     del fast
     gc.collect()
-    assert [one() for one in seen] == [None, None]
+    assert [item() for item in seen] == [None, None]
 
 
 def test_modules_are_stacked() -> None:
@@ -204,22 +204,22 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_compiled_module_is_reparametrized(name: str) -> None:
-    plain, fast = layer(), compiled(layer())
-    for module in (plain, fast):
+    eager, fast = layer(), compiled(layer())
+    for module in (eager, fast):
         torch.manual_seed(1)
         CHANGES[name](module)
     for _ in range(3):
-        torch.testing.assert_close(fast(X), plain(X))
-    assert type(fast).__name__ == type(plain).__name__
+        torch.testing.assert_close(fast(X), eager(X))
+    assert type(fast).__name__ == type(eager).__name__
 
 
 def test_a_parametrization_is_removed() -> None:
-    plain, fast = layer(), compiled(layer())
-    for module in (plain, fast):
+    eager, fast = layer(), compiled(layer())
+    for module in (eager, fast):
         parametrize.register_parametrization(module, "weight", Symmetric())
         module(X)
         parametrize.remove_parametrizations(module, "weight")
-    torch.testing.assert_close(fast(X), plain(X))
+    torch.testing.assert_close(fast(X), eager(X))
     assert type(fast) is nn.Linear
 
 
@@ -307,8 +307,8 @@ def test_a_class_with_its_own_call(cls: typing.Any) -> None:
 def test_its_class_is_changed_with_it() -> None:
     module, fast = Loud(4, 4), compiled(Loud(4, 4))
     fast.load_state_dict(module.state_dict())
-    for one in (module, fast):
-        parametrize.register_parametrization(one, "weight", Symmetric())
+    for value in (module, fast):
+        parametrize.register_parametrization(value, "weight", Symmetric())
     torch.testing.assert_close(fast(X), module(X))
     parametrize.remove_parametrizations(fast, "weight")
     torch.testing.assert_close(fast(X), module(X))

@@ -271,11 +271,11 @@ def test_a_module_of_another_class(kept, runtime):
         del original
     x = torch.ones(2)
     assert torch.equal(fast(x), x + 1)
-    assert {type(one) for one in modules} == {Grown}
+    assert {type(module) for module in modules} == {Grown}
     assert torch.equal(fast(x), x * 2)
-    for one in modules:  # whichever of them the program changes
-        one.__class__ = Other
+    for module in modules:  # whichever of them the program changes
+        module.__class__ = Other
         assert torch.equal(fast(x), x - 1)
-        assert {type(one) for one in modules} == {Other}
-        one.__class__ = Grown
+        assert {type(module) for module in modules} == {Other}
+        module.__class__ = Grown
         assert torch.equal(fast(x), x * 2)

@@ -27,9 +27,9 @@ def changed(change):
 
     def compile_it(graph, spec):
         def run(inputs):
-            given = list(inputs)
+            items = list(inputs)
             outputs = list(graph(*inputs))
-            return change(outputs, given)
+            return change(outputs, items)
 
         return run
 
@@ -37,28 +37,28 @@ def changed(change):
 
 
 FAULTS = {
-    "count": (lambda out, given: out[:1], r"returned 1 outputs, expected 2"),
-    "no list": (lambda out, given: out[0], r"returned Tensor, expected a list of 2"),
-    "type": (lambda out, given: [3, out[1]], r"output 0 of 2 has type int, expected a tensor"),
+    "count": (lambda out, inputs: out[:1], r"returned 1 outputs, expected 2"),
+    "no list": (lambda out, inputs: out[0], r"returned Tensor, expected a list of 2"),
+    "type": (lambda out, inputs: [3, out[1]], r"output 0 of 2 has type int, expected a tensor"),
     "dtype": (
-        lambda out, given: [out[0].double(), out[1]],
+        lambda out, inputs: [out[0].double(), out[1]],
         r"dtype torch.float64, expected torch.float32",
     ),
     "shape": (
-        lambda out, given: [out[0], out[1][:1]],
+        lambda out, inputs: [out[0], out[1][:1]],
         r"output 1 of 2 has shape \(1, 4\), expected \(3, 4\)",
     ),
     "strides": (
-        lambda out, given: [out[0].t().contiguous().t(), out[1]],
+        lambda out, inputs: [out[0].t().contiguous().t(), out[1]],
         r"strides \(1, 3\), expected \(4, 1\)",
     ),
-    "device": (lambda out, given: [out[0].to("meta"), out[1]], r"device meta, expected cpu"),
+    "device": (lambda out, inputs: [out[0].to("meta"), out[1]], r"device meta, expected cpu"),
     "input": (
-        lambda out, given: [given[0], out[1]],
+        lambda out, inputs: [inputs[0], out[1]],
         r"output 0 shares its memory with input 0 \(arg_0\)",
     ),
     "each other": (
-        lambda out, given: [out[0], out[0]],
+        lambda out, inputs: [out[0], out[0]],
         r"output 1 shares its memory with output 0",
     ),
 }

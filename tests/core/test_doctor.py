@@ -18,7 +18,7 @@ from tracer_core.registry.discovery import BackendRow
 
 
 def findings(**options):
-    return {one.what: one for one in tracer_core.doctor(**options)}
+    return {check.what: check for check in tracer_core.doctor(**options)}
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -29,20 +29,20 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_what_is_found_here(fresh_cache):
-    found = findings(smoke=False)
-    assert found["torch"].found.startswith(torch.__version__)
-    assert found["cache"].state == "ok" and fresh_cache in found["cache"].found
+    actual = findings(smoke=False)
+    assert actual["torch"].found.startswith(torch.__version__)
+    assert actual["cache"].state == "ok" and fresh_cache in actual["cache"].found
     for name in tracer_core.list_backends():
-        assert found[f"backend {name}"].state == "ok"
+        assert actual[f"backend {name}"].state == "ok"
 
 
 def test_a_backend_compiles_a_small_network(fresh_cache, monkeypatch):
     rows = [row for row in api.backends() if row.name in ("eager", "inductor")]
     monkeypatch.setattr(api, "backends", lambda: rows)
-    found = findings()
+    actual = findings()
     for row in rows:
-        one = found[f"backend {row.name}"]
-        assert one.state == "ok" and "compiled and right in" in one.found, one
+        item = actual[f"backend {row.name}"]
+        assert item.state == "ok" and "compiled and right in" in item.found, item
 
 
 @pytest.mark.parametrize("name", ["no_such_backend", "os"])
@@ -57,15 +57,15 @@ def test_a_backend_that_fails_is_a_problem(monkeypatch, name):
 
 def test_no_compiler_is_a_problem(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", str(tmp_path / "missing"))
-    one = findings(smoke=False)["C++ compiler"]
-    assert one.state == "problem" and "missing" in one.found and "apt install g++" in one.advice
+    item = findings(smoke=False)["C++ compiler"]
+    assert item.state == "problem" and "missing" in item.found and "apt install g++" in item.advice
 
 
 def test_a_cache_that_cannot_be_used_is_a_problem(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path / "file"))
-    one = findings(smoke=False)["cache"]
-    assert one.state == "problem" and "TRACER_CACHE_DIR" in one.advice
+    finding = findings(smoke=False)["cache"]
+    assert finding.state == "problem" and "TRACER_CACHE_DIR" in finding.advice
     monkeypatch.setenv("TRACER_CACHE_LIMIT", "much")
     assert "TRACER_CACHE_LIMIT" in findings(smoke=False)["cache"].found
 

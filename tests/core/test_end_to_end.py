@@ -30,9 +30,9 @@ def graphs():
     tracer_core.reset()
 
 
-def check(fast, plain, *args, calls=2):
+def check(fast, eager, *args, calls=2):
     for _ in range(calls):
-        torch.testing.assert_close(fast(*args), plain(*args))
+        torch.testing.assert_close(fast(*args), eager(*args))
 
 
 class Block(nn.Module):

@@ -77,8 +77,8 @@ class Shared:
         self.folder, self.url = folder, f"file://{folder}"
 
     def values(self):
-        found = (path for path in self.folder.rglob("*") if path.is_file())
-        return {str(path): path.read_bytes() for path in found}
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in paths}
 
     def put(self, name, data):
         with open(name, "wb") as file:
@@ -126,16 +126,16 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_what_one_machine_wrote_another_one_reads(server, machine):
-    one = machine("one", server.url)
-    one.write("tanh", b"code of tanh")
-    one.write("empty", b"")
+    item = machine("one", server.url)
+    item.write("tanh", b"code of tanh")
+    item.write("empty", b"")
     assert tracer_core.cache.wait(30)
     assert tracer_core.cache.fleet().written == 2
     other = machine("other", server.url)
     assert other.read("tanh") == b"code of tanh" and other.read("empty") == b""
     assert other.read("sigmoid") is None
-    found = tracer_core.cache.fleet()
-    assert (found.hits, found.misses, found.state) == (2, 1, "serving")
+    actual = tracer_core.cache.fleet()
+    assert (actual.hits, actual.misses, actual.state) == (2, 1, "serving")
     server.stop()
     assert other.read("tanh") == b"code of tanh"  # it is here now
     path, problem = other.inside(lambda folder: folder.find("tanh"))
@@ -143,9 +143,9 @@ def test_what_one_machine_wrote_another_one_reads(server, machine):
 
 
 def test_entries_count_under_their_name_and_key_only(server, machine):
-    one = machine("one", server.url)
-    one.write("tanh", b"code of tanh")
-    one.write("sigmoid", b"code of sigmoid")
+    item = machine("one", server.url)
+    item.write("tanh", b"code of tanh")
+    item.write("sigmoid", b"code of sigmoid")
     assert tracer_core.cache.wait(30)
     stranger = machine("stranger", server.url, key="another key than that of the fleet")
     assert stranger.read("tanh") is None and tracer_core.cache.fleet().wrong == 1
@@ -165,10 +165,10 @@ def test_entries_count_under_their_name_and_key_only(server, machine):
 def test_damaged_entries_are_not_used(redis_server, machine):
     machine("one", redis_server.url).write("tanh", b"code of tanh" * 20)
     assert tracer_core.cache.wait(30)
-    ((name, whole),) = redis_server.values().items()
+    ((name, full),) = redis_server.values().items()
     rng = random.Random(0)
     reader = Fleet(redis_server.url, KEY.encode(), 10, module._client)
-    head = len(name.rpartition("/")[0]) and whole
+    head = len(name.rpartition("/")[0]) and full
     for _ in range(300):
         data = bytearray(head)
         match rng.randrange(4):
@@ -181,38 +181,38 @@ def test_damaged_entries_are_not_used(redis_server, machine):
             case 3:
                 data = bytearray(rng.randbytes(rng.randrange(500)))
         assert reader._opened(bytes(data), "things", MACHINE, "tanh") is None
-    assert reader._opened(whole, "things", MACHINE, "tanh") == b"code of tanh" * 20
+    assert reader._opened(full, "things", MACHINE, "tanh") == b"code of tanh" * 20
 
 
 def test_noise_is_not_asked_for_again(redis_server, machine, caplog):
-    one = machine("one", redis_server.url)
+    item = machine("one", redis_server.url)
     for number in range(20):
-        one.write(f"entry{number}", b"right")
+        item.write(f"entry{number}", b"right")
     assert tracer_core.cache.wait(30)
     for name in redis_server.values():
         redis_server.put(name, os.urandom(1000))
     other = machine("other", redis_server.url)
     with caplog.at_level(logging.WARNING, "tracer_core"):
         assert all(other.read(f"entry{number}") is None for number in range(20))
-    found = tracer_core.cache.fleet()
-    assert (found.wrong, found.state) == (3, "off") and "not made with this key" in found.reason
+    actual = tracer_core.cache.fleet()
+    assert (actual.wrong, actual.state) == (3, "off") and "not made with this key" in actual.reason
     assert len(caplog.records) == 1
     other.write("entry0", b"made here")
     assert other.read("entry0") == b"made here"
 
 
 def test_a_server_that_is_gone_costs_a_refused_connection(redis_server, machine):
-    one = machine("one", redis_server.url, timeout="0.2")
-    one.write("tanh", b"code of tanh")
+    item = machine("one", redis_server.url, timeout="0.2")
+    item.write("tanh", b"code of tanh")
     assert tracer_core.cache.wait(30)
     redis_server.stop()
     begin = time.monotonic()
     for number in range(100):
-        assert one.read(f"other{number}") is None
-    one.write("sigmoid", b"code of sigmoid")
-    assert time.monotonic() - begin < 5 and one.read("sigmoid") == b"code of sigmoid"
-    found = tracer_core.cache.fleet()
-    assert found.state == "resting" and found.seconds <= 0.3 and found.misses == 0
+        assert item.read(f"other{number}") is None
+    item.write("sigmoid", b"code of sigmoid")
+    assert time.monotonic() - begin < 5 and item.read("sigmoid") == b"code of sigmoid"
+    actual = tracer_core.cache.fleet()
+    assert actual.state == "resting" and actual.seconds <= 0.3 and actual.misses == 0
 
 
 class Mute:
@@ -246,8 +246,8 @@ class Mute:
     def stop(self):
         self.open = False
         self.socket.close()
-        for one in self.connections:
-            one.close()
+        for connection in self.connections:
+            connection.close()
 
 
 @pytest.mark.parametrize("drip", [b"", b"$"], ids=["says nothing", "says it slowly"])
@@ -284,53 +284,53 @@ class Slow:
 
 
 def connected(client, limit=0.4):
-    made = Fleet("redis://server", KEY.encode(), limit, lambda url, timeout: client)
-    assert made._connected.wait(10)
-    return made
+    result = Fleet("redis://server", KEY.encode(), limit, lambda url, timeout: client)
+    assert result._connected.wait(10)
+    return result
 
 
 def test_misses_may_wait_for_the_limit_in_total():
     client = Slow([0.15] * 20)
-    made = connected(client)
+    result = connected(client)
     begin = time.monotonic()
     for number in range(20):
-        assert made.fetch("things", MACHINE, f"entry{number}") is None
+        assert result.fetch("things", MACHINE, f"entry{number}") is None
     assert 0.3 < time.monotonic() - begin < 2.0
-    assert client.reads <= 4 and made.info().state == "resting"
+    assert client.reads <= 4 and result.info().state == "resting"
 
 
 def test_an_entry_that_was_found_is_worth_the_wait():
     client = Slow([0.15] * 8)
-    made = connected(client)
-    made.share("things", MACHINE, "entry", b"right")
-    assert made.wait(10)
+    result = connected(client)
+    result.share("things", MACHINE, "entry", b"right")
+    assert result.wait(10)
     for _ in range(4):
-        assert made.fetch("things", MACHINE, "entry") == b"right"
-        assert made.fetch("things", MACHINE, "other") is None
-    assert made.info().state == "serving"
+        assert result.fetch("things", MACHINE, "entry") == b"right"
+        assert result.fetch("things", MACHINE, "other") is None
+    assert result.info().state == "serving"
 
 
 def test_a_server_that_is_back_is_found_beside_the_program(redis_server, machine, monkeypatch):
-    one = machine("one", redis_server.url)
-    one.write("tanh", b"code of tanh")
+    item = machine("one", redis_server.url)
+    item.write("tanh", b"code of tanh")
     assert tracer_core.cache.wait(30)
     ((name, data),) = redis_server.values().items()
     redis_server.stop()
-    assert one.read("sigmoid") is None
+    assert item.read("sigmoid") is None
     assert tracer_core.cache.fleet().state == "resting"
     redis_server.start()
     redis_server.put(name, data)
-    assert one.read("sigmoid") is None and tracer_core.cache.fleet().misses == 0
+    assert item.read("sigmoid") is None and tracer_core.cache.fleet().misses == 0
     monkeypatch.setattr(module, "REST", 0.0)
     for _ in range(200):
-        one.read("sigmoid")
+        item.read("sigmoid")
         if tracer_core.cache.fleet().state == "serving":
             break
         time.sleep(0.05)
     assert tracer_core.cache.fleet().state == "serving"
     monkeypatch.setattr(module, "REST", 30.0)
-    shutil.rmtree(one.inside(lambda folder: folder.path))
-    assert one.read("tanh") == b"code of tanh"
+    shutil.rmtree(item.inside(lambda folder: folder.path))
+    assert item.read("tanh") == b"code of tanh"
 
 
 def test_writes_do_not_wait():
@@ -341,16 +341,16 @@ def test_writes_do_not_wait():
             release.wait(30)
             super().put(name, data)
 
-    made = connected(Stuck([]))
+    result = connected(Stuck([]))
     begin = time.monotonic()
     for number in range(50):
-        made.share("things", MACHINE, f"entry{number}", bytes(1000))
-    assert time.monotonic() - begin < 1 and not made.wait(0.05)
+        result.share("things", MACHINE, f"entry{number}", bytes(1000))
+    assert time.monotonic() - begin < 1 and not result.wait(0.05)
     begin = time.monotonic()
-    made.finish(10)
+    result.finish(10)
     assert time.monotonic() - begin < 5  # none was written within the limit
     release.set()
-    assert made.wait(30) and made.info().written == 50
+    assert result.wait(30) and result.info().written == 50
 
 
 @pytest.mark.parametrize(("setting", "said"), [
@@ -399,19 +399,23 @@ def test_passwords_are_not_shown(machine, caplog):
     with caplog.at_level(logging.DEBUG, "tracer_core"):
         kept.read("tanh")
         time.sleep(0.5)
-    told = f"{caplog.text} {tracer_core.cache.fleet()} {tracer_core.doctor(smoke=False)}"
-    assert "127.0.0.1" in told and "secret-word" not in told and KEY not in told
+    messages = f"{caplog.text} {tracer_core.cache.fleet()} {tracer_core.doctor(smoke=False)}"
+    assert "127.0.0.1" in messages and "secret-word" not in messages and KEY not in messages
 
 
 def test_doctor_says_whether_it_works(server, machine):
     machine("one", server.url)
-    (found,) = [one for one in tracer_core.doctor(smoke=False) if one.what == "fleet's store"]
-    assert found.state == "ok" and "written and read" in found.found
+    (actual,) = [
+        check for check in tracer_core.doctor(smoke=False) if check.what == "fleet's store"
+    ]
+    assert actual.state == "ok" and "written and read" in actual.found
     server.stop()
     if isinstance(server, Shared):
         server.folder.touch()  # a file where the folder was
-    (found,) = [one for one in tracer_core.doctor(smoke=False) if one.what == "fleet's store"]
-    assert found.state == "problem" and found.advice
+    (actual,) = [
+        check for check in tracer_core.doctor(smoke=False) if check.what == "fleet's store"
+    ]
+    assert actual.state == "problem" and actual.advice
 
 
 PROGRAM = """
@@ -459,17 +463,17 @@ def test_the_second_machine_compiles_nothing(redis_server, tmp_path):
 
 
 def test_a_forked_child_has_a_connection_of_its_own(server, machine):
-    one = machine("one", server.url)
-    one.write("tanh", b"code of tanh")
+    item = machine("one", server.url)
+    item.write("tanh", b"code of tanh")
     assert tracer_core.cache.wait(30)
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            shutil.rmtree(one.inside(lambda folder: folder.path))
-            status = 0 if one.read("tanh") == b"code of tanh" else 2
+            shutil.rmtree(item.inside(lambda folder: folder.path))
+            status = 0 if item.read("tanh") == b"code of tanh" else 2
         finally:
             os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert one.read("tanh") is not None
+    assert item.read("tanh") is not None

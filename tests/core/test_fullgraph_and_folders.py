@@ -1,4 +1,4 @@
-"""fullgraph=True never runs the program natively; folders that cannot be written to never switch
+"""fullgraph=True never runs the program eagerly; folders that cannot be written to never switch
 compilation off.
 """
 
@@ -17,7 +17,7 @@ from tests.support import torch_server
 from tracer_core.errors import GraphBreakError, TracerError
 from tracer_core.execution.capture.trace import Abandoned
 from tracer_core.execution.entry import builder as entry_builder
-from tracer_core.fx_capture.graph_breaks import RunNatively
+from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.plugin_api import Backend
 
 
@@ -43,18 +43,18 @@ def test_internal_errors(
             raise fault
 
         patch.setattr(entry_builder.Generator, "finish", fails)
-        whole = tracer_core.compile(scaled, backend="eager", fullgraph=True)
+        full = tracer_core.compile(scaled, backend="eager", fullgraph=True)
         for _ in range(2):  # at each call
             with pytest.raises(
                 TracerError, match=r"fullgraph=True, but scaled cannot be captured"
             ) as caught:
-                whole(x)
+                full(x)
             assert str(fault.args[-1]) in str(caught.value)
         assert caplog.text == ""
-        plain = tracer_core.compile(scaled, backend="eager")
-        torch.testing.assert_close(plain(x), scaled(x))
-        assert "scaled runs natively" in caplog.text
-    torch.testing.assert_close(whole(x), scaled(x))  # what failed once is captured when it can be
+        compiled = tracer_core.compile(scaled, backend="eager")
+        torch.testing.assert_close(compiled(x), scaled(x))
+        assert "scaled runs eagerly" in caplog.text
+    torch.testing.assert_close(full(x), scaled(x))  # what failed once is captured when it can be
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -62,7 +62,7 @@ def test_calls_that_a_trace_cannot_follow(always: bool, monkeypatch: pytest.Monk
     from tracer_core.trace.native_calls import NativeCalls
 
     def refuses(*_: Any) -> Any:
-        raise RunNatively("calls are nested too deep", always)
+        raise RunEagerly("calls are nested too deep", always)
 
     monkeypatch.setattr(NativeCalls, "call_torch", refuses)
     with pytest.raises(
@@ -95,10 +95,10 @@ def test_what_the_program_raises_stays_its_own() -> None:
     def raises(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return x[i]
 
-    whole = tracer_core.compile(raises, backend="eager", fullgraph=True)
-    torch.testing.assert_close(whole(torch.arange(3.0), torch.tensor([1])), torch.tensor([1.0]))
+    compiled = tracer_core.compile(raises, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.arange(3.0), torch.tensor([1])), torch.tensor([1.0]))
     with pytest.raises(IndexError):
-        whole(torch.arange(3.0), torch.tensor([7]))
+        compiled(torch.arange(3.0), torch.tensor([7]))
 
 
 def test_sizes_that_depend_on_data() -> None:
@@ -106,17 +106,17 @@ def test_sizes_that_depend_on_data() -> None:
         return x[x > 0] * 2
 
     x = torch.tensor([1.0, 2.0, 3.0, -1.0])
-    one = torch.tensor([1.0, -2.0, -3.0, -1.0])
-    plain = tracer_core.compile(chosen, backend="inductor")
-    whole = tracer_core.compile(chosen, backend="inductor", fullgraph=True)
-    for compiled in (plain, whole):
+    item = torch.tensor([1.0, -2.0, -3.0, -1.0])
+    eager = tracer_core.compile(chosen, backend="inductor")
+    full = tracer_core.compile(chosen, backend="inductor", fullgraph=True)
+    for compiled in (eager, full):
         torch.testing.assert_close(compiled(x), chosen(x))
-    torch.testing.assert_close(plain(one), chosen(one))
+    torch.testing.assert_close(eager(item), chosen(item))
     with pytest.raises(
         GraphBreakError,
         match="a size that depends on data is not what the graph was captured for: u0 >= 2",
     ):
-        whole(one)
+        full(item)
 
 
 # Folders
@@ -150,10 +150,10 @@ print("done")
 
 def run(prepare: str = "", **environment: str) -> str:
     """stderr of the program."""
-    given = {**os.environ, **environment}
-    del given["HOME"]
+    inputs = {**os.environ, **environment}
+    del inputs["HOME"]
     program = PROGRAM.replace("PREPARE", prepare)
-    done = torch_server.run(["-c", program], env=given, timeout=300)
+    done = torch_server.run(["-c", program], env=inputs, timeout=300)
     assert done.returncode == 0 and done.stdout == "done\n", done.stdout + done.stderr
     return done.stderr
 

@@ -49,11 +49,11 @@ def work(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def named(function, name: str):
     """The function under another name, in a file of that name."""
     code = function.__code__.replace(co_filename=name, co_name=name, co_qualname=name)
-    made = type(function)(
+    result = type(function)(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    made.__name__ = made.__qualname__ = name
-    return made
+    result.__name__ = result.__qualname__ = name
+    return result
 
 
 @pytest.mark.sweep(keep=12)
@@ -124,10 +124,10 @@ def test_breaks(name: str, caplog: pytest.LogCaptureFixture) -> None:
     )  # a log file can hold it
 
 
-def of_named(**given: torch.Tensor) -> torch.Tensor:
+def of_named(**tensor: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(3)
-    for one in given.values():
-        total = total + torch.sin(one)
+    for item in tensor.values():
+        total = total + torch.sin(item)
     return total
 
 
@@ -142,9 +142,9 @@ WORDS = ["class", "None", "print", "self", "y", "S", "graph", "MISS", "", "1", "
 def test_arguments(names: list[str], backend: str) -> None:
     if backend not in tracer_core.list_backends():
         pytest.skip(f"no {backend}")
-    given = {name: torch.randn(3) for name in names}
+    inputs = {name: torch.randn(3) for name in names}
     fast = tracer_core.compile(of_named, backend=backend, fullgraph=True)
-    torch.testing.assert_close(fast(**given), of_named(**given))
+    torch.testing.assert_close(fast(**inputs), of_named(**inputs))
 
 
 class Holder(torch.nn.Module):
@@ -155,11 +155,11 @@ class Holder(torch.nn.Module):
         self.called = name
         self.table = {name: torch.randn(3), f"{name}2": 2.5}
         setattr(self, name, 1.5)
-        plain = name.replace(".", "_") or "none"
-        self.plain = plain
-        self.add_module(f"{plain}m", torch.nn.Linear(3, 3))
-        self.register_parameter(f"{plain}p", torch.nn.Parameter(torch.randn(3)))
-        self.register_buffer(f"{plain}b", torch.randn(3))
+        eager = name.replace(".", "_") or "none"
+        self.plain = eager
+        self.add_module(f"{eager}m", torch.nn.Linear(3, 3))
+        self.register_parameter(f"{eager}p", torch.nn.Parameter(torch.randn(3)))
+        self.register_buffer(f"{eager}b", torch.randn(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = getattr(self, f"{self.plain}m")(x) * getattr(self, f"{self.plain}p") + getattr(
@@ -242,8 +242,8 @@ def test_keywords_of_functions_in_the_graph(names: list[str], backend: str) -> N
 
 
 def test_keywords_of_calls_at_breaks() -> None:
-    def asks(**given):
-        return given
+    def asks(**value):
+        return value
 
     def calls(x):
         tracer_core.graph_break()
@@ -275,13 +275,13 @@ def test_kernels_for_gpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = offline.program(
         mode, named(work, name), *offline.fakes(mode, torch.randn(3, 4), torch.randn(3, 4))
     ).text
-    made = [
+    nodes = [
         node
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
     ]
     sources = [
-        str(node.value.value) for node in made if ast.unparse(node.targets[0]).startswith("SOURCE")
+        str(node.value.value) for node in nodes if ast.unparse(node.targets[0]).startswith("SOURCE")
     ]
     assert sources
     for source in (text, *sources):

@@ -28,7 +28,7 @@ LOOKUPS = {"import_module", "__import__", "find_spec", "getattr", "resolve", "lo
 
 def is_forbidden(name: str) -> bool:
     """``torch.compile`` is forbidden, ``torch.compiler`` (public markers) is not."""
-    return any(name == one or name.startswith((one + ".", one + ":")) for one in FORBIDDEN)
+    return any(name == item or name.startswith((item + ".", item + ":")) for item in FORBIDDEN)
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str:
@@ -51,13 +51,13 @@ def import_aliases(tree: ast.AST) -> dict[str, str]:
     aliases = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                aliases[one.asname or one.name.partition(".")[0]] = (
-                    one.name if one.asname else one.name.partition(".")[0]
+            for name in node.names:
+                aliases[name.asname or name.name.partition(".")[0]] = (
+                    name.name if name.asname else name.name.partition(".")[0]
                 )
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for one in node.names:
-                aliases[one.asname or one.name] = f"{node.module}.{one.name}"
+            for item in node.names:
+                aliases[item.asname or item.name] = f"{node.module}.{item.name}"
     return aliases
 
 
@@ -69,25 +69,25 @@ def violations(text: str) -> list[str]:
     """Every use of a forbidden name in a source text, as ``line: what``."""
     tree = ast.parse(text)
     aliases = import_aliases(tree)
-    found = set()
+    items = set()
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
+            names = [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or "", *(f"{node.module}.{one.name}" for one in node.names)]
+            names = [node.module or "", *(f"{node.module}.{name.name}" for name in node.names)]
         elif isinstance(node, (ast.Attribute, ast.Name)):
             names = [dotted(node, aliases)]
         elif isinstance(node, ast.Call):
             names = [dotted(node, aliases), *looked_up(node)]
         elif isinstance(node, ast.Subscript) and dotted(node.value, aliases) == "sys.modules":
             names = [c.value for c in ast.walk(node.slice) if isinstance(c, ast.Constant)]
-        found |= {
+        items |= {
             f"{node.lineno}: {name}"
             for name in names
             if isinstance(name, str) and is_forbidden(name)
         }
-    return sorted(found)
+    return sorted(items)
 
 
 def looked_up(call: ast.Call) -> list[str]:

@@ -11,5 +11,5 @@ from tests.tracer.training import trained
 @pytest.mark.full
 def test_two_thousand_parameters_settle_after_two_captures() -> None:
     """clip_grad_norm_ alone walks through a thousand modules, for more instructions than a loop of
-    plain Python may take."""
+    eager Python may take."""
     trained(lambda: step_of(1000, "AdamW"), *((X,),) * 3, graphs=2)

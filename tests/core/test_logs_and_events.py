@@ -108,8 +108,8 @@ def test_a_listener_that_raises_is_named_and_stops_nobody(caplog):
         fast = tracer_core.compile(lambda x: x + 1, backend="eager")
         assert fast(torch.ones(2)).tolist() == [2, 2] and tracer_core.last_compile(fast)
     finally:
-        for one in undo:
-            one()
+        for item in undo:
+            item()
     assert [event[0] for event in listener.seen].count("graph") == 1
     said = [record.getMessage() for record in caplog.records]
     for name in ("monitor", "other"):

@@ -43,9 +43,9 @@ def looked_up():
     """
     from tracer_core.torch_private import releases
 
-    ((whole,), _) = processes([[]], backend="aten_eager")
-    assert whole["wrong"] == {} and whole["told"] == []
-    return sorted(set(whole["asked"]) - {f"torch.{path}" for path in releases._NEEDED.split()})
+    ((full,), _) = processes([[]], backend="aten_eager")
+    assert full["wrong"] == {} and full["told"] == []
+    return sorted(set(full["asked"]) - {f"torch.{path}" for path in releases._NEEDED.split()})
 
 
 @pytest.mark.sweep(keep=1)
@@ -54,8 +54,8 @@ def test_a_part_of_the_names_is_gone(looked_up, part):
     hidden = looked_up[part::PARTS]
     ((seen,), _) = processes([hidden], backend="aten_eager")
     assert seen["wrong"] == {}
-    (told,) = seen["told"]
-    assert [name for name in hidden if f"{name}," not in told and f"{name}:" not in told] == []
+    (lines,) = seen["told"]
+    assert [name for name in hidden if f"{name}," not in lines and f"{name}:" not in lines] == []
 
 
 @pytest.mark.full
@@ -69,9 +69,9 @@ def test_something_else_is_under_the_names(looked_up):
 def test_each_name_alone_is_gone(looked_up, backend):
     for start in range(0, len(looked_up), 8):
         names = looked_up[start : start + 8]
-        found, _ = processes([[name] for name in names], backend=backend)
+        actual, _ = processes([[name] for name in names], backend=backend)
         assert [
-            (name, one["wrong"]) for name, one in zip(names, found, strict=True) if one["wrong"]
+            (name, item["wrong"]) for name, item in zip(names, actual, strict=True) if item["wrong"]
         ] == []
 
 
@@ -142,7 +142,7 @@ def test_names_deleted_from_torch_itself(case):
         timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert all(one in done.stdout for one in said), done.stdout + done.stderr
+    assert all(line in done.stdout for line in said), done.stdout + done.stderr
 
 
 # -- every name goes through the one place --
@@ -168,20 +168,20 @@ def direct_lookups(path: Path) -> list[str]:
     imported.
     """
     tree = ast.parse(path.read_text())
-    found: list[str] = []
+    texts: list[str] = []
     aliases: dict[str, str] = {}
 
     class Visitor(ast.NodeVisitor):
         def visit_Import(self, node: ast.Import) -> None:
-            aliases.update({(one.asname or one.name.partition(".")[0]): (one.name if one.asname else "torch")
-                            for one in node.names if one.name.partition(".")[0] == "torch"})  # fmt: skip
+            aliases.update({(name.asname or name.name.partition(".")[0]): (name.name if name.asname else "torch")
+                            for name in node.names if name.name.partition(".")[0] == "torch"})  # fmt: skip
 
         def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
             if (node.module or "").partition(".")[0] == "torch":
                 aliases.update(
-                    {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+                    {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
                 )
-                found.extend(f"{node.module}.{one.name}" for one in node.names)
+                texts.extend(f"{node.module}.{name.name}" for name in node.names)
 
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
             for part in (
@@ -208,14 +208,14 @@ def direct_lookups(path: Path) -> list[str]:
                 parts.insert(0, inner.attr)
                 inner = inner.value
             if isinstance(inner, ast.Name) and inner.id in aliases:
-                found.append(".".join([aliases[inner.id], *parts]))
+                texts.append(".".join([aliases[inner.id], *parts]))
             else:
                 self.visit(inner)
 
     Visitor().visit(tree)
     return [
         name
-        for name in found
+        for name in texts
         if name.removeprefix("torch.") not in GROUND
         and not name.startswith("torch.ops.tracer_core.")
     ]

@@ -30,7 +30,7 @@ def test_a_trait_has_families_and_readers(trait):
 def test_an_operator_has_a_trait_once():
     for trait in Trait:
         listed = [
-            one for family in FAMILIES if trait in family.traits for one in family.names.split()
+            part for family in FAMILIES if trait in family.traits for part in family.names.split()
         ]
         assert len(listed) == len(set(listed))
 
@@ -44,11 +44,11 @@ def exists(name: str) -> bool:
 def test_rows_name_operators_that_exist():
     import operator
 
-    entries = {one for family in FAMILIES for one in family.names.split()}
-    overloads = {one for one in entries if "." in one}
-    assert {one for one in overloads if not overload_exists(one)} == set()
-    unknown = {one for one in entries - overloads - OTHERS if not exists(one)}
-    assert {one for one in unknown if not hasattr(operator, one.removeprefix("r"))} == set()
+    entries = {part for family in FAMILIES for part in family.names.split()}
+    overloads = {entry for entry in entries if "." in entry}
+    assert {overload for overload in overloads if not overload_exists(overload)} == set()
+    unknown = {entry for entry in entries - overloads - OTHERS if not exists(entry)}
+    assert {item for item in unknown if not hasattr(operator, item.removeprefix("r"))} == set()
 
 
 def overload_exists(entry: str) -> bool:

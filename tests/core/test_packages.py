@@ -306,8 +306,8 @@ def test_results_of_every_structure(tmp_path):
     loaded = tracer_core.load_package(path)
     got, want = loaded(*inputs, scale=torch.tensor(2.0)), many(*inputs, scale=torch.tensor(2.0))
     assert list(got) == list(want)
-    assert {key: type(one) for key, one in got.items()} == {
-        key: type(one) for key, one in want.items()
+    assert {key: type(item) for key, item in got.items()} == {
+        key: type(item) for key, item in want.items()
     }
     assert got["pair"].first is got["pair"].second[0]
     assert got["pair"].second[1] is inputs[0]
@@ -348,17 +348,17 @@ def test_which_inputs_are_one_tensor_is_asked_where_the_program_asks(tmp_path):
     def compare(x, y):
         return x + y if x is y else x - y
 
-    one, other = torch.randn(3), torch.randn(3)
-    tracer_core.package(compare, (one, one), tmp_path / "same.tracer")
-    tracer_core.package(compare, (one, other), tmp_path / "two.tracer")
+    item, other = torch.randn(3), torch.randn(3)
+    tracer_core.package(compare, (item, item), tmp_path / "same.tracer")
+    tracer_core.package(compare, (item, other), tmp_path / "two.tracer")
     same = tracer_core.load_package(tmp_path / "same.tracer")
     two = tracer_core.load_package(tmp_path / "two.tracer")
     torch.testing.assert_close(same(other, other), other + other)
-    torch.testing.assert_close(two(one, other), one - other)
+    torch.testing.assert_close(two(item, other), item - other)
     with pytest.raises(InputMismatchError, match="x and y.*one tensor for both, not for two"):
-        same(one, other)
+        same(item, other)
     with pytest.raises(InputMismatchError, match="x and y.*two tensors, not for one"):
-        two(one, one)
+        two(item, item)
 
 
 def test_the_callers_modes_do_not_reach_the_graph(tmp_path):
@@ -408,8 +408,8 @@ def test_weights_are_what_safetensors_reads(mixed, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     model, path = mixed
     with zipfile.ZipFile(path) as file:
-        found = safetensors.load(file.read("weights.safetensors"))
-    for name, tensor in found.items():
+        actual = safetensors.load(file.read("weights.safetensors"))
+    for name, tensor in actual.items():
         assert torch.equal(tensor, model.state_dict()[name])
 
 
@@ -646,30 +646,30 @@ def small(tmp_path):
 
 def test_every_changed_byte_is_found(small):
     """One byte of sixty, and each of the first and the last three hundred."""
-    whole = small.read_bytes()
-    positions = {*range(0, len(whole), 61), *range(300), *range(len(whole) - 300, len(whole))}
+    data = small.read_bytes()
+    positions = {*range(0, len(data), 61), *range(300), *range(len(data) - 300, len(data))}
     for position in sorted(positions):
-        damaged = bytearray(whole)
+        damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
         small.write_bytes(damaged)
         with pytest.raises(StoredError, match="small.tracer"):
             _read_all(small)
-    small.write_bytes(whole)
+    small.write_bytes(data)
     _read_all(small)
 
 
 def _read_all(path):
     """Reads all members as loading does, without what a right file would be loaded for."""
     with open(path, "rb") as file:
-        found = archive.Archive(path, file, None)
-        for name in found:
-            found.read(name)
+        actual = archive.Archive(path, file, None)
+        for name in actual:
+            actual.read(name)
 
 
 @pytest.mark.parametrize("size", [0, 1, 50, 97, 98, 500, 5000, -1, -22, -98, -500])
 def test_a_file_that_was_cut_short(small, size):
-    whole = small.read_bytes()
-    small.write_bytes(whole[:size])
+    data = small.read_bytes()
+    small.write_bytes(data[:size])
     with pytest.raises(StoredError, match="is damaged, or is no package"):
         tracer_core.load_package(small)
 
@@ -683,7 +683,7 @@ def _zipped(path, members):
 def test_archives_of_other_layouts_are_refused(small):
     with zipfile.ZipFile(small) as file:
         members = [(name, file.read(name)) for name in file.namelist()]
-    whole = small.read_bytes()
+    data = small.read_bytes()
 
     def refused(says="is damaged, or is no package"):
         with pytest.raises(StoredError, match=says):
@@ -693,9 +693,9 @@ def test_archives_of_other_layouts_are_refused(small):
     refused()
     _zipped(small, [("../../evil.py", b"1"), *members])
     refused()
-    small.write_bytes(b"text " + whole)
+    small.write_bytes(b"text " + data)
     refused()
-    small.write_bytes(whole + b"\0")
+    small.write_bytes(data + b"\0")
     refused()
     small.write_bytes(b"")
     refused()
@@ -724,7 +724,7 @@ def test_archives_with_hostile_members_are_refused(tmp_path, rows, says):
     path = tmp_path / "hostile.tracer"
     text = rows[0][1]
     seal = ("seal.json", json.dumps(archive._seal(text, None)).encode())
-    parts = [seal if one == "seal" else one for one in rows]
+    parts = [seal if row == "seal" else row for row in rows]
     heads, _, tail = archive._layout([archive._row(name, data) for name, data in parts])
     body = b"".join(head + data for head, (_, data) in zip(heads, parts, strict=True))
     path.write_bytes(body + tail)
@@ -846,13 +846,13 @@ def test_a_package_for_a_gpu(tmp_path):
     model = Mixer().eval().cuda()
     path = tmp_path / "gpu.tracer"
     rows = {0: (1, 64)}
-    batch = {name: one.cuda() for name, one in mixer_inputs(4).items()}
+    batch = {name: value.cuda() for name, value in mixer_inputs(4).items()}
     dynamic = {"batch['ids']": rows, "batch['weights']": rows}
     tracer_core.package(model, (batch,), path, dynamic=dynamic)
     loaded = tracer_core.load_package(path)
     assert loaded.manifest["needs"]["gpu"]["architecture"].startswith("sm_")
     for n_rows in (1, 3, 64, 64, 64):
-        batch = {name: one.cuda() for name, one in mixer_inputs(n_rows).items()}
+        batch = {name: value.cuda() for name, value in mixer_inputs(n_rows).items()}
         torch.testing.assert_close(loaded(batch).best, eager(model, batch).best)
     with pytest.raises(InputMismatchError, match="on cuda:0, not for .*on cpu"):
         loaded(mixer_inputs(4))
@@ -903,7 +903,7 @@ def test_a_library_is_written_by_a_backend_that_can(tmp_path):
     tracer_core.package_library(model, (x,), tmp_path, backend=backend)
     ((gm, spec, directory),) = written
     assert directory == tmp_path
-    assert [one.source for one in spec.inputs] == ["input"]
+    assert [value.source for value in spec.inputs] == ["input"]
     assert len(gm.graph.find_nodes(op="placeholder")) == 1
     torch.testing.assert_close(gm(x)[0], eager(model, x))
     with pytest.raises(PackageError, match="returns a view of an input"):
@@ -920,7 +920,7 @@ def test_inductor_writes_a_library(tmp_path):
     tracer_core.package_library(model, (torch.randn(3, 4),), folder)
     assert {"norm.so", "norm.h", "norm.json"} <= set(os.listdir(folder))
     described = json.loads((folder / "norm.json").read_text())
-    assert [one["sizes"] for one in described["inputs"]] == [[3, 4]]
-    assert [one["sizes"] for one in described["outputs"]] == [[3, 8]]
+    assert [item["sizes"] for item in described["inputs"]] == [[3, 4]]
+    assert [item["sizes"] for item in described["outputs"]] == [[3, 8]]
     with pytest.raises(BackendError, match="sort"):
         tracer_core.package_library(lambda x: x.sort().values, (torch.randn(9),), folder)

@@ -195,13 +195,13 @@ def test_channels_last(told):
     layouts = []
 
     def compile_images(graph, spec):
-        images = {i for i, one in enumerate(spec.outputs) if one.saved and len(one.shape) == 4}
+        images = {i for i, item in enumerate(spec.outputs) if item.saved and len(item.shape) == 4}
         if spec.phase is Phase.BACKWARD:
             saved = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
             layouts.extend(
-                one.stride()[1] == 1
-                for one in saved
-                if one.dim() == 4 and one.shape[1] == 8 and one.shape[0] == 2
+                item.stride()[1] == 1
+                for item in saved
+                if item.dim() == 4 and item.shape[1] == 8 and item.shape[0] == 2
             )
 
         def run(inputs):
@@ -402,7 +402,7 @@ THIRD = Backend(
         "auto") for how in ("inference", "training")),
         (THIRD, "inference"), ("inductor", "freeze"), ("inductor", "stored"),
     ],
-    ids=lambda one: getattr(one, "name", one),
+    ids=lambda value: getattr(value, "name", value),
 )  # fmt: skip
 def test_calls_of_compiled_code(backend, how, tmp_path):
     model = Model()
@@ -444,21 +444,21 @@ def test_calls_through_torch_compile():
 
 
 def test_a_runner_dies_with_the_compiled_function():
-    made = []
+    result = []
 
     def compile_watched(graph, spec):
         runner = Runner(Callable(graph.forward), artifact=Callable(None))
-        made.extend(map(weakref.ref, (runner, runner.run, runner.artifact, graph)))
+        result.extend(map(weakref.ref, (runner, runner.run, runner.artifact, graph)))
         return runner
 
     fast = tracer_core.compile(
         lambda x: x + 1, backend=Backend(name="watched", compile=compile_watched, ir="aten")
     )
     fast(torch.ones(3))
-    assert len(made) == 4 and made[1]() is not None
+    assert len(result) == 4 and result[1]() is not None
     del fast
     gc.collect()
-    assert [one() for one in made] == [None] * 4
+    assert [item() for item in result] == [None] * 4
 
 
 def test_copies_of_a_compiled_module():
@@ -514,17 +514,17 @@ def functions_and_stores(scope):
 
 def test_no_attributes_are_put_on_functions():
     """What others are to know of a runner is a field."""
-    found = []
+    actual = []
     for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
         for scope in ast.walk(ast.parse(path.read_text())):
             if isinstance(scope, (ast.FunctionDef, ast.Module)):
                 functions, stores = functions_and_stores(scope)
-                found += [
-                    f"{path.name}:{one.lineno}: {ast.unparse(one)}"
-                    for one in stores
-                    if one.value.id in functions and not one.attr.startswith("__")
+                actual += [
+                    f"{path.name}:{store.lineno}: {ast.unparse(store)}"
+                    for store in stores
+                    if store.value.id in functions and not store.attr.startswith("__")
                 ]
-    assert found == []
+    assert actual == []
 
 
 def test_the_search_sees_an_attribute():
@@ -532,7 +532,7 @@ def test_the_search_sees_an_attribute():
         "def run(inputs): ...\nif True:\n    run.written_early = frozenset()\nother.field = 1"
     )
     functions, stores = functions_and_stores(module)
-    assert functions == {"run"} and {ast.unparse(one) for one in stores} == {
+    assert functions == {"run"} and {ast.unparse(store) for store in stores} == {
         "run.written_early",
         "other.field",
     }

@@ -29,15 +29,15 @@ def test_records_hold_name_text_time_and_depth():
             with stages.stage("decompose", graph="graph_0"):
                 pass
             outer.text = "the graph"
-    inner, whole = stages.records_of(owner)
+    inner, full = stages.records_of(owner)
     assert (inner.name, inner.depth, inner.text) == ("decompose", 1, "")
-    assert (whole.name, whole.depth, whole.text, whole.graph) == (
+    assert (full.name, full.depth, full.text, full.graph) == (
         "lower",
         0,
         "the graph",
         "graph_0",
     )
-    assert 0 <= inner.seconds <= whole.seconds
+    assert 0 <= inner.seconds <= full.seconds
 
 
 def test_a_stage_that_fails_is_recorded_with_its_reason():

@@ -30,9 +30,9 @@ def kept(fresh_cache) -> Store:
     return Store("things", MACHINE)
 
 
-def damaged(whole: bytes, rng: random.Random) -> bytes:
+def damaged(full: bytes, rng: random.Random) -> bytes:
     """Cut, changed in a bit, with a piece more or less, or something else."""
-    data = bytearray(whole)
+    data = bytearray(full)
     match rng.randrange(5):
         case 0:
             del data[rng.randrange(len(data)) :]
@@ -73,16 +73,16 @@ def test_keys_are_names_of_files(kept, key):
 def test_an_entry_counts_under_its_own_key_kind_and_machine(kept):
     kept.write("tanh", b"code of tanh")
     kept.write("sigmoid", b"code of sigmoid")
-    one, other = file_of(kept, "tanh"), file_of(kept, "sigmoid")
-    data = one.read_bytes()
-    one.write_bytes(other.read_bytes())
+    file, other = file_of(kept, "tanh"), file_of(kept, "sigmoid")
+    data = file.read_bytes()
+    file.write_bytes(other.read_bytes())
     other.write_bytes(data)
     assert kept.read("tanh") is None and kept.read("sigmoid") is None
     elsewhere = Store("others", MACHINE)
     elsewhere.write("tanh", b"")
     file_of(elsewhere, "tanh").write_bytes(data)
     assert elsewhere.read("tanh") is None
-    one.write_bytes(data)
+    file.write_bytes(data)
     assert kept.read("tanh") == b"code of tanh"
     assert Store("things", "another machine.").read("tanh") is None
 
@@ -90,12 +90,12 @@ def test_an_entry_counts_under_its_own_key_kind_and_machine(kept):
 def test_damage_of_every_kind_is_noticed(kept):
     kept.write("entry", bytes(range(256)) * 4)
     path = file_of(kept, "entry")
-    whole = path.read_bytes()
+    data = path.read_bytes()
     rng = random.Random(5)
     for _ in range(500):
-        path.write_bytes(damaged(whole, rng))
+        path.write_bytes(damaged(data, rng))
         assert kept.read("entry") is None
-    path.write_bytes(whole)
+    path.write_bytes(data)
     assert kept.read("entry") is not None
 
 
@@ -103,7 +103,7 @@ def test_another_secret_makes_entries_worthless(kept, fresh_cache):
     kept.write("entry", b"data")
     secret = Path(fresh_cache) / "secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    whole = secret.read_bytes()
+    data = secret.read_bytes()
     for spoil in (
         lambda: secret.write_bytes(bytes(32)),
         lambda: secret.write_bytes(b"short"),
@@ -116,7 +116,7 @@ def test_another_secret_makes_entries_worthless(kept, fresh_cache):
         kept.write("entry", b"data")
         assert kept.read("entry") == b"data" and stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert secret.is_file() and not secret.is_symlink()
-    assert secret.read_bytes() != whole
+    assert secret.read_bytes() != data
 
 
 def test_links_and_pipes_are_not_followed(kept, tmp_path):
@@ -322,11 +322,11 @@ def test_a_folder_in_the_place_of_a_file_is_replaced(kept, where):
 def test_a_huge_file_is_not_read(kept, end):
     kept.write("entry", b"data")
     path = file_of(kept, "entry")
-    whole = path.read_bytes()
+    data = path.read_bytes()
     with path.open("wb") as file:
         file.truncate(1 << 40)
         file.seek(0, os.SEEK_END)
-        file.write(whole[-56:] if end else b"")
+        file.write(data[-56:] if end else b"")
     assert kept.read("entry") is None
     kept.write("entry", b"again")
     assert kept.read("entry") == b"again"
@@ -390,9 +390,9 @@ def test_kill_9_leaves_whole_entries(kept):
             time.sleep(rng.random() * 0.05)
             writer.kill()
         for number in range(7):
-            found = kept.read(f"e{number}")
-            assert found is None or found == found[:1] * 100_000
-            assert found is not None or not file_of(kept, f"e{number}").exists()
+            actual = kept.read(f"e{number}")
+            assert actual is None or actual == actual[:1] * 100_000
+            assert actual is not None or not file_of(kept, f"e{number}").exists()
 
 
 # -- saved files
@@ -431,11 +431,11 @@ def test_a_saved_file_of_another_user_is_refused(saved):
 
 
 def test_damaged_saved_files_are_told_as_such(saved):
-    whole = saved.read_bytes()
+    data = saved.read_bytes()
     rng = random.Random(11)
     for _ in range(200):
-        saved.write_bytes(damaged(whole, rng))
+        saved.write_bytes(damaged(data, rng))
         with pytest.raises(StoredError, match=str(saved)):
             loaded(saved)
-    saved.write_bytes(whole)
+    saved.write_bytes(data)
     loaded(saved)

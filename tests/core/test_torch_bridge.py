@@ -34,8 +34,8 @@ def test_the_entry_points_are_published():
 
 
 def same(results, expected):
-    for one, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for result, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, other)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -140,8 +140,8 @@ def test_inductor_under_torch_compile():
     model.zero_grad()
     model(y).square().sum().backward()
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
-    for one, parameter in zip(ours, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-5)
+    for item, parameter in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(item, parameter.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_the_graph_is_inductors(tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_packages_ask_for_the_oldest_tested_release_or_newer(path: Path):
 
 
 def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog, tmp_path):
-    """Programs run natively there, and rightly; it is said once."""
+    """Programs run eagerly there, and rightly; it is said once."""
     monkeypatch.setattr(releases, "PYTHONS", ((3, 9), (3, 10)))
     releases.refusal.cache_clear()
     api._say_what_is_untested.cache_clear()

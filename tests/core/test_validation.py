@@ -58,10 +58,10 @@ def test_none_means_the_defaults():
 
 
 def test_a_dict_is_accepted_and_not_changed():
-    given = {"threads": 2, "providers": ("cpu",), "extra": {"a": 1}}
-    before = dict(given)
-    assert build(given) == Options(threads=2, providers=("cpu",), extra={"a": 1})
-    assert given == before
+    inputs = {"threads": 2, "providers": ("cpu",), "extra": {"a": 1}}
+    before = dict(inputs)
+    assert build(inputs) == Options(threads=2, providers=("cpu",), extra={"a": 1})
+    assert inputs == before
 
 
 def test_an_instance_is_accepted():
@@ -70,9 +70,9 @@ def test_an_instance_is_accepted():
 
 def test_a_mutable_instance_is_copied():
     backend = Backend(name="loose", compile=lambda graph, spec: None, options=Loose)
-    given = Loose(["a"])
-    config = validation.build_config(backend=backend, options=given)
-    given.names = ["b"]
+    loose = Loose(["a"])
+    config = validation.build_config(backend=backend, options=loose)
+    loose.names = ["b"]
     assert config.options == Loose(["a"])
 
 

@@ -16,9 +16,9 @@ from tracer_core.execution import capture_lock
 
 @pytest.fixture
 def gate():
-    made = Gate()
-    made.open.set()
-    return made
+    result = Gate()
+    result.open.set()
+    return result
 
 
 def nothing_is_compiled(call):
@@ -48,7 +48,7 @@ def test_calls_of_all_sizes_compile_nothing_and_leave_no_trace(gate):
     assert not torch.equal(torch.get_rng_state(), drawn)  # by the arguments, not by the calls
     for name, value in model.state_dict().items():
         assert torch.equal(value, state[name]), name
-    assert model.training and all(one.grad is None for one in model.parameters())
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
     compiled = list(gate.graphs)
     for n in (3, 5, 7, 9):
         nothing_is_compiled(lambda n=n: fast(torch.randn(n, 4)).sum().backward())
@@ -142,16 +142,16 @@ def test_afterwards_the_function_is_as_it_was_made(gate):
 def test_many_models_with_progress(gate):
     models = [torch.nn.Linear(n, 2) for n in (2, 3, 4)]
     ready, shown = tracer_core.compile(lambda x: x * 3, backend=gate.backend), []
-    made = tracer_core.compile_many(
+    result = tracer_core.compile_many(
         [*((model, torch.randn(2, model.in_features)) for model in models), (ready, torch.ones(2))],
         backend=gate.backend, workers=3, progress=shown.append,
     )  # fmt: skip
-    assert made[3] is ready
-    for model, fast in zip(models, made[:3], strict=True):
+    assert result[3] is ready
+    for model, fast in zip(models, result[:3], strict=True):
         assert isinstance(fast, torch.nn.Linear)
         x = torch.randn(2, model.in_features)
         assert torch.equal(nothing_is_compiled(lambda x=x, fast=fast: fast(x)), model(x))
-    assert max(map(len, shown)) == 4 and all(one.is_done for one in shown[-1:])
+    assert max(map(len, shown)) == 4 and all(item.is_done for item in shown[-1:])
     assert len({thread.name for thread in gate.threads}) == 1  # none in this one
 
 

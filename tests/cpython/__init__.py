@@ -1,1 +1,1 @@
-"""CPython's own tests as a conformance suite: each test method natively and compiled."""
+"""CPython's own tests as a conformance suite: each test method eagerly and compiled."""

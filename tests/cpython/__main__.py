@@ -1,5 +1,5 @@
 """``python -m tests.cpython [--files test_list,test_dict] [--methods FILE] [--jobs 8]``: CPython's
-own tests, natively and compiled.
+own tests, eagerly and compiled.
 
 In: the command line. Out: a state file (JSON, ``benchmarks/results/cpython/python-3.11.json``)
 with the outcome of each method, and the methods whose two outcomes differ. What always holds:
@@ -96,11 +96,11 @@ def _run(options: argparse.Namespace, state: Any) -> int:
 
 def _wanted(file: Path | None) -> dict[str, set[str]]:
     """The methods that a file lists, by file of the suite: everything if empty."""
-    found: dict[str, set[str]] = {}
+    actual: dict[str, set[str]] = {}
     for line in file.read_text().split() if file is not None else ():
         name, _, method = line.partition(".")
-        found.setdefault(name, set()).add(method)
-    return found
+        actual.setdefault(name, set()).add(method)
+    return actual
 
 
 if __name__ == "__main__":

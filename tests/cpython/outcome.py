@@ -16,7 +16,7 @@ _VARYING = (
     (re.compile(r"\b\d{9,}\b"), "..."),  # id() and hash()
 )
 _EXAMPLE = re.compile(r"Failed example:\n(.*?)\n(?:Expected|Exception raised|Got)", re.DOTALL)
-_LONGEST = 600
+_MAX_LENGTH = 600
 
 
 class Events(unittest.TestResult):
@@ -58,13 +58,13 @@ def described(error: BaseException) -> str:
     if message.startswith("Failed doctest test"):
         blocks = message.split("-" * 70)[1:]
         examples = [
-            (found[1].split(), block.split())
+            (match[1].split(), block.split())
             for block in blocks
-            if (found := _EXAMPLE.search(block))
+            if (match := _EXAMPLE.search(block))
         ]
         return plain(
             "doctest: "
-            + "; ".join(f"{' '.join(said)}, {' '.join(whole[-12:])}" for said, whole in examples)
+            + "; ".join(f"{' '.join(said)}, {' '.join(full[-12:])}" for said, full in examples)
         )
     return plain(f"{type(error).__name__}: {message}")
 
@@ -73,7 +73,7 @@ def plain(text: str) -> str:
     """Returns a message without addresses and other things that no two processes share."""
     for pattern, replacement in _VARYING:
         text = pattern.sub(replacement, text)
-    return text[:_LONGEST]
+    return text[:_MAX_LENGTH]
 
 
 def run_case(case: unittest.TestCase) -> list[str]:

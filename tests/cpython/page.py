@@ -100,9 +100,9 @@ REASONS: tuple[tuple[str, str], ...] = (
 
 def load() -> dict[str, dict[str, Any]]:
     """Returns the results by Python version, the oldest first."""
-    found = {path.stem.removeprefix("python-"): path for path in FOLDER.glob("python-*.json")}
-    ordered = sorted(found, key=lambda version: [int(part) for part in version.split(".")])
-    return {version: json.loads(found[version].read_text()) for version in ordered}
+    actual = {path.stem.removeprefix("python-"): path for path in FOLDER.glob("python-*.json")}
+    ordered = sorted(actual, key=lambda version: [int(part) for part in version.split(".")])
+    return {version: json.loads(actual[version].read_text()) for version in ordered}
 
 
 def reason(name: str) -> str:
@@ -124,14 +124,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "`benchmarks/results/cpython/`.",
         "",
     ]
-    for version, one in results.items():
-        outcomes = [(name, outcome) for _, name, outcome in _methods(one)]
+    for version, result in results.items():
+        outcomes = [(name, outcome) for _, name, outcome in _methods(result)]
         n_equal = sum(equal(outcome) for _, outcome in outcomes)
         different = len(outcomes) - n_equal
         lines.append(
-            f"- **Python {one['python']}: {len(outcomes)} methods, {n_equal} equal, {different} different"
-            f" ({100 * different / max(1, len(outcomes)):.2f} %)**, at commit {one['commit']}; in CPython:"
-            f" {_natively(one)}"
+            f"- **Python {result['python']}: {len(outcomes)} methods, {n_equal} equal, {different} different"
+            f" ({100 * different / max(1, len(outcomes)):.2f} %)**, at commit {result['commit']}; in CPython:"
+            f" {_eagerly(result)}"
         )
     head = " | ".join(f"{version}: methods | equal | different" for version in versions)
     lines += ["", f"| file | {head} |", "|---|" + "--:|--:|--:|" * len(versions)]
@@ -140,10 +140,10 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         if any(cells):
             lines.append(f"| {file} | " + " | ".join(cell or " |  | " for cell in cells) + " |")
     lines += ["", "## What differs", ""]
-    for version, one in results.items():
+    for version, item in results.items():
         lines += [f"### Python {version}", "", "| method | CPython | compiled | reason |",
                   "|---|---|---|---|"]  # fmt: skip
-        for file, name, outcome in _methods(one):
+        for file, name, outcome in _methods(item):
             if not equal(outcome):
                 native, compiled = _cell(outcome["native"]), _cell(outcome["compiled"])
                 lines.append(
@@ -153,17 +153,17 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _methods(one: dict[str, Any]) -> list[tuple[str, str, Any]]:
+def _methods(item: dict[str, Any]) -> list[tuple[str, str, Any]]:
     """Returns file, method and outcome, in the order of `FILES`."""
-    files = one["files"]
+    files = item["files"]
     return [
         (file, name, outcome) for file in FILES for name, outcome in files.get(file, {}).items()
     ]
 
 
-def _natively(one: dict[str, Any]) -> str:
+def _eagerly(item: dict[str, Any]) -> str:
     """Returns how many methods pass, are skipped, or fail without being compiled."""
-    texts = [outcome if equal(outcome) else outcome["native"] for _, _, outcome in _methods(one)]
+    texts = [outcome if equal(outcome) else outcome["native"] for _, _, outcome in _methods(item)]
     kinds = Counter(text.partition(":")[0].partition(" ")[0].partition(";")[0] for text in texts)
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 

@@ -67,8 +67,8 @@ class State:
         commit = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
         )
-        told = {"python": platform.python_version(), "commit": commit.stdout.strip()}
+        messages = {"python": platform.python_version(), "commit": commit.stdout.strip()}
         self.file.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.file.with_suffix(".part")
-        scratch.write_text(json.dumps({**told, "files": self.files}, indent=1) + "\n")
+        scratch.write_text(json.dumps({**messages, "files": self.files}, indent=1) + "\n")
         scratch.replace(self.file)

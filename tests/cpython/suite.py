@@ -66,13 +66,13 @@ def cases_of(file: str) -> dict[str, unittest.TestCase]:
     """Imports a file; returns its test methods by name (``ListTest.test_basic``), the doctests
     among them. Methods that are generated under the name of another are numbered."""
     module = importlib.import_module(f"test.{file}")
-    found: dict[str, unittest.TestCase] = {}
+    actual: dict[str, unittest.TestCase] = {}
     seen: Counter[str] = Counter()
     for case in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
         name = case.id().removeprefix("test.").removeprefix(f"{file}.")
         seen[name] += 1
-        found[name if seen[name] == 1 else f"{name}#{seen[name]}"] = case
-    return found
+        actual[name if seen[name] == 1 else f"{name}#{seen[name]}"] = case
+    return actual
 
 
 def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
@@ -98,7 +98,7 @@ def _compile_example(source: str, file: str, mode: str, flags: int, *others: Any
     """``compile`` as doctest calls it: the code of a module that defines a function `_EXAMPLE`,
     which does what the example does. Its names are global ones, and the values of expressions are
     displayed. Code that no function can hold (``from a import *``) stays as it is."""
-    plain = compile(source, file, mode, flags, *others)
+    compiled = compile(source, file, mode, flags, *others)
     stored = {symbol.get_name() for symbol in symtable.symtable(source, file, mode).get_symbols()
               if symbol.is_assigned() or symbol.is_imported()}  # fmt: skip
     body = [_Display().visit(statement) for statement in ast.parse(source).body]
@@ -108,7 +108,7 @@ def _compile_example(source: str, file: str, mode: str, flags: int, *others: Any
     try:
         return compile(ast.fix_missing_locations(module), file, "exec", flags, *others)
     except SyntaxError:
-        return plain
+        return compiled
 
 
 class _Display(ast.NodeTransformer):

@@ -53,9 +53,9 @@ def warm_up() -> None:
     and takes all that is there away from the garbage collector: what tests collect is their own."""
 
     def one(number: int) -> list[int]:
-        found = [number, 2]
+        actual = [number, 2]
         tracer_core.graph_break()
-        return sorted(found)
+        return sorted(actual)
 
     fast = tracer_core.compile(one, backend="eager")
     for number in range(3):
@@ -204,6 +204,6 @@ def _innermost(pid: int, stack: Path | None) -> str:
         os.kill(pid, signal.SIGUSR1)
         time.sleep(0.3)
     lines = stack.read_text(errors="replace").splitlines() if stack.exists() else []
-    found = [line.strip().replace(", in", "") for line in lines if "File " in line]
-    places = [line.rpartition("/")[2].replace('"', "") for line in found[:_FRAMES]]
+    actual = [line.strip().replace(", in", "") for line in lines if "File " in line]
+    places = [line.rpartition("/")[2].replace('"', "") for line in actual[:_FRAMES]]
     return " in " + " < ".join(places) if places else ""

@@ -18,7 +18,7 @@ from tests.cudagraphs.simulated import HAZARDS, SimulatedDevice
 
 
 @dataclasses.dataclass
-class World:
+class DeviceUnderTest:
     """device: tensors are made there. simulated: the stand-in, or None on a GPU."""
 
     device: torch.device
@@ -48,8 +48,8 @@ class World:
     @property
     def plans(self) -> list[Any]:
         """How the CUDA graphs that are alive were captured."""
-        entries = [entry for one in runner.runners() for entry in one._entries.values()]
-        return [one.plan for entry in entries for one in entry.recordings if not one.closed]
+        entries = [entry for item in runner.runners() for entry in item._entries.values()]
+        return [item.plan for entry in entries for item in entry.recordings if not item.closed]
 
     @property
     def recordings(self) -> int:
@@ -60,24 +60,24 @@ class World:
         return "; ".join(row.reason for row in self.rows if row.reason)
 
 
-def _make(kind: str) -> tuple[World, Callable[[], None]]:
+def _make(kind: str) -> tuple[DeviceUnderTest, Callable[[], None]]:
     if kind == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
-        return World(torch.device("cuda"), None), lambda: None
+        return DeviceUnderTest(torch.device("cuda"), None), lambda: None
     simulated = SimulatedDevice()
     undo = states.install(torch.device("cpu"), simulated)
-    return World(torch.device("cpu"), simulated), undo
+    return DeviceUnderTest(torch.device("cpu"), simulated), undo
 
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def world(request):
     tracer_core.reset()
     cudagraphs_backend.reset()
-    made, undo = _make(request.param)
+    result, undo = _make(request.param)
     torch.manual_seed(0)
     HAZARDS.clear()
-    yield made
+    yield result
     tracer_core.reset()
     cudagraphs_backend.reset()
     undo()
@@ -88,10 +88,10 @@ def world(request):
 def simulated():
     tracer_core.reset()
     cudagraphs_backend.reset()
-    made, undo = _make("simulated")
+    result, undo = _make("simulated")
     torch.manual_seed(0)
     HAZARDS.clear()
-    yield made
+    yield result
     tracer_core.reset()
     cudagraphs_backend.reset()
     undo()

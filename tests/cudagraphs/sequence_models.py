@@ -94,10 +94,10 @@ def scaled(x, by=1):
 
 ZOO: dict[str, Callable[[], Any]] = {
     "net": Net, "checkpointed": Checkpointed, "counting": Counting,
-    **{one.__name__: (lambda one=one: one)
-       for one in (_large, _shared, _views, _writes, _random, _odd, _reads, _selects, scaled)},
+    **{value.__name__: (lambda item=value: item)
+       for value in (_large, _shared, _views, _writes, _random, _odd, _reads, _selects, scaled)},
 }  # fmt: skip
 
 
-def value_of(one: torch.Tensor | None) -> Any:
-    return None if one is None else one.detach().clone()
+def value_of(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else tensor.detach().clone()

@@ -114,7 +114,7 @@ class Side:
         self.models = [ZOO[name]() for name in sequence.models]
         for model in self.modules:
             model.to(self.where)
-        self.called = [self.compiled(one) for one in self.models]
+        self.called = [self.compiled(model) for model in self.models]
         self.kept: list[torch.Tensor] = []
         self.storages: list[Any] = []
         self.x = self.randn(4, WIDTH)
@@ -131,26 +131,26 @@ class Side:
 
     @property
     def modules(self) -> list[nn.Module]:
-        return [one for one in self.models if isinstance(one, nn.Module)]
+        return [model for model in self.models if isinstance(model, nn.Module)]
 
     def keep(self, r: random.Random, results: Any) -> None:
-        for one in results if isinstance(results, tuple) else (results,):
-            if not isinstance(one, torch.Tensor):
-                self.told.append(one)
+        for result in results if isinstance(results, tuple) else (results,):
+            if not isinstance(result, torch.Tensor):
+                self.told.append(result)
             elif r.random() < 0.7:
                 self.kept.append(
                     r.choice(
                         [lambda t: t, lambda t: t, lambda t: t.detach(), lambda t: t[..., None]]
-                    )(one)
+                    )(result)
                 )
-            elif not one.requires_grad and r.random() < 0.3:
+            elif not result.requires_grad and r.random() < 0.3:
                 self.storages.append(
                     (
-                        one.untyped_storage(),
-                        one.storage_offset(),
-                        one.shape,
-                        one.stride(),
-                        one.dtype,
+                        result.untyped_storage(),
+                        result.storage_offset(),
+                        result.shape,
+                        result.stride(),
+                        result.dtype,
                     )
                 )
         while len(self.kept) > 10:
@@ -160,7 +160,7 @@ class Side:
         """After a backward that frees what was saved. Eager can go back again where an operator
         saved nothing; a graph cannot.
         """
-        self.kept = [one for one in self.kept if one.grad_fn is None]
+        self.kept = [item for item in self.kept if item.grad_fn is None]
 
     def keeping(self, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
@@ -168,26 +168,26 @@ class Side:
 
     def observed(self) -> list[Any]:
         """All that the program can see, as values of its own."""
-        found: list[Any] = [*self.told]
-        for one in [*self.kept, self.x]:
-            found += [
-                value_of(one),
-                value_of(one.grad) if one.is_leaf else None,
-                one.requires_grad,
-                one.shape,
-                one.is_leaf,
+        actual: list[Any] = [*self.told]
+        for item in [*self.kept, self.x]:
+            actual += [
+                value_of(item),
+                value_of(item.grad) if item.is_leaf else None,
+                item.requires_grad,
+                item.shape,
+                item.is_leaf,
             ]
         for storage, offset, shape, stride, dtype in self.storages:
-            found.append(
+            actual.append(
                 torch.empty(0, dtype=dtype, device=self.where)
                 .set_(storage, offset, shape, stride)
                 .clone()
             )
         for module in self.modules:
             for parameter in module.parameters():
-                found += [value_of(parameter), value_of(parameter.grad)]
-            found += [value_of(buffer) for buffer in module.buffers()]
-        return found
+                actual += [value_of(parameter), value_of(parameter.grad)]
+            actual += [value_of(buffer) for buffer in module.buffers()]
+        return actual
 
 
 # what a program may do: (side, choices) -> None
@@ -199,17 +199,17 @@ def _input(side: Side, r: random.Random) -> torch.Tensor:
     or a part of that.
     """
     usable = [
-        one
-        for one in side.kept
-        if one.dim() == 2 and one.shape[1] == WIDTH and one.dtype is torch.float32
+        item
+        for item in side.kept
+        if item.dim() == 2 and item.shape[1] == WIDTH and item.dtype is torch.float32
     ]
     kind = r.choice([*["same"] * 3, *["new"] * 5, "rows", "odd", "none", *["result"] * 3, "part"])
-    made = {"new": lambda: side.randn(4, WIDTH), "rows": lambda: side.randn(r.choice([3, 5]),
+    result = {"new": lambda: side.randn(4, WIDTH), "rows": lambda: side.randn(r.choice([3, 5]),
     WIDTH),
             "odd": lambda: side.randn(WIDTH, 4).t(), "none": lambda: side.randn(0,
             WIDTH)}  # fmt: skip
-    if kind in made:
-        side.x = made[kind]().requires_grad_(r.random() < 0.4)
+    if kind in result:
+        side.x = result[kind]().requires_grad_(r.random() < 0.4)
     elif kind == "result" and usable:
         return r.choice(usable)
     elif kind == "part" and usable:
@@ -236,10 +236,10 @@ def _modes(side: Side, r: random.Random) -> Iterator[None]:
 def _call(side: Side, r: random.Random) -> None:
     index = r.randrange(len(side.called))
     x = _input(side, r)
-    given = (x, r.choice([1, 2, 2.5])) if side.models[index] is scaled else (x,)
+    inputs = (x, r.choice([1, 2, 2.5])) if side.models[index] is scaled else (x,)
     with _modes(side, r):
-        results = side.called[index](*given)
-    del x, given
+        results = side.called[index](*inputs)
+    del x, inputs
     side.keep(r, results)
 
 
@@ -277,34 +277,34 @@ def _in_a_thread(side: Side, r: random.Random) -> None:
 
 
 def _with_history(side: Side, r: random.Random) -> torch.Tensor | None:
-    found = [one for one in side.kept if one.grad_fn is not None]
-    return r.choice(found) if found else None
+    actual = [item for item in side.kept if item.grad_fn is not None]
+    return r.choice(actual) if actual else None
 
 
 def _backward(side: Side, r: random.Random) -> None:
-    one = _with_history(side, r)
-    if one is not None:
+    item = _with_history(side, r)
+    if item is not None:
         retain = r.random() < 0.4
-        one.float().square().sum().backward(retain_graph=retain)
+        item.float().square().sum().backward(retain_graph=retain)
         if retain:
-            one.float().sum().backward(retain_graph=True)
+            item.float().sum().backward(retain_graph=True)
         else:
             side.without_history()
 
 
 def _gradients(side: Side, r: random.Random) -> None:
     """Gradients that the program keeps, and hands on."""
-    one = _with_history(side, r)
+    item = _with_history(side, r)
     wanted = [p for module in side.modules for p in module.parameters() if p.requires_grad]
     wanted += [side.x] if side.x.requires_grad else []
-    if one is not None and wanted:
+    if item is not None and wanted:
         retain = r.random() < 0.5
-        found = torch.autograd.grad(
-            one.float().sum(), wanted, allow_unused=True, retain_graph=retain
+        actual = torch.autograd.grad(
+            item.float().sum(), wanted, allow_unused=True, retain_graph=retain
         )
         if not retain:
             side.without_history()
-        side.keep(r, tuple(found))
+        side.keep(r, tuple(actual))
 
 
 def _train(side: Side, r: random.Random) -> None:
@@ -335,9 +335,9 @@ def _doubled(gradient: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _hook(side: Side, r: random.Random) -> None:
-    one = _with_history(side, r)
-    if one is not None:
-        one.register_hook(r.choice([_doubled, lambda grad: None, side.keeping]))
+    item = _with_history(side, r)
+    if item is not None:
+        item.register_hook(r.choice([_doubled, lambda grad: None, side.keeping]))
 
 
 def _drop(side: Side, r: random.Random) -> None:
@@ -350,10 +350,12 @@ def _drop(side: Side, r: random.Random) -> None:
 
 def _write(side: Side, r: random.Random) -> None:
     """To a result, or to the input, in place."""
-    one = r.choice([*side.kept, side.x])
+    item = r.choice([*side.kept, side.x])
     with torch.no_grad():
-        if one.is_floating_point():
-            r.choice([lambda: one.mul_(0.5), lambda: one.fill_(0.25), lambda: one.data.add_(1)])()
+        if item.is_floating_point():
+            r.choice(
+                [lambda: item.mul_(0.5), lambda: item.fill_(0.25), lambda: item.data.add_(1)]
+            )()
     side.without_history()
 
 
@@ -450,13 +452,15 @@ def run(sequence: Sequence_, where: torch.device) -> tuple[str, int]:
                     ACTIONS[name][1](side, random.Random(seed))
                 except Exception as error:
                     raised[-1] = f"{type(error).__name__}: {error}"
-            if any("modified by an inplace operation" in one for one in raised) and not all(raised):
+            if any("modified by an inplace operation" in item for item in raised) and not all(
+                raised
+            ):
                 # what a graph saves for its backward is not what eager saves: both are right to
                 # complain
                 break
-            found = _difference(sides, raised)
-            if found or HAZARDS:
-                return f"step {number} ({name}): {'; '.join([found, *HAZARDS])}", 0
+            actual = _difference(sides, raised)
+            if actual or HAZARDS:
+                return f"step {number} ({name}): {'; '.join([actual, *HAZARDS])}", 0
         return "", replays + _replays()
 
 

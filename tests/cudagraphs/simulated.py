@@ -71,7 +71,7 @@ class Pool:
         )
         nbytes = max((span * like.element_size() + 511) // 512 * 512, 512)
         for memory, tenants in self.blocks:
-            if memory.numel() >= nbytes and not any(self._alive(one) for one in tenants):
+            if memory.numel() >= nbytes and not any(self._alive(tenant) for tenant in tenants):
                 tenants.clear()
                 return self._on(memory, tenants, like)
         memory = torch.empty(nbytes, dtype=torch.uint8)
@@ -92,9 +92,9 @@ class Pool:
         """A tensor with a storage object of its own over a block, as an allocator hands out."""
         flat = torch.from_numpy(memory.numpy())  # another storage, the same bytes
         tenants.append(flat.untyped_storage()._weak_ref())
-        made = torch.empty(0, dtype=like.dtype)
-        made.set_(flat.untyped_storage(), 0, like.shape, like.stride())
-        return made
+        result = torch.empty(0, dtype=like.dtype)
+        result.set_(flat.untyped_storage(), 0, like.shape, like.stride())
+        return result
 
     @property
     def nbytes(self) -> int:
@@ -131,28 +131,29 @@ class Capture(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in WAITS or str(func) in CUSTOM_WAITS:
             raise RuntimeError("operation not permitted when stream is capturing")
-        given = {
-            one.untyped_storage()._cdata
-            for one in tree_flatten((args, kwargs))[0]
-            if _is_tensor(one)
+        _cdatas = {
+            item.untyped_storage()._cdata
+            for item in tree_flatten((args, kwargs))[0]
+            if _is_tensor(item)
         }
         if any(
-            one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments
+            argument.alias_info is not None and argument.alias_info.is_write
+            for argument in func._schema.arguments
         ):
             self._write_down(func, args, kwargs, [])  # writes happen at replay
             return self._written(func, args, kwargs)
         with _random_kept():
             result = func(*args, **kwargs)
         flat = tree_flatten(result)[0]
-        if any(_is_tensor(one) and one.untyped_storage()._cdata in given for one in flat):
+        if any(_is_tensor(leaf) and leaf.untyped_storage()._cdata in _cdatas for leaf in flat):
             return result  # a view: it launches nothing
-        made: dict[int, torch.Tensor] = {}
-        for one in flat:
-            if _is_tensor(one):
-                made[id(one)] = self.pool.allocate(one)
-                poison(made[id(one)])
-        self._write_down(func, args, kwargs, [made.get(id(one)) for one in flat])
-        return tree_map_only(torch.Tensor, lambda one: made[id(one)], result)
+        created: dict[int, torch.Tensor] = {}
+        for leaf in flat:
+            if _is_tensor(leaf):
+                created[id(leaf)] = self.pool.allocate(leaf)
+                poison(created[id(leaf)])
+        self._write_down(func, args, kwargs, [created.get(id(leaf)) for leaf in flat])
+        return tree_map_only(torch.Tensor, lambda leaf: created[id(leaf)], result)
 
     def between(self, call: Callable[[], None]) -> None:
         self.steps.append((call, (), {}, []))
@@ -335,11 +336,11 @@ class SimulatedDevice:
             self._local.capturing = self.recording = False
         self.captures += 1
         return SimulatedGraph(
-            self, [one for one in (pool, scratch) if one is not None], recorder.steps
+            self, [value for value in (pool, scratch) if value is not None], recorder.steps
         ), result
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Pool) -> bool:
-        return all(pool.holds(one) for one in tensors)
+        return all(pool.holds(tensor) for tensor in tensors)
 
     def synchronize(self) -> None:
         if self.recording:

@@ -8,7 +8,7 @@ import pytest
 from cudagraphs_backend import runner
 from tests.cudagraphs.test_results import same
 
-UNASKED = {"measured": True, "outputs": "saved"}
+UNQUERIED = {"measured": True, "outputs": "saved"}
 
 
 def results(x):
@@ -25,8 +25,8 @@ BEYOND = {
     "MAX_COPIED_BYTES_PER_OPERATOR": (1, results, (64,), {}, ""),
     "MAX_COPIED_BYTES": (1, results, (64,), {}, ""),
     "MAX_REMEMBERED_SIZES": (2, moving, (8, 16, 24), {}, "more than 2 sizes"),
-    "MAX_MEASURED_SIZES": (1, moving, (8, 16, 24), UNASKED, "1 of its sizes are recorded"),
-    "MAX_MEASURED_COPIES": (8, moving, (64,), UNASKED, "are much to copy"),
+    "MAX_MEASURED_SIZES": (1, moving, (8, 16, 24), UNQUERIED, "1 of its sizes are recorded"),
+    "MAX_MEASURED_COPIES": (8, moving, (64,), UNQUERIED, "are much to copy"),
 }
 
 

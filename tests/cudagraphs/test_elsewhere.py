@@ -64,7 +64,7 @@ def test_results_that_another_process_may_read_are_copied(simulated, monkeypatch
             x = simulated.randn(LARGE)
             results = compiled(x)
             same(results, large(x))
-        return [any(pool.holds(one) for pool in simulated.simulated.pools) for one in results]
+        return [any(pool.holds(result) for pool in simulated.simulated.pools) for result in results]
 
     compiled = simulated.compile(large)
     assert in_a_pool() == [True, True]

@@ -213,14 +213,14 @@ def test_reset_gives_memory_back(world):
     assert world.recordings and sum(row.nbytes for row in world.rows) > 0
     tracer_core.reset()
     assert world.recordings == 0
-    for one in kept:
-        same(one, large(x))
+    for item in kept:
+        same(item, large(x))
     if world.simulated is not None:
         assert world.simulated.given_back
     for _ in range(3):
         same(compiled(x), large(x))
     if world.simulated is None:
-        del kept, one, compiled
+        del kept, item, compiled
         gc.collect()
         tracer_core.reset()
         assert torch.cuda.memory_reserved() <= before + 2**21
@@ -364,9 +364,9 @@ def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
     compiled = [simulated.compile(chain) for _ in range(3)]
     kept = []
     for _ in range(3):
-        for one in compiled:
+        for item in compiled:
             x = simulated.randn(4 * LARGE)
-            kept = [*kept[-4:], (one(x), chain(x))]
+            kept = [*kept[-4:], (item(x), chain(x))]
             for actual, expected in kept:
                 same(actual, expected)
     nbytes = 16 * LARGE  # of one tensor
@@ -427,21 +427,21 @@ def test_a_recording_that_is_thrown_away_during_another_capture(world, where):
     for _ in range(3):
         compiled(world.randn(LARGE))
     state = states.of(world.device)
-    (made,) = state.members
+    (created,) = state.members
     x = world.randn(8)
 
     def body():
         first = x * 2
         if where == "in another thread":
-            thread = threading.Thread(target=made.close)
+            thread = threading.Thread(target=created.close)
             thread.start()
             thread.join()
-        made.close()
+        created.close()
         return first + 1
 
     with state.lock:
         graph, result = state.device.capture(body, state.device.new_pool(), ())
-    assert made.closed and len(state._thrown) == 1
+    assert created.closed and len(state._thrown) == 1
     graph.replay()
     same(result, x * 2 + 1)
     same(compiled(y := world.randn(LARGE)), large(y))
@@ -454,10 +454,10 @@ def test_a_recording_that_is_thrown_away_while_another_thread_replays(simulated)
     for _ in range(3):
         compiled(simulated.randn(LARGE)), other(simulated.randn(LARGE))
     state = states.of(simulated.device)
-    made, kept = sorted(state.members, key=lambda one: one.used)
-    graph = made._graph
+    result, kept = sorted(state.members, key=lambda member: member.used)
+    graph = result._graph
     with state.lock:
-        thread = threading.Thread(target=made.close)
+        thread = threading.Thread(target=result.close)
         thread.start()
         thread.join()
     assert graph.steps is not None
@@ -468,11 +468,11 @@ def test_a_recording_that_is_thrown_away_while_another_thread_replays(simulated)
 def test_recordings_that_are_collected_while_they_are_listed(simulated):
     """The list is made before: a finalizer may run in the middle of the budget's sum."""
     compiled = [simulated.compile(lambda x, k=k: (x * k).tanh()) for k in range(4)]
-    for one in compiled:
+    for item in compiled:
         for _ in range(3):
-            one(simulated.randn(8))
+            item(simulated.randn(8))
     state = states.of(simulated.device)
     assert len(state.members) == 4
-    for one in state.members:
-        one.close()
+    for member in state.members:
+        member.close()
     assert state.members == [] and state.held_bytes() == 0

@@ -33,18 +33,18 @@ def graph_of_scaling():
     return torch.fx.GraphModule(torch.nn.Module(), graph), spec
 
 
-def scaled_by(given):
-    x, _, numbers = given
+def scaled_by(value):
+    x, _, numbers = value
     return [x * numbers[0]]
 
 
 def with_numbers():
     gm, spec = graph_of_scaling()
-    made = wrapping.wrap(
+    result = wrapping.wrap(
         scaled_by, gm, spec, numbers=lambda inputs: torch.tensor([inputs[1]], dtype=torch.float64)
     )
-    assert isinstance(made.run, WithNumbers)
-    return made
+    assert isinstance(result.run, WithNumbers)
+    return result
 
 
 def test_one_recording_serves_every_number(simulated):

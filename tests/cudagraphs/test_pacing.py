@@ -24,7 +24,7 @@ def program(x):
     return (x.cos() * 2 + x.sin()).relu()
 
 
-UNASKED = {"measured": True, "outputs": "saved"}
+UNQUERIED = {"measured": True, "outputs": "saved"}
 
 
 def calls(compiled, world, times=8, size=64):
@@ -34,7 +34,7 @@ def calls(compiled, world, times=8, size=64):
 
 
 def test_recorded_where_the_host_sets_the_pace(simulated):
-    compiled = simulated.compile(program, **UNASKED)
+    compiled = simulated.compile(program, **UNQUERIED)
     calls(compiled, simulated, 4)
     assert simulated.recordings == 0  # one to warm up, three that are timed
     calls(compiled, simulated)
@@ -52,12 +52,12 @@ def test_recorded_where_the_host_sets_the_pace(simulated):
 def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
     simulated.simulated.seconds = seconds
     others = list(_runners())  # of tests before, not collected yet
-    compiled = simulated.compile(program, **UNASKED)
+    compiled = simulated.compile(program, **UNQUERIED)
     calls(compiled, simulated)
     simulated.simulated.seconds = (1e-3, 1e-3)
     calls(compiled, simulated)
     assert simulated.recordings == 0
-    (runner,) = (one for one in _runners() if all(one is not other for other in others))
+    (runner,) = (runner for runner in _runners() if all(runner is not other for other in others))
     (entry,) = runner._entries.values()
     assert reason in entry.reason
 
@@ -78,7 +78,7 @@ def test_verdicts_of_earlier_processes(simulated, pace):
             outputs=(types.SimpleNamespace(saved=False, gradient=False, dtype=torch.float32),),
         )  # fmt: skip
         traits = Traits(torch.device("cpu"), None, (0,), 1, 3)
-        options = CudaGraphsOptions(**UNASKED)
+        options = CudaGraphsOptions(**UNQUERIED)
         return GraphedRunner(
             lambda inputs: [program(inputs[0])], traits, spec, states.of(traits.device), options,
             verdicts=Verdicts,
@@ -87,11 +87,11 @@ def test_verdicts_of_earlier_processes(simulated, pace):
     simulated.simulated.seconds = pace
     replays = []
     for _ in range(2):  # processes
-        one = made()
+        item = made()
         for _ in range(8):
             x = simulated.randn(64)
-            same(one([x])[0], program(x))
-        replays.append(one.row().replays)
+            same(item([x])[0], program(x))
+        replays.append(item.row().replays)
         simulated.simulated.seconds = (1e-3, 7e-3 if pace[0] == pace[1] else 1e-3)
     assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(kept) == 1
 
@@ -123,7 +123,7 @@ def _runners():
 
 def test_not_recorded_where_memory_is_short(simulated):
     simulated.simulated.free = simulated.simulated.memory // 8
-    calls(simulated.compile(program, **UNASKED), simulated)
+    calls(simulated.compile(program, **UNQUERIED), simulated)
     assert simulated.recordings == 0
 
 
@@ -139,14 +139,14 @@ def test_parameters_in_new_memory_in_each_call(simulated):
             return (x.cos() * self.weight + x.sin()).relu()
 
     module, others, held = Scaled(), list(_runners()), []
-    compiled = simulated.compile(module, **UNASKED)
+    compiled = simulated.compile(module, **UNQUERIED)
     for _ in range(60):
         held.append(module.weight.data)
         module.weight.data = torch.randn(64)
         x = simulated.randn(64)
         with torch.no_grad():
             same(compiled(x), module(x))
-    (runner,) = (one for one in _runners() if all(one is not other for other in others))
+    (runner,) = (runner for runner in _runners() if all(runner is not other for other in others))
     (entry,) = runner._entries.values()
     assert "fit a recording" in entry.reason and simulated.recordings == 0
     captures = simulated.simulated.captures
@@ -163,18 +163,18 @@ def test_results_that_share_memory_are_not_recorded(simulated):
         y = x.cos() * 2
         return y, y[3:]
 
-    compiled = simulated.compile(shares, **UNASKED)
+    compiled = simulated.compile(shares, **UNQUERIED)
     for _ in range(8):
         x = simulated.randn(16)
-        whole, part = compiled(x)
-        same(whole, x.cos() * 2)
-        whole.zero_()
+        full, part = compiled(x)
+        same(full, x.cos() * 2)
+        full.zero_()
         assert not part.any()
 
 
 def test_what_the_program_sees_is_its_own(world):
     """Large results too: they may be dropped while another stream reads them."""
-    compiled = world.compile(program, **UNASKED)
+    compiled = world.compile(program, **UNQUERIED)
     if world.simulated is None:
         pytest.skip("whether a GPU's host sets the pace of this program is not certain")
     kept = []
@@ -193,7 +193,7 @@ def test_training(world):
     torch.manual_seed(0)
     model = Net().to(world.device)
     twin = copy.deepcopy(model)
-    compiled = world.compile(model, **UNASKED)
+    compiled = world.compile(model, **UNQUERIED)
     for number in range(9):
         x = world.randn(8, 32)
         for net in (compiled, twin):
@@ -224,7 +224,7 @@ def _steps(world, model, compiled, twin, numbers, after=lambda grad: None):
 def _trained(world):
     torch.manual_seed(0)
     model = Net().to(world.device)
-    return model, world.compile(model, **UNASKED), copy.deepcopy(model)
+    return model, world.compile(model, **UNQUERIED), copy.deepcopy(model)
 
 
 def test_gradients_that_are_kept_stay_valid(simulated):

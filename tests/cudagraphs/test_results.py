@@ -228,7 +228,7 @@ def test_an_input_that_begins_to_move_is_copied(world):
     for _ in range(40):
         x = world.randn(8, 16)
         same(compiled(cache, x), _append(expected, x))
-    plain = world.plain
+    eager = world.plain
     held = []
     for _ in range(20):
         cache = world.randn(8, 16)
@@ -237,7 +237,7 @@ def test_an_input_that_begins_to_move_is_copied(world):
         x = world.randn(8, 16)
         same(compiled(cache, x), _append(expected, x))
         same(cache, expected)
-    assert world.plain <= plain + 2
+    assert world.plain <= eager + 2
     assert [plan.direct for plan in world.plans] == [()]
 
 
@@ -339,7 +339,7 @@ def test_random_schedules(world):
             size = draw.choice([8, 8, LARGE // 2])
             pair = []
             for _ in range(2):
-                fitting = [one for one in held if one[0].numel() == size]
+                fitting = [item for item in held if item[0].numel() == size]
                 if fitting and draw.random() < 0.6:
                     pair.append(draw.choice(fitting))
                 else:
@@ -350,14 +350,14 @@ def test_random_schedules(world):
             which = draw.randrange(len(programs))
             actual = compiled[which](pair[0][0], pair[1][0])
             expected = programs[which](pair[0][1], pair[1][1])
-            made = (
+            result = (
                 zip(actual, expected, strict=True)
                 if isinstance(actual, tuple)
                 else [(actual, expected)]
             )
-            held += made
+            held += result
             draw.shuffle(held)
-            del actual, expected, made, pair
+            del actual, expected, result, pair
             held = held[: draw.randrange(1, 10)]
             for ours, eager in held:
                 same(ours, eager)

@@ -53,7 +53,9 @@ def seeded(seed, function, *args):
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_steps_of_an_optimizer(world, pair, set_to_none):
     model, compiled, twin = pair
-    ours, eager = (torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, twin))
+    ours, eager = (
+        torch.optim.SGD(value.parameters(), lr=0.1, momentum=0.9) for value in (model, twin)
+    )
     losses = []
     for step in range(7):
         x = world.randn(16, 32)
@@ -203,7 +205,7 @@ def test_a_small_saved_value_that_wanders_costs_no_second_recording(simulated, a
         Phase.BACKWARD, CudaGraphsOptions(), "default", torch.device("cpu"), "",
     )  # fmt: skip
     runner = wrapping.wrap(
-        lambda given: [given[1] * given[2], given[0] * 2.0],
+        lambda inputs: [inputs[1] * inputs[2], inputs[0] * 2.0],
         torch.fx.GraphModule(torch.nn.Module(), graph),
         spec,
     )

@@ -20,8 +20,8 @@ from tracer_core.testing import CaptureCounter, compare
 
 
 def _accelerator(**settings: Any) -> Accelerator:
-    for one in (AcceleratorState, GradientState, PartialState):
-        one._reset_state()
+    for value in (AcceleratorState, GradientState, PartialState):
+        value._reset_state()
     return Accelerator(cpu=True, **settings)
 
 
@@ -46,15 +46,15 @@ def trainer() -> dict[str, Any]:
     results = []
     with CaptureCounter() as counter:
         for compiled in (False, True):
-            for one in (AcceleratorState, GradientState, PartialState):
-                one._reset_state()
+            for value in (AcceleratorState, GradientState, PartialState):
+                value._reset_state()
             model = MODELS["bert"][0]()
             if compiled:
                 model = tracer_core.compile(model, backend="eager")
             with tempfile.TemporaryDirectory() as folder:
-                made = _trainer(model, folder)
-                made.train()
-            losses = [row["loss"] for row in made.state.log_history if "loss" in row]
+                result = _trainer(model, folder)
+                result.train()
+            losses = [row["loss"] for row in result.state.log_history if "loss" in row]
             assert len(losses) == 5, losses
             results.append([losses, state_of(model)])
     compare(*results, EXACT)
@@ -94,8 +94,8 @@ def _train(
             optimizer.zero_grad()
             seen.append(loss.detach().clone())
     seen.append(accelerator.gather(seen[-1].reshape(1)))
-    plain = accelerator.unwrap_model(called)
-    seen.append(state_of(plain))
+    eager = accelerator.unwrap_model(called)
+    seen.append(state_of(eager))
     return seen, accelerator, called
 
 
@@ -115,10 +115,10 @@ def unwrapped(when: str) -> None:
     _, accelerator, model = _train("mlp", when, "eager", {})
     names = list(MODELS["mlp"][0]().state_dict())
     for keep in (True, False):
-        plain = accelerator.unwrap_model(model, keep_torch_compile=keep)
-        assert isinstance(plain, torch.nn.Sequential), type(plain)
-        assert list(plain.state_dict()) == names
-        compare(model(torch.ones(2, 8)), plain(torch.ones(2, 8)), EXACT)
+        eager = accelerator.unwrap_model(model, keep_torch_compile=keep)
+        assert isinstance(eager, torch.nn.Sequential), type(eager)
+        assert list(eager.state_dict()) == names
+        compare(model(torch.ones(2, 8)), eager(torch.ones(2, 8)), EXACT)
     with tempfile.TemporaryDirectory() as folder:
         folders: list[Any] = [folder]
         if dist.is_initialized():

@@ -16,9 +16,9 @@ from tracer_core.testing import CaptureCounter, compare
 
 
 def of_objects(x: torch.Tensor) -> torch.Tensor:
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, {"rank": dist.get_rank()})
-    return x * sum(one["rank"] for one in found)
+    actual: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(actual, {"rank": dist.get_rank()})
+    return x * sum(item["rank"] for item in actual)
 
 
 def barrier(x: torch.Tensor) -> torch.Tensor:
@@ -69,8 +69,8 @@ def with_gradients(x: torch.Tensor) -> torch.Tensor:
 HANDLES: list[Any] = []
 GRADIENTS = ("with_gradients", "in_place_with_gradient")
 PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    one.__name__: one
-    for one in (
+    value.__name__: value
+    for value in (
         of_objects, barrier, escaping, awaited_later, strided, of_ranks, in_place_with_gradient,
         with_gradients,
     )
@@ -84,10 +84,10 @@ def called(name: str, backend: str = "eager") -> dict[str, Any]:
         fast = tracer_core.compile(function, backend=backend)
         for number in range(3):
             results = []
-            for one in (function, fast):
+            for value in (function, fast):
                 x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
                 x.requires_grad_(name in GRADIENTS)
-                result = one(x)
+                result = value(x)
                 while HANDLES:
                     HANDLES.pop().wait()
                 if result.requires_grad:

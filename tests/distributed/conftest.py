@@ -11,14 +11,14 @@ from tests.distributed.pair import Pair
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.close()
+    result = Pair()
+    yield result
+    result.close()
 
 
 @pytest.fixture(scope="session")
 def alone() -> Iterator[Pair]:
     """One process, outside of torch.distributed."""
-    made = Pair(ranks=1)
-    yield made
-    made.close()
+    pair = Pair(ranks=1)
+    yield pair
+    pair.close()

@@ -15,11 +15,11 @@ from tests.distributed.models import MODELS, batches, loss_of
 from tests.distributed.training import (
     CLOSE,
     EXACT,
+    compare_training,
     same_on_all_ranks,
     state_of,
     told,
     train,
-    twin_training,
     whole,
 )
 from tracer_core.plugin_api import Phase
@@ -46,7 +46,7 @@ ORDERS = {
 
 
 def trained(name: str, order: str, backend: str = "eager", **settings: Any) -> dict[str, Any]:
-    return twin_training(
+    return compare_training(
         name,
         lambda model: ORDERS["eager"](model, **settings),
         lambda model: ORDERS[order](model, backend, **settings),
@@ -68,13 +68,13 @@ def accumulated(order: str, name: str = "mlp") -> dict[str, Any]:
         optimizer.step()
         return [whole(first), whole(second), apart]
 
-    return twin_training(name, ORDERS["eager"], ORDERS[order], step=step, steps=4)
+    return compare_training(name, ORDERS["eager"], ORDERS[order], step=step, steps=4)
 
 
 def unused(order: str, **settings: Any) -> dict[str, Any]:
     """A layer that a call does not use gets no gradient, and the ranks agree about it."""
     settings = {"find_unused_parameters": True, **settings}
-    return twin_training(
+    return compare_training(
         "branches",
         lambda model: ORDERS["eager"](model, **settings),
         lambda model: ORDERS[order](model, **settings),
@@ -190,15 +190,15 @@ def overlap(
         sent = dist.all_reduce(
             bucket.buffer().div_(dist.get_world_size()), async_op=True
         ).get_future()
-        return sent.then(lambda one: one.value()[0])
+        return sent.then(lambda value: value.value()[0])
 
     send.__annotations__.clear()  # they are texts here, which DistributedDataParallel does not take
 
     def make(order: str) -> Any:
         def wrap(model: Any) -> Any:
-            made = ORDERS[order](model, **more[order], bucket_cap_mb=cap, **settings)
-            made.register_comm_hook(None, send)
-            return made
+            result = ORDERS[order](model, **more[order], bucket_cap_mb=cap, **settings)
+            result.register_comm_hook(None, send)
+            return result
 
         return wrap
 
@@ -219,10 +219,10 @@ def overlap(
     got = train(name, model, data, step)
     compare(eager, got, CLOSE)
     same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
-    found: list[list[str]] = []
+    texts: list[list[str]] = []
     for mark in log:
-        found.append([]) if mark == "step" else found[-1].append(mark)
-    return found
+        texts.append([]) if mark == "step" else texts[-1].append(mark)
+    return texts
 
 
 def through_parts() -> None:
@@ -235,7 +235,10 @@ def through_parts() -> None:
         parameters = list(model.parameters())
         with model.no_sync():
             loss = model(x).square().mean()
-            seen = [torch.autograd.grad(loss, [one], retain_graph=True) for one in (*parameters, x)]
+            seen = [
+                torch.autograd.grad(loss, [parameter], retain_graph=True)
+                for parameter in (*parameters, x)
+            ]
             seen.append(
                 torch.autograd.grad(loss, [parameters[0], x, parameters[-1]], retain_graph=True)
             )
@@ -244,7 +247,7 @@ def through_parts() -> None:
                     pool.submit(torch.autograd.grad, loss, parameters, retain_graph=True)
                     for _ in range(8)
                 ]
-            seen += [one.result() for one in both]
+            seen += [item.result() for item in both]
             loss.backward(retain_graph=True)
             loss.backward()
             seen.append([parameter.grad.clone() for parameter in parameters])
@@ -264,8 +267,8 @@ def through_parts() -> None:
             seen.append([parameter.grad.clone() for parameter in parameters])
         return seen
 
-    made = ORDERS["inside"](MODELS["mlp"][0](), backend="aten_eager")
-    compare(ask(ORDERS["eager"](MODELS["mlp"][0]())), ask(made), CLOSE)
+    result = ORDERS["inside"](MODELS["mlp"][0](), backend="aten_eager")
+    compare(ask(ORDERS["eager"](MODELS["mlp"][0]())), ask(result), CLOSE)
 
 
 def by_hand(way: str, optimizer_inside: bool = True) -> dict[str, Any]:

@@ -174,8 +174,8 @@ def of_group(x: torch.Tensor) -> torch.Tensor:
 GROUP: list[Any] = []
 #: All are one graph.
 PROGRAMS: dict[str, Program] = {
-    one.__name__: one
-    for one in (
+    value.__name__: value
+    for value in (
         summed, averaged, gathered, gathered_columns, scattered, scattered_columns, exchanged,
         exchanged_parts, broadcast, broadcast_columns, two_in_a_row, operand_written_later, unread, by_name, reduced,
         reduced_argument, reduced_view, gathered_list, gathered_into, scattered_into,
@@ -199,9 +199,9 @@ def compare_calls(function: Program, fast: Any, times: int, tolerance: Any) -> N
     rows = ROWS.get(function.__name__, 4)
     for number in range(times):
         results = []
-        for one in (function, fast):
+        for value in (function, fast):
             x = torch.arange(rows * 2.0).reshape(rows, 2) / 8 + dist.get_rank() + number
-            results.append([_plain(one(x)), x])
+            results.append([_plain(value(x)), x])
         compare(*results, tolerance)
 
 
@@ -301,12 +301,12 @@ def past_a_reduced_copy(x: torch.Tensor) -> torch.Tensor:
 
 
 DIFFERENTIABLE: dict[str, Program] = {
-    one.__name__: one
-    for one in (
+    value.__name__: value
+    for value in (
         through_sum, through_gather, through_gathered_columns, through_scatter, through_exchange,
         through_functions, past_a_reduced_copy,
     )
-    if one is not through_sum or hasattr(functional, "all_reduce_backward")
+    if value is not through_sum or hasattr(functional, "all_reduce_backward")
 }  # fmt: skip
 
 
@@ -314,9 +314,9 @@ def compare_gradients(function: Program, fast: Any, times: int, tolerance: Any) 
     """Compares values and gradients of calls with values that differ."""
     for number in range(times):
         results = []
-        for one in (function, fast):
+        for item in (function, fast):
             x = torch.arange(8.0).reshape(4, 2) / 8 + dist.get_rank() + number
-            value = one(x.requires_grad_())
+            value = item(x.requires_grad_())
             value.backward(torch.cos(value.detach()))
             results.append([_plain(value), x.grad])
         compare(*results, tolerance)

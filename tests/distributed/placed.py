@@ -58,8 +58,8 @@ class Between(Weights):
     """Plain in and out."""
 
     def forward(self, x: Any) -> Any:
-        whole = DTensor.from_local(x, mesh(), [Replicate()])
-        return (whole @ self.weight).redistribute(placements=[Replicate()]).to_local().exp()
+        full = DTensor.from_local(x, mesh(), [Replicate()])
+        return (full @ self.weight).redistribute(placements=[Replicate()]).to_local().exp()
 
 
 class Asked(Weights):
@@ -132,8 +132,8 @@ class Distributed(Weights):
 #: rows, uneven and fewer than the ranks among them.
 ROWS = {"even": 4, "uneven": 5, "one": 1}
 MODULES = {
-    one.__name__: one
-    for one in (
+    value.__name__: value
+    for value in (
         Weights,
         Summed,
         Between,
@@ -167,9 +167,9 @@ def trained(module: Any, call: Any, value: Any) -> list[Any]:
     module.zero_grad()
     value = value.detach().requires_grad_()
     result = call(value)
-    whole = result.full_tensor() if isinstance(result, DTensor) else result * 1
-    whole.cos().sum().backward()
-    return [spread(one) for one in (result, value.grad, *(p.grad for p in module.parameters()))]
+    full = result.full_tensor() if isinstance(result, DTensor) else result * 1
+    full.cos().sum().backward()
+    return [spread(grad) for grad in (result, value.grad, *(p.grad for p in module.parameters()))]
 
 
 def called(names: list[str], backend: str, rows: str) -> dict[str, Any]:
@@ -197,12 +197,12 @@ def true_gradients() -> None:
     """Gradients are those of the same program on whole tensors in float64."""
     module = tracer_core.compile(Weights(), backend="inductor")
     x, weight = placed(_drawn(5, 8, seed=2).double(), Shard(0)), module.weight.full_tensor()
-    whole = x.detach().full_tensor().requires_grad_()
+    full = x.detach().full_tensor().requires_grad_()
     weight = weight.detach().requires_grad_()
     module(x).full_tensor().cos().sum().backward()
-    (torch.tanh(whole @ weight) * 2).cos().sum().backward()
+    (torch.tanh(full @ weight) * 2).cos().sum().backward()
     compare(weight.grad, module.weight.grad.full_tensor(), CLOSE)
-    compare(whole.grad, x.grad.full_tensor(), CLOSE)
+    compare(full.grad, x.grad.full_tensor(), CLOSE)
 
 
 def placements_change(backend: str) -> dict[str, Any]:
@@ -274,10 +274,10 @@ def written() -> None:
         return y + x
 
     compiled = tracer_core.compile(write, backend="aten_eager")
-    one, other = (distribute_tensor(_drawn(4, 6), mesh(), [Shard(0)]) for _ in range(2))
+    item, other = (distribute_tensor(_drawn(4, 6), mesh(), [Shard(0)]) for _ in range(2))
     for _ in range(3):
-        compare(spread(write(one)), spread(compiled(other)), CLOSE)
-        compare(spread(one), spread(other), CLOSE)
+        compare(spread(write(item)), spread(compiled(other)), CLOSE)
+        compare(spread(item), spread(other), CLOSE)
 
 
 def dropped(backend: str) -> dict[str, Any]:
@@ -361,20 +361,20 @@ def tokens(backend: str) -> dict[str, Any]:
     torch.manual_seed(0)
     eager = Tokens()
     module = copy.deepcopy(eager)
-    for one in (eager, module):
+    for value in (eager, module):
         rows = parallel.RowwiseParallel(input_layouts=Replicate())
-        _with_plan(one, {"embed": rows, "head": parallel.ColwiseParallel()})
+        _with_plan(value, {"embed": rows, "head": parallel.ColwiseParallel()})
     with CaptureCounter() as counter, no_fallbacks():
         compiled = tracer_core.compile(module, backend=backend)
         for step in range(3):
-            given = torch.randint(0, 9, (2, 5), generator=torch.Generator().manual_seed(step))
+            inputs = torch.randint(0, 9, (2, 5), generator=torch.Generator().manual_seed(step))
             seen = []
             for model, call in ((eager, eager), (module, compiled)):
                 model.zero_grad()
-                result = call(given)
+                result = call(inputs)
                 (result * 1).cos().sum().backward()
                 seen.append(
-                    [spread(one) for one in (result, *(p.grad for p in model.parameters()))]
+                    [spread(grad) for grad in (result, *(p.grad for p in model.parameters()))]
                 )
             compare(*seen, CLOSE)
     return told(counter)
@@ -424,7 +424,7 @@ def _prepared() -> dict[str, Any]:
 
 
 PLANS: dict[str, Callable[[], dict[str, Any]]] = {
-    one.__name__.strip("_"): one for one in (_split, _split_placed, _sequence, _prepared)
+    value.__name__.strip("_"): value for value in (_split, _split_placed, _sequence, _prepared)
 }
 
 
@@ -439,8 +439,8 @@ def parallelized(plan: str, backend: str) -> dict[str, Any]:
     torch.manual_seed(0)
     eager = Perceptron()
     module = copy.deepcopy(eager)
-    for one in (eager, module):
-        _with_plan(one, PLANS[plan]())
+    for item in (eager, module):
+        _with_plan(item, PLANS[plan]())
     with CaptureCounter() as counter, no_fallbacks():
         compiled = tracer_core.compile(module, backend=backend)
         for step in range(3):
@@ -506,15 +506,15 @@ class SequenceBlock(torch.nn.Module):
 
 
 def sequence_block(backend: str) -> dict[str, Any]:
-    whole, parts = Replicate(), Shard(1)
-    hidden = {"hidden_states": parts}, {"hidden_states": whole}
+    full, parts = Replicate(), Shard(1)
+    hidden = {"hidden_states": parts}, {"hidden_states": full}
     plan = {
         "input_layernorm": parallel.SequenceParallel(),
         "post_attention_layernorm": parallel.SequenceParallel(),
         "self_attn": parallel.PrepareModuleInput(
             input_kwarg_layouts=hidden[0], desired_input_kwarg_layouts=hidden[1]
         ),
-        "mlp": parallel.PrepareModuleInput(input_layouts=(parts,), desired_input_layouts=(whole,)),
+        "mlp": parallel.PrepareModuleInput(input_layouts=(parts,), desired_input_layouts=(full,)),
     }
     for path, kind in _LLAMA.items():
         rows = kind == "rows"
@@ -524,8 +524,8 @@ def sequence_block(backend: str) -> dict[str, Any]:
     torch.manual_seed(0)
     eager = SequenceBlock()
     module = copy.deepcopy(eager)
-    for one in (eager, module):
-        _with_plan(one.layer, plan)
+    for item in (eager, module):
+        _with_plan(item.layer, plan)
     with CaptureCounter() as counter, no_fallbacks():
         compiled = tracer_core.compile(module, backend=backend)
         for step in range(3):

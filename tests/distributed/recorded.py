@@ -1,4 +1,4 @@
-"""What the ranks run for test_recorded.py: CUDA graphs of graphs that communicate, on the simulated
+"""What the ranks run for test_captured.py: CUDA graphs of graphs that communicate, on the simulated
 device of tests/cudagraphs."""
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ def parallel() -> dict[str, Any]:
         return parallel.parallelize_module(module, placed.mesh(), plan)
 
     with simulated() as backend:
-        plain, module = made(), made()
+        eager, module = made(), made()
         fast = tracer_core.compile(module, backend=backend)
         optimizers = [
-            torch.optim.SGD(one.parameters(), lr=0.1, foreach=False) for one in (plain, module)
+            torch.optim.SGD(value.parameters(), lr=0.1, foreach=False) for value in (eager, module)
         ]
         torch.manual_seed(1)
         for _ in range(CALLS):
             x = torch.randn(3, 4)
             results = []
-            for call, one, optimizer in zip(
-                (plain, fast), (plain, module), optimizers, strict=True
+            for call, item, optimizer in zip(
+                (eager, fast), (eager, module), optimizers, strict=True
             ):
                 loss = call(x).square().sum()
                 loss.backward()
@@ -124,7 +124,7 @@ def parallel() -> dict[str, Any]:
                         loss,
                         *(
                             p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
-                            for p in one.parameters()
+                            for p in item.parameters()
                         ),
                     ]
                 )

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import tracer_core
-from tests.distributed.training import CLOSE, EXACT, told, twin_training, whole
+from tests.distributed.training import CLOSE, EXACT, compare_training, told, whole
 from tracer_core.testing import CaptureCounter, compare
 
 Compile = Callable[[Any], Any]
@@ -58,7 +58,7 @@ def layers_after(model: Any, compiled: Compile, **settings: Any) -> Any:
     return model
 
 
-ORDERS = {one.__name__: one for one in (root_after, root_before, layers_before, layers_after)}
+ORDERS = {value.__name__: value for value in (root_after, root_before, layers_before, layers_after)}
 
 
 def _policy(dtype: str | None) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _policy(dtype: str | None) -> dict[str, Any]:
 def trained(
     name: str, order: str, backend: str = "eager", dtype: str | None = None, **settings: Any
 ) -> dict[str, Any]:
-    return twin_training(
+    return compare_training(
         name,
         lambda model: shard(model, **_policy(dtype), **settings),
         lambda model: ORDERS[order](
@@ -102,7 +102,7 @@ def accumulated(order: str) -> dict[str, Any]:
         optimizer.step()
         return [whole(first), whole(second)]
 
-    return twin_training(
+    return compare_training(
         "blocks",
         shard,
         lambda model: ORDERS[order](model, lambda part: tracer_core.compile(part, backend="eager")),
@@ -154,7 +154,7 @@ def checkpointed() -> dict[str, Any]:
             block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)
         return shard(model)
 
-    return twin_training(
+    return compare_training(
         "blocks", wrap, lambda model: tracer_core.compile(wrap(model), backend="eager")
     )
 
@@ -183,16 +183,16 @@ def whole_step(optimizer: str, clip: bool) -> dict[str, Any]:
 
     def train(compiled: bool) -> list[Any]:
         model = shard(MODELS["blocks"][0]())
-        made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+        result = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
         norms: list[Any] = []
 
         def step(x: Any, y: Any) -> Any:
-            made.zero_grad()
+            result.zero_grad()
             loss = loss_of("blocks", model, x, y)
             loss.backward()
             if clip:
                 norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
-            made.step()
+            result.step()
             return loss
 
         fast = tracer_core.compile(step, backend="eager") if compiled else step

@@ -37,7 +37,7 @@ FEW_ORDERS = [
     ("model", "order"),
     [
         *(("blocks", order) for order in ORDERS),
-        *(pytest.param("bert", *one.values, marks=one.marks) for one in FEW_ORDERS),
+        *(pytest.param("bert", *order.values, marks=order.marks) for order in FEW_ORDERS),
     ],
 )
 def test_order(pair, model, order):

@@ -34,13 +34,13 @@ def whole(tensor: Any) -> Any:
 
 def state_of(model: torch.nn.Module) -> dict[str, Any]:
     """Parameters, their gradients, buffers."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
-        found[name] = whole(parameter)
-        found[f"{name}.grad"] = whole(parameter.grad)
+        actual[name] = whole(parameter)
+        actual[f"{name}.grad"] = whole(parameter.grad)
     for name, buffer in model.named_buffers():
-        found[name] = whole(buffer)
-    return found
+        actual[name] = whole(buffer)
+    return actual
 
 
 def plain_step(
@@ -71,7 +71,7 @@ def train(
     return seen
 
 
-def twin_training(
+def compare_training(
     name: str,
     eager: Callable[[torch.nn.Module], Any],
     compiled: Callable[[torch.nn.Module], Any],

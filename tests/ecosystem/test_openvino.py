@@ -141,7 +141,7 @@ def other_strides(x):
     return (x + 1).t(), x[::2, 1:] * 2, x[:1].expand(3, 6) + 0, (x * 3)[:, ::2]
 
 
-def whole_numbers(x):
+def integers(x):
     y = (x * 10).long()
     return torch.div(y, -3, rounding_mode="floor"), y // 3, y % 3, y.sum()
 
@@ -162,7 +162,7 @@ def random_numbers(x):
         views,
         one_result_twice,
         other_strides,
-        whole_numbers,
+        integers,
         bfloat16,
         random_numbers,
     ],
@@ -180,15 +180,15 @@ def test_what_the_engine_itself_gets_wrong(program):
             torch.manual_seed(1)
             expected = program(theirs)
             torch.manual_seed(1)
-            found = fast(mine)
+            actual = fast(mine)
         assert torch.equal(mine, theirs)
-        expected, found = (
-            [one] if isinstance(one, torch.Tensor) else one for one in (expected, found)
+        expected, actual = (
+            [value] if isinstance(value, torch.Tensor) else value for value in (expected, actual)
         )
-        for one, other in zip(expected, found, strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
-            assert other.stride() == one.stride()
-            assert (other.data_ptr() == mine.data_ptr()) == (one.data_ptr() == theirs.data_ptr())
+        for item, other in zip(expected, actual, strict=True):
+            torch.testing.assert_close(other, item, rtol=1e-5, atol=1e-5)
+            assert other.stride() == item.stride()
+            assert (other.data_ptr() == mine.data_ptr()) == (item.data_ptr() == theirs.data_ptr())
 
 
 def test_results_stay_and_threads_get_their_own():
@@ -200,8 +200,8 @@ def test_results_stay_and_threads_get_their_own():
     fast = tracer_core.compile(program, backend="openvino", options=EXACT)
     with torch.no_grad():
         kept = [fast(torch.full((3, 4), float(number))) for number in range(6)]
-    assert [one[0, 0].item() for one, _ in kept] == [0, 2, 4, 6, 8, 10]
-    assert [one[0].item() for _, one in kept] == [0, 4, 8, 12, 16, 20]
+    assert [item[0, 0].item() for item, _ in kept] == [0, 2, 4, 6, 8, 10]
+    assert [item[0].item() for _, item in kept] == [0, 4, 8, 12, 16, 20]
     wrong = []
 
     def work(number):

@@ -12,7 +12,7 @@ import textwrap
 
 from tests.plugin.conftest import Environment, environment  # noqa: F401  (a fixture)
 
-STAND_IN = """
+POLYFILL = """
     import torch
 
     SEEN = []
@@ -66,7 +66,7 @@ MISSING = """
 def install(environment: Environment, entry_points: str = "") -> None:  # noqa: F811
     package = environment.site_packages / "torch_tensorrt" / "dynamo" / "backend"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text(textwrap.dedent(STAND_IN))
+    (package / "__init__.py").write_text(textwrap.dedent(POLYFILL))
     for folder in (package.parent, package.parent.parent):
         (folder / "__init__.py").write_text("")
     info = environment.site_packages / "torch_tensorrt-2.13.0.dist-info"

@@ -40,12 +40,12 @@ def trained(model: Any, folder: Path) -> tuple[list[float], dict[str, torch.Tens
         model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS
     )
     trainer.train()
-    told = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    told += [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+    messages = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    messages += [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder / "checkpoint-3"
     )
-    return told, loaded.state_dict(), (trainer.label_names, loaded.config.architectures)
+    return messages, loaded.state_dict(), (trainer.label_names, loaded.config.architectures)
 
 
 def test_trainer(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_accelerate(tmp_path: Path) -> None:
     model = tracer_core.compile(make())
     prepared, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     batch = {"input_ids": torch.arange(16).reshape(2, 8), "labels": torch.tensor([0, 1])}
-    losses, eager, plain = [], make(), []
+    losses, eager, reference = [], make(), []
     sgd = torch.optim.SGD(eager.parameters(), lr=0.1)
     for _ in range(3):
         loss = prepared(**batch).loss
@@ -75,8 +75,8 @@ def test_accelerate(tmp_path: Path) -> None:
         loss.backward()
         sgd.step()
         sgd.zero_grad()
-        plain.append(loss.item())
-    torch.testing.assert_close(losses, plain, rtol=1e-4, atol=1e-5)
+        reference.append(loss.item())
+    torch.testing.assert_close(losses, reference, rtol=1e-4, atol=1e-5)
     accelerator.save_model(prepared, tmp_path)
     assert accelerator.unwrap_model(prepared) is model
     assert list(accelerator.get_state_dict(prepared)) == list(eager.state_dict())

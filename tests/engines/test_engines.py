@@ -230,8 +230,8 @@ def test_eight_threads_call_one_compiled_model(engine):
             ]  # kept: results must not share memory
         wrong.extend(
             number
-            for one in results
-            if not torch.allclose(one, expected[number], rtol=1e-4, atol=1e-5)
+            for result in results
+            if not torch.allclose(result, expected[number], rtol=1e-4, atol=1e-5)
         )
         done.append(number)
 

@@ -18,13 +18,13 @@ pytest.importorskip("onnxruntime")
 def test_symbolic_sizes_make_one_model(monkeypatch):
     from onnxrt_backend import session
 
-    made = []
+    result = []
     real = session.session
-    monkeypatch.setattr(session, "session", lambda *args: made.append(1) or real(*args))
+    monkeypatch.setattr(session, "session", lambda *args: result.append(1) or real(*args))
     runner, extra = compiled("onnxrt", lambda x: x.relu() + 1, randn(4, 6), dynamic=True)
     for rows in (4, 2, 7):
         runner([randn(rows, 6), *extra])
-    assert len(made) == 1
+    assert len(result) == 1
 
 
 def test_options():
@@ -69,31 +69,31 @@ def sessions(monkeypatch):
     """Every session that is made from now on."""
     from onnxrt_backend import freezing, session
 
-    made = []
+    result = []
     real = session.session
 
     def spy(*args):
-        made.append(real(*args))
-        return made[-1]
+        result.append(real(*args))
+        return result[-1]
 
     monkeypatch.setattr(freezing, "session", spy)
-    return made
+    return result
 
 
 @torch.no_grad()
 def test_frozen_parameters_are_initialisers_and_changes_are_seen(net, monkeypatch):
-    made = sessions(monkeypatch)
+    result = sessions(monkeypatch)
     fast = tracer_core.compile(net, backend="onnxrt", options={"freeze": True})
     x = torch.randn(2, 3, 12, 12)
     for _ in range(3):
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 1 and len(made[0].get_inputs()) == 1  # x: all else is a constant
+    assert len(result) == 1 and len(result[0].get_inputs()) == 1  # x: all else is a constant
     net.head.weight.mul_(2)
     net.norm.running_mean.add_(1)
     torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
     net.load_state_dict({name: value * 0.5 for name, value in net.state_dict().items()})
     torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 3
+    assert len(result) == 3
     net.head.weight.data.mul_(3)  # leaves no trace
     fast.refresh()
     torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
@@ -116,10 +116,10 @@ def test_frozen_batch_norm_is_folded_into_the_convolution(net, tmp_path):
 
     captured = torch_graph(net, [torch.randn(1, 3, 8, 8)])
     lowered = lower(captured.gm, captured.real_inputs, "onnxrt", input_specs=captured.inputs)
-    made = export(lowered.graph, "net")
-    names = {name: captured.real_inputs[i].detach() for i, name, _ in made.graph.inputs if i}
-    model = onnx.load_from_string(freezing.with_initializers(made.model, names))
-    assert [one.name for one in model.graph.initializer] == list(names) and len(
+    result = export(lowered.graph, "net")
+    names = {name: captured.real_inputs[i].detach() for i, name, _ in result.graph.inputs if i}
+    model = onnx.load_from_string(freezing.with_initializers(result.model, names))
+    assert [item.name for item in model.graph.initializer] == list(names) and len(
         model.graph.input
     ) == 1
 
@@ -140,12 +140,12 @@ def test_frozen_batch_norm_is_folded_into_the_convolution(net, tmp_path):
 
 @torch.no_grad()
 def test_one_dynamic_session_serves_batches_from_1_to_32(net, monkeypatch):
-    made = sessions(monkeypatch)
+    result = sessions(monkeypatch)
     fast = tracer_core.compile(net, backend="onnxrt", dynamic=True, options={"freeze": True})
     for batch in (4, 2, 32, 17, 8):
         x = torch.randn(batch, 3, 12, 12)
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 1
+    assert len(result) == 1
 
 
 @torch.no_grad()
@@ -196,21 +196,21 @@ def models_of(monkeypatch):
 
     from onnxrt_backend import plugin, session
 
-    made = []
+    result = []
     real = session.session
 
     def spy(model, *rest):
-        made.append(onnx.load_from_string(model))
+        result.append(onnx.load_from_string(model))
         return real(model, *rest)
 
     assert plugin.NAME == "onnxrt"
     monkeypatch.setattr(session, "session", spy)
-    return made
+    return result
 
 
 def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
     """No operator that it knows only as a function, no list of parts."""
-    made = models_of(monkeypatch)
+    models = models_of(monkeypatch)
 
     def program(x, y):
         q, k, v = (part.view(2, 5, 2, 4).transpose(1, 2) for part in x.split(8, dim=-1))
@@ -221,7 +221,7 @@ def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
             F.gelu(both),
             F.gelu(first, approximate="tanh"),
             rest * 2,
-            *[one + 1 for one in x.chunk(5, 1)],
+            *[item + 1 for item in x.chunk(5, 1)],
         )
 
     inputs = randn(2, 5, 24), randn(2, 5, 24)
@@ -229,22 +229,24 @@ def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
     for ours, value in zip(runner([*inputs, *extra]), program(*inputs), strict=True):
         torch.testing.assert_close(ours, value)
     assert runner.fallback is None
-    kinds = [node.op_type for node in made[0].graph.node]
+    kinds = [node.op_type for node in models[0].graph.node]
     assert not {"CastLike", "SplitToSequence", "SequenceAt", "aten_getitem"} & set(kinds), kinds
     assert kinds.count("Gelu") == 2 and kinds.count("Split") == 3 and kinds.count("Squeeze") >= 3
 
 
 def test_logits_are_written_where_the_caller_gets_them(monkeypatch):
     """ONNX Runtime would copy them to give them three dimensions."""
-    made = models_of(monkeypatch)
+    models = models_of(monkeypatch)
     weight = randn(6, 50)
     runner, extra = compiled(
         "onnxrt", lambda x: (x.view(-1, 6) @ weight).view(2, 3, 50), randn(2, 3, 6)
     )
     x = randn(2, 3, 6)
     torch.testing.assert_close(runner([x, *extra])[0], x @ weight)
-    (output,) = made[0].graph.output
-    assert [node.op_type for node in made[0].graph.node if output.name in node.output] == ["MatMul"]
+    (output,) = models[0].graph.output
+    assert [node.op_type for node in models[0].graph.node if output.name in node.output] == [
+        "MatMul"
+    ]
 
 
 def test_parts_of_a_size_known_at_run_time_only():
@@ -385,7 +387,7 @@ def test_rows_that_a_mask_forbids_every_key(heads):
     fast = tracer_core.compile(program, backend="onnxrt")
     for ours, expected in zip(fast(q, k, v, allowed), program(q, k, v, allowed), strict=True):
         torch.testing.assert_close(ours, expected, equal_nan=True)
-    eagerly = [one.text for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+    eagerly = [item.text for item in tracer_core.last_compile(fast) if item.name == "fallback"]
     assert bool(eagerly) == (heads > 2) and all("as many heads of keys" in text for text in eagerly)
 
 
@@ -479,7 +481,7 @@ def test_max_pooling_has_eagers_nan_and_infinities(name, before):
     x = images()
     ours, expected = fast(x), program(x)
     torch.testing.assert_close(ours, expected, equal_nan=True)
-    eagerly = [one for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+    eagerly = [record for record in tracer_core.last_compile(fast) if record.name == "fallback"]
     assert bool(eagerly) == (name == "positions")
 
 

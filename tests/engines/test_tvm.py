@@ -37,8 +37,8 @@ def _flags() -> set[str]:
     """Returns the instructions of this processor that Linux lists; x86 only, else empty."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return {flag.replace("_", "") for flag in found.split()}
+    actual = next((line for line in lines if line.startswith("flags")), "")
+    return {flag.replace("_", "") for flag in actual.split()}
 
 
 @pytest.mark.skipif(not _flags(), reason="this system lists no instructions of its processor")
@@ -76,7 +76,7 @@ assert os.sched_getaffinity(0) == before, os.sched_getaffinity(0)
 
 
 def test_what_tvm_does_not_check_is_left_to_pytorch():
-    """TVM reads past the end of a table, and a whole number divided by zero ends the process."""
+    """TVM reads past the end of a table, and an integer divided by zero ends the process."""
     table = torch.randn(5, 3)
     look_up = tracer_core.compile(lambda i: table[i] * 2, backend="tvm")
     divide = tracer_core.compile(lambda x, y: x // y, backend="tvm")
@@ -169,21 +169,21 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
         )
         return te.create_prim_func([a, b, result])
 
-    def recorded(made):
-        return made.with_attr(schedules.DONE, True)
+    def recorded(result):
+        return result.with_attr(schedules.DONE, True)
 
     def chosen():
-        kept = schedule_selection.choose(plain, tvm.IRModule(dict(after)), tmp_path)
+        kept = schedule_selection.choose(irmodule, tvm.IRModule(dict(after)), tmp_path)
         return {
-            name.name_hint for name, one in kept.functions_items() if schedules.is_scheduled(one)
+            name.name_hint for name, item in kept.functions_items() if schedules.is_scheduled(item)
         }
 
     product, total = function(lambda a, b: a * b), function(lambda a, b: a * b + 1)
-    plain = tvm.IRModule({"slow": product, "wrong": total})
+    irmodule = tvm.IRModule({"slow": product, "wrong": total})
     after = {"slow": recorded(product), "wrong": recorded(product)}  # as written: no tiles
     assert chosen() == {"slow", "wrong"}  # nothing was measured
     target = target_of(None, "cpu")
-    schedule_selection.benchmark(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.benchmark(irmodule, tvm.IRModule(dict(after)), target, tmp_path)
     assert chosen() == set()
     path = tmp_path / schedule_selection.FILE
     figures = json.loads(path.read_text())
@@ -197,13 +197,13 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     before = path.read_bytes()
     assert chosen() == {"slow"}
     schedule_selection.benchmark(
-        plain, tvm.IRModule(dict(after)), target, tmp_path
+        irmodule, tvm.IRModule(dict(after)), target, tmp_path
     )  # known: not measured again
     assert path.read_bytes() == before
     for broken in ("", "[1]", json.dumps({"0": {"agree": True}})):
         path.write_text(broken)
         assert chosen() == set()  # nobody knows which are right
-    schedule_selection.benchmark(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.benchmark(irmodule, tvm.IRModule(dict(after)), target, tmp_path)
     assert json.loads(path.read_text()).keys() == figures.keys()
 
 
@@ -305,13 +305,13 @@ def test_max_pooling_keeps_nan_and_infinities():
     x[0, 1], x[1, 1, 8, 8], x[0, 2] = -float("inf"), float("inf"), -1e38
 
     def program(x):
-        plain = (
+        eager = (
             F.max_pool2d(x, 3, 2, 1),
             F.max_pool2d(x, 2, ceil_mode=True),
             F.max_pool2d(x, (3, 1), 1, 0, dilation=2),
         )
         return (
-            *plain,
+            *eager,
             F.max_pool1d(x[0], 3, 2, 1),
             F.max_pool3d(x, 2, padding=1),
             F.max_pool2d(x, 2, return_indices=True),
@@ -379,16 +379,16 @@ def scheduled_texts(monkeypatch):
     real = schedules.scheduled
 
     def spy(function):
-        made = real(function)
-        texts.append("refused" if made is None else made.script())
-        return made
+        result = real(function)
+        texts.append("refused" if result is None else result.script())
+        return result
 
     monkeypatch.setattr(schedules, "scheduled", spy)
     return texts
 
 
 #: rows, columns, length of the sums: whole tiles, one row, sizes that nothing divides.
-PRODUCTS = [
+MATMULS = [
     (13, 48, 32),
     (197, 24, 32),
     (64, 257, 40),
@@ -403,7 +403,7 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
+@pytest.mark.parametrize("sizes", MATMULS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @torch.no_grad()
 def test_products_with_transposed_weights(sizes, dtype):
@@ -543,7 +543,9 @@ def test_elementary_functions(name):
     )
     ours, eager, truth = fast(x), function(x), function(x.double())
     fits = truth.abs() > 1e-36  # beside numbers with all their bits
-    off, eagers_off = (((one.double() - truth) / truth)[fits].abs().max() for one in (ours, eager))
+    off, eagers_off = (
+        ((value.double() - truth) / truth)[fits].abs().max() for value in (ours, eager)
+    )
     absolute = (ours.double() - truth).abs().nan_to_num(0).masked_fill(truth.abs() > 1, 0).max()
     assert absolute < 3e-7
     assert off < max(4e-7, 1.01 * eagers_off)
@@ -571,19 +573,19 @@ def test_softmax_along_rows(shape):
     some[..., ::2] = float("-inf")
     every[0] = float("-inf")
     wrong[..., -1] = float("nan")
-    for given in (x, x * 40, some, every, wrong):
-        for ours, expected in zip(fast(given), program(given), strict=True):
+    for value in (x, x * 40, some, every, wrong):
+        for ours, expected in zip(fast(value), program(value), strict=True):
             torch.testing.assert_close(ours, expected, rtol=2e-6, atol=1e-7, equal_nan=True)
 
 
 @torch.no_grad()
 def test_softmax_of_any_length_in_one_build(monkeypatch):
-    made = builds(monkeypatch)
+    result = builds(monkeypatch)
     fast = tracer_core.compile(lambda x: (x * 2).softmax(-1), backend="tvm", dynamic=True)
     for shape in ((3, 40), (2, 7), (5, 64), (9, 197), (40, 17)):
         x = torch.randn(shape)
         torch.testing.assert_close(fast(x), (x * 2).softmax(-1), rtol=1e-5, atol=1e-7)
-    assert len(made) == 1
+    assert len(result) == 1
 
 
 @torch.no_grad()
@@ -601,7 +603,7 @@ def test_elementary_functions_and_rows_are_vectors(monkeypatch):
 
 @torch.no_grad()
 def test_products_of_any_sizes_in_one_build(monkeypatch):
-    made = builds(monkeypatch)
+    result = builds(monkeypatch)
     fast = tracer_core.compile(lambda a, b: a @ b, backend="tvm", dynamic=True)
     for batch, rows, length, columns in (
         (2, 9, 6, 5),
@@ -611,7 +613,7 @@ def test_products_of_any_sizes_in_one_build(monkeypatch):
     ):
         a, b = torch.randn(batch, rows, length), torch.randn(batch, length, columns)
         torch.testing.assert_close(fast(a, b), a @ b, rtol=1e-4, atol=1e-4)
-    assert len(made) == 1
+    assert len(result) == 1
 
 
 def builds(monkeypatch):

@@ -83,12 +83,12 @@ def compiled(number: int, own: bool, x: Any, w: Any, folder: Path) -> Any:
     train = number % 10 == 9
     with torch.set_grad_enabled(train):
         fast = tracer_core.compile(function)
-        found = fast(x, w)
+        actual = fast(x, w)
         expected = function(x, w)
-        if not torch.allclose(found, expected, atol=1e-4, rtol=1e-4):
-            raise AssertionError(f"function {number}: {found} is not {expected}")
+        if not torch.allclose(actual, expected, atol=1e-4, rtol=1e-4):
+            raise AssertionError(f"function {number}: {actual} is not {expected}")
         if train:
-            (got,), (true,) = (torch.autograd.grad(one.sum(), w) for one in (found, expected))
+            (got,), (true,) = (torch.autograd.grad(value.sum(), w) for value in (actual, expected))
             if not torch.allclose(got, true, atol=1e-3, rtol=1e-3):
                 raise AssertionError(f"function {number}: gradient {got} is not {true}")
     return fast

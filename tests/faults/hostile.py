@@ -28,30 +28,30 @@ PIECES = (
 
 def names(seed: int, count: int) -> list[str]:
     """Returns `count` different names."""
-    rng, found = random.Random(seed), dict[str, None]()
-    while len(found) < count:
+    rng, actual = random.Random(seed), dict[str, None]()
+    while len(actual) < count:
         name = "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 5)))
         if rng.random() < 0.05:
             name *= rng.choice((7, 40))  # very long
-        found[name] = None
-    return list(found)
+        actual[name] = None
+    return list(actual)
 
 
 def identifier(name: str) -> str:
     """Returns a parameter's name as near to `name` as Python's grammar lets it be."""
-    made = "".join(c for c in name if ("a" + c).isidentifier() and c not in string.whitespace)
-    made = "p" + made[:200]
-    return made if not keyword.iskeyword(made) else made + "_"
+    text = "".join(c for c in name if ("a" + c).isidentifier() and c not in string.whitespace)
+    text = "p" + text[:200]
+    return text if not keyword.iskeyword(text) else text + "_"
 
 
 def named(function: Callable[..., Any], name: str) -> Any:
     """Returns the function under another name, in a file of that name."""
     code = function.__code__.replace(co_filename=name, co_name=name, co_qualname=name)
-    made = type(function)(
+    result = type(function)(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    made.__name__ = made.__qualname__ = name
-    return made
+    result.__name__ = result.__qualname__ = name
+    return result
 
 
 def check(name: str, backend: str) -> None:
@@ -80,8 +80,8 @@ def check(name: str, backend: str) -> None:
 
     same(named(breaks, name), x)
 
-    def keywords(**given: Any) -> Any:
-        return sum(value * 2 for value in given.values())
+    def keywords(**argument: Any) -> Any:
+        return sum(value * 2 for value in argument.values())
 
     same(keywords, **{name: x, "other": x})
     same(lambda table: table[name] + table.get(name), {name: x, 1: x})  # keys
@@ -105,7 +105,7 @@ def check(name: str, backend: str) -> None:
     def reads(x: Any) -> Any:
         return torch.relu(x) + THING  # type: ignore[name-defined]
 
-    asked = tuple(name if one == "THING" else one for one in reads.__code__.co_names)
+    asked = tuple(name if item == "THING" else item for item in reads.__code__.co_names)
     made = type(reads)(
         reads.__code__.replace(co_names=asked), {"torch": torch, name: x * 2}, name, None,
         reads.__closure__,

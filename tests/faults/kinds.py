@@ -83,12 +83,12 @@ class Bench:
 
     def planted(self) -> list[bytes]:
         """Returns a library and a text whose code leaves the marker."""
-        made = self.root / "planted.so"
-        if not made.exists():
+        result = self.root / "planted.so"
+        if not result.exists():
             source = self.root / "planted.c"
             source.write_text(PLANTED_C.format(marker=self.marker))
-            subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
-        return [made.read_bytes(), PLANTED_PYTHON.format(marker=str(self.marker)).encode()]
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", result, source], check=True)
+        return [result.read_bytes(), PLANTED_PYTHON.format(marker=str(self.marker)).encode()]
 
     def nothing_ran(self) -> None:
         assert not self.marker.exists(), "planted code ran"
@@ -195,10 +195,10 @@ def damaged(bench: Bench) -> None:
             bench.start(number).ended_well()
     begin = bench.turn * TOGETHER
     for number in range(begin, begin + TOGETHER):
-        found = bench.entries()
+        actual = bench.entries()
         if bench.turn % 8:  # else any file, the secret too
-            found = [path for path in found if path.name != "secret"]
-        damage(bench, bench.rng.choice(found), DAMAGES[number % len(DAMAGES)])
+            actual = [path for path in actual if path.name != "secret"]
+        damage(bench, bench.rng.choice(actual), DAMAGES[number % len(DAMAGES)])
     number = bench.turn % 4
     first = bench.start(number)
     first.ended_well()

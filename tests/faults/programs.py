@@ -45,10 +45,10 @@ def run(folder: Path, number: int) -> None:
         with torch.set_grad_enabled(train):
             fast = tracer_core.compile(function)
             for _ in range(2):
-                found, expected = fast(x, w), function(x, w)
-                torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+                actual, expected = fast(x, w), function(x, w)
+                torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
             if train:
-                got, true = (torch.autograd.grad(one.sum(), w)[0] for one in (found, expected))
+                got, true = (torch.autograd.grad(value.sum(), w)[0] for value in (actual, expected))
                 torch.testing.assert_close(got, true, atol=1e-4, rtol=1e-4)
     kept.flush()
 

@@ -10,12 +10,12 @@ from inductor_backend import kernel_stages
 @pytest.fixture
 def texts(monkeypatch) -> list[str]:
     """The modules that are compiled."""
-    found: list[str] = []
+    actual: list[str] = []
     original = kernel_stages.load_module
 
     def load(text, *rest):
-        found.append(text)
+        actual.append(text)
         return original(text, *rest)
 
     monkeypatch.setattr(kernel_stages, "load_module", load)
-    return found
+    return actual

@@ -12,8 +12,8 @@ import torch
 import tracer_core
 
 
-def relative(found, truth):
-    return ((found.double() - truth).norm() / truth.norm()).item()
+def relative(actual, truth):
+    return ((actual.double() - truth).norm() / truth.norm()).item()
 
 
 def step(function, module, x):
@@ -31,10 +31,10 @@ def gradients_are_right(module, image, batches):
     fast = tracer_core.compile(ours, backend="inductor", fullgraph=True)
     for batch in batches:
         x = torch.randn(batch, *image)
-        expected, found = step(module, module, x), step(fast, ours, x)
+        expected, actual = step(module, module, x), step(fast, ours, x)
         truth = step(exact, exact, x.double())
-        for one, other, true in zip(expected, found, truth, strict=True):
-            assert one.stride() == other.stride()
+        for item, other, true in zip(expected, actual, truth, strict=True):
+            assert item.stride() == other.stride()
             # a relu whose input is nearly 0 may let a gradient through here and not there
-            limit = 3 * (one.double() - true).norm() + 1e-3 * true.norm() + 1e-5
+            limit = 3 * (item.double() - true).norm() + 1e-3 * true.norm() + 1e-5
             assert (other.double() - true).norm() <= limit

@@ -1,6 +1,6 @@
 """The eager reference executor: what the loop IR means.
 
-In: a `Program`, or fused bodies, with concrete inputs. Out: the outputs, computed with torch
+In: a `LoopProgram`, or fused bodies, with concrete inputs. Out: the outputs, computed with torch
 operations on whole index grids. What always holds: it shares nothing with the C++ generator but the
 IR, so lowering, inlining, fusion and row buffers are proved by comparing with it before any kernel
 is trusted.
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import Expr, FloorDiv, Index, Var
-from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, Program, Store, Strided
+from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, LoopProgram, Store, Strided
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.schedule.fusion import Plan
+from inductor_backend.schedule.fusion import FusionPlan
 from inductor_backend.schedule.legality import Domain
 
 
@@ -110,7 +110,7 @@ GRID_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index",
 class Memory:
     """Concrete sizes and the flat storage of every buffer. Mutable."""
 
-    def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
+    def __init__(self, program: LoopProgram, sizes: Mapping[str, int]) -> None:
         self.program, self.sizes = program, sizes
         self.flat: dict[str, torch.Tensor] = {}
 
@@ -251,9 +251,9 @@ class Grid:
         order = [*rest, *dims]
         moved = values.permute(order)
         row = math.prod(self.shape[d] for d in dims)
-        found = SCAN_MEANING[store.scan or ""](moved.reshape(*[self.shape[d] for d in rest], row))
+        actual = SCAN_MEANING[store.scan or ""](moved.reshape(*[self.shape[d] for d in rest], row))
         back = [order.index(d) for d in range(len(order))]
-        return tuple(one.reshape(moved.shape).permute(back) for one in found)
+        return tuple(item.reshape(moved.shape).permute(back) for item in actual)
 
 
 #: Scatters as torch names them.
@@ -275,8 +275,8 @@ SCAN_MEANING: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 def _argextreme(x: torch.Tensor, dims: list[int], largest: bool) -> torch.Tensor:
     rest = [d for d in range(x.dim()) if d not in dims]
     rows = x.permute(*rest, *dims).reshape(*[x.shape[d] for d in rest], -1)
-    found = rows.argmax(-1) if largest else rows.argmin(-1)
-    return found.view([1 if d in dims else x.shape[d] for d in range(x.dim())])
+    actual = rows.argmax(-1) if largest else rows.argmin(-1)
+    return actual.view([1 if d in dims else x.shape[d] for d in range(x.dim())])
 
 
 def reduce(
@@ -372,8 +372,8 @@ def run_extern(memory: Memory, node: ExternNode) -> None:
         *map(concrete, node.args), **{k: concrete(v) for k, v in node.kwargs.items()}
     )
     results = list(result) if node.unpack else [result]
-    if node.post != "none":
-        results[0] = POSTS[node.post](results[0])
+    if node.epilogue != "none":
+        results[0] = EPILOGUES[node.epilogue](results[0])
     if node.residual is not None:
         results[0] = results[0] + memory.tensor(node.residual)
     for name, tensor in zip(node.outputs, results, strict=True):
@@ -382,7 +382,7 @@ def run_extern(memory: Memory, node: ExternNode) -> None:
 
 
 #: Activations of our own products.
-POSTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+EPILOGUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": torch.relu,
     "gelu_erf": torch.nn.functional.gelu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -393,10 +393,10 @@ POSTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def execute(
-    program: Program,
+    program: LoopProgram,
     inputs: Sequence[Any],
     sizes: Mapping[str, int],
-    plan: Plan | None = None,
+    plan: FusionPlan | None = None,
     bodies: Sequence[KernelBody | None] = (),
 ) -> list[Any]:
     """The outputs of a program on real inputs; with plan and bodies, of its fused kernels."""

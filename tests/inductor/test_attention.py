@@ -1,5 +1,5 @@
-"""Attention by our own kernel: scaled_dot_product_attention, and products and softmax written by
-hand.
+"""Attention by our native kernels: scaled_dot_product_attention, and products and softmax written
+by hand.
 """
 
 from __future__ import annotations
@@ -123,17 +123,17 @@ def by_hand(q, k, v, *masks):
 def test_products_and_softmax_are_one_operator(masks, texts) -> None:
     torch.manual_seed(0)
     q, k, v = (heads(2, 18, 4, 16) for _ in range(3))
-    given = [torch.randn(shape) for shape in masks]
+    inputs = [torch.randn(shape) for shape in masks]
     check(
         lambda *a: by_hand(*a).transpose(1, 2).reshape(2, 18, 64),
         q,
         k,
         v,
-        *given,
+        *inputs,
         ours=1,
         texts=texts,
     )
-    check(by_hand, q, k, v, *given, ours=1, texts=texts)
+    check(by_hand, q, k, v, *inputs, ours=1, texts=texts)
 
 
 def test_rows_that_see_no_key(texts) -> None:
@@ -407,12 +407,12 @@ def test_the_query_is_laid_out_as_the_graph_says(trains):
         return F.scaled_dot_product_attention(query, query, query)
 
     x = torch.randn(2, 10, 64, requires_grad=trains)
-    found, expected = tracer_core.compile(program)(x), program(x)
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
+    actual, expected = tracer_core.compile(program)(x), program(x)
+    torch.testing.assert_close(actual, expected)
+    assert actual.stride() == expected.stride()
     if trains:
         torch.testing.assert_close(
-            *(torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected))
+            *(torch.autograd.grad(out.square().sum(), x)[0] for out in (actual, expected))
         )
 
 
@@ -425,13 +425,13 @@ def test_one_operand_contiguous_the_others_transposed(keys, training):
 
     compiled = tracer_core.compile(attend, backend="inductor")
     for length in (keys, keys + 3, keys + 7):
-        given = [torch.randn(2, length, 4, 16, requires_grad=training) for _ in range(3)]
-        twins = [one.detach().clone().requires_grad_(training) for one in given]
-        ours, eager = compiled(*given), attend(*twins)
+        inputs = [torch.randn(2, length, 4, 16, requires_grad=training) for _ in range(3)]
+        twins = [item.detach().clone().requires_grad_(training) for item in inputs]
+        ours, eager = compiled(*inputs), attend(*twins)
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-4)
         assert ours.stride() == eager.stride()
         if training:
             ours.sum().backward()
             eager.sum().backward()
-            for one, twin in zip(given, twins, strict=True):
-                torch.testing.assert_close(one.grad, twin.grad, atol=1e-4, rtol=1e-3)
+            for value, twin in zip(inputs, twins, strict=True):
+                torch.testing.assert_close(value.grad, twin.grad, atol=1e-4, rtol=1e-3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.context import LOWERINGS
 from inductor_backend.passes.decompositions import decompositions
 from tests.inductor.compiling import compiled, same_three_ways
 from tests.inductor.test_operators import I, R
@@ -152,7 +152,7 @@ ELSEWHERE = {
 
 
 def test_every_backward_operator_of_the_cpu_has_a_place():
-    tables, found = (LOWERINGS, FALLBACKS, decompositions()), []
+    tables, actual = (LOWERINGS, FALLBACKS, decompositions()), []
     for full in torch._C._dispatch_get_all_op_names():
         namespace, _, name = full.partition("::")
         packet, _, overload = name.partition(".")
@@ -162,8 +162,8 @@ def test_every_backward_operator_of_the_cpu_has_a_place():
         if operator is None or operator._schema.is_mutable or not on_cpu(operator):
             continue
         if not any(operator in table for table in tables):
-            found.append(full)
-    assert found == []
+            actual.append(full)
+    assert actual == []
 
 
 def on_cpu(operator):

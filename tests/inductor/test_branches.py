@@ -83,8 +83,8 @@ def test_branches_are_compiled(name, grad, texts):
     for args in (inputs(1), inputs(-1), inputs(0.01), inputs(1)):
         got, want = run(compiled, owner, args, grad), run(owner, owner, args, grad)
         same(got[0], want[0])
-        for one, other in zip(got[1], want[1], strict=True):
-            torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other,
+        for item, other in zip(got[1], want[1], strict=True):
+            torch.testing.assert_close(item, torch.zeros_like(item) if other is None else other,
                                        rtol=1e-4, atol=1e-5)  # fmt: skip
     assert any("= branches_of(" in text for text in texts)
     assert not any("ops.tracer_core" in text for text in texts)
@@ -119,7 +119,7 @@ def test_control_flow_in_control_flow(grad):
         for got, want in zip(run(compiled, None, args, grad), run(recurrent, None, args, grad),
                              strict=True):  # fmt: skip
             same(got, want)
-    assert not [one for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    assert not [item for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def test_other_sizes_are_symbols(texts):
@@ -168,9 +168,9 @@ def test_a_while_loop_is_compiled(function, calls, native, texts):
     compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
     for args in calls:
         same(compiled(*args), function(*args))
-    found = [text for text in texts if "library.function('loop_" in text]
+    actual = [text for text in texts if "library.function('loop_" in text]
     python = [text for text in texts if "= while_of(" in text]
-    assert bool(found) == native and bool(python) != native
+    assert bool(actual) == native and bool(python) != native
 
 
 def test_a_while_loop_leaves_its_inputs():

@@ -194,7 +194,7 @@ def test_one_compile_serves_every_size_of_a_view(name):
         for (x,) in calls:
             got, want = fast(x), (x * 2 + 1, x.sum(0))
             torch.testing.assert_close(got, want)
-            assert [one.stride() for one in got] == [one.stride() for one in want]
+            assert [item.stride() for item in got] == [item.stride() for item in want]
     assert len(counter.graphs) == 2
 
 

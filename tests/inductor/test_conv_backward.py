@@ -39,13 +39,13 @@ def test_our_gradients_in_every_layout(name):
     mask = [True, True, False]
     truth = aten.convolution_backward(dy.double(), x.double(), weight.double(), None, *how, mask)
     for layouts in itertools.product(LAYOUTS, repeat=3):
-        given = [
+        inputs = [
             t.contiguous(memory_format=f) for t, f in zip((dy, x, weight), layouts, strict=True)
         ]
-        found = small_gemm.convolution_backward(*given, None, *how, mask)
-        for one, right, of in zip(found[:2], truth[:2], given[1:], strict=True):
-            assert one.stride() == of.stride()
-            torch.testing.assert_close(one.double(), right, rtol=1e-5, atol=1e-4)
+        actual = small_gemm.convolution_backward(*inputs, None, *how, mask)
+        for item, right, of in zip(actual[:2], truth[:2], inputs[1:], strict=True):
+            assert item.stride() == of.stride()
+            torch.testing.assert_close(item.double(), right, rtol=1e-5, atol=1e-4)
 
 
 class Small(nn.Module):
@@ -80,10 +80,10 @@ def test_a_model_of_few_pixels(layout):
         x = torch.randn(2, 3, 6, 6).to(memory_format=layout)
         eager = gradients(model, model, x.clone().requires_grad_())
         ours = gradients(fast, model, x.clone().requires_grad_())
-        for one, other in zip(ours, eager, strict=True):
+        for item, other in zip(ours, eager, strict=True):
             if other is not None:
-                assert one.stride() == other.stride()
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+                assert item.stride() == other.stride()
+                torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-6)
 
 
 def backward(mask):
@@ -104,14 +104,14 @@ def test_only_what_is_asked_for_is_computed():
     dy, x, weight = R(2, 64, 4, 4), R(2, 48, 4, 4), R(64, 48, 3, 3)
     for mask in itertools.product((False, True), repeat=3):
         if any(mask):
-            made = compiled(backward(list(mask)), dy, x, weight)
-            assert ("backward_input(" in made.text) == mask[0]
-            assert ("backward_weight(" in made.text) == mask[1]
-            assert ("bias_gradient" in made.source + made.text) == mask[2]
-            for one, other in zip(
-                made(dy, x, weight), backward(list(mask))(dy, x, weight), strict=True
+            result = compiled(backward(list(mask)), dy, x, weight)
+            assert ("backward_input(" in result.text) == mask[0]
+            assert ("backward_weight(" in result.text) == mask[1]
+            assert ("bias_gradient" in result.source + result.text) == mask[2]
+            for item, other in zip(
+                result(dy, x, weight), backward(list(mask))(dy, x, weight), strict=True
             ):
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_bias_gradient_joins_the_loop_before_it():
@@ -123,10 +123,10 @@ def test_the_bias_gradient_joins_the_loop_before_it():
         return aten.convolution_backward(slope, x, weight, *how)
 
     dy, x, weight = R(2, 3, 40, 40), R(2, 3, 40, 40), R(3, 3, 3, 3)
-    made = compiled(run, dy, x, weight)
-    assert made.kernels == 1
-    for one, other in zip(made(dy, x, weight), run(dy, x, weight), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    result = compiled(run, dy, x, weight)
+    assert result.kernels == 1
+    for item, other in zip(result(dy, x, weight), run(dy, x, weight), strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-3)
 
 
 OTHERS = {
@@ -158,10 +158,10 @@ def test_other_convolutions_learn_as_in_eager(name):
     close = (
         {"rtol": 5e-2, "atol": 5e-3} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
     )
-    for one, other in zip(ours, eager, strict=True):
+    for item, other in zip(ours, eager, strict=True):
         if other is not None:
-            assert one.stride() == other.stride() and one.dtype == other.dtype
-            torch.testing.assert_close(one, other, **close)
+            assert item.stride() == other.stride() and item.dtype == other.dtype
+            torch.testing.assert_close(item, other, **close)
 
 
 def test_batches_that_change():
@@ -172,6 +172,6 @@ def test_batches_that_change():
         x = torch.randn(batch, 3, 6, 6)
         eager = gradients(model, model, x.clone().requires_grad_())
         ours = gradients(fast, model, x.clone().requires_grad_())
-        for one, other in zip(ours, eager, strict=True):
+        for item, other in zip(ours, eager, strict=True):
             if other is not None:
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-6)

@@ -59,7 +59,7 @@ with torch.no_grad():
     torch.testing.assert_close(got, net.norm(net.first(x)).relu().softmax(-1))
 """
 
-_HAVE = [one for one, needed in LEVELS.items() if needed <= features()]
+_HAVE = [item for item, needed in LEVELS.items() if needed <= features()]
 
 
 def run(text, tmp_path, cpu, *arguments):
@@ -73,11 +73,11 @@ def run(text, tmp_path, cpu, *arguments):
 
 def registers(tmp_path):
     """The vector registers in all libraries of the cache."""
-    found = set()
+    items = set()
     for path in (tmp_path / "cache").rglob("*.so"):
         text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True).stdout
-        found.update(re.findall(r"%([xyz]mm)", text))
-    return found
+        items.update(re.findall(r"%([xyz]mm)", text))
+    return items
 
 
 @pytest.mark.sweep(keep=1)

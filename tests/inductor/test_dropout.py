@@ -22,23 +22,23 @@ def _same_numbers_in_every_run() -> None:
 def run(f: Any, *args: torch.Tensor, seed: int, steps: int = 3) -> tuple[list[Any], torch.Tensor]:
     """Results and gradients of some calls, and the state of the generator after them."""
     torch.manual_seed(seed)
-    found = []
+    actual = []
     for _ in range(steps):
         leaves = [arg.clone().requires_grad_(arg.is_floating_point()) for arg in args]
         out = f(*leaves)
         out.sum().backward()
-        found.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
-    return found, torch.get_rng_state()
+        actual.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
+    return actual, torch.get_rng_state()
 
 
 def compare(f: Any, *args: torch.Tensor) -> Any:
     fast = tracer_core.compile(f, backend="inductor")
     for seed in (0, 1):
         expected, state = run(f, *args, seed=seed)
-        found, after = run(fast, *args, seed=seed)
+        actual, after = run(fast, *args, seed=seed)
         assert torch.equal(state, after)
-        for one, other in zip(found, expected, strict=True):
-            for got, wanted in zip(one, other, strict=True):
+        for item, other in zip(actual, expected, strict=True):
+            for got, wanted in zip(item, other, strict=True):
                 assert got.dtype == wanted.dtype and got.stride() == wanted.stride()
                 assert torch.equal(got == 0, wanted == 0)
                 coarse = {"atol": 0.02, "rtol": 0.02} if got.dtype is torch.bfloat16 else {}
@@ -86,10 +86,10 @@ def test_a_mask_as_a_result_is_its_own_tensor() -> None:
         torch.manual_seed(seed)
         expected = f(x)
         torch.manual_seed(seed)
-        found = fast(x)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        found[1].zero_()
-        assert torch.equal(found[2], expected[2]) and torch.equal(found[0], expected[0])
+        actual = fast(x)
+        assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+        actual[1].zero_()
+        assert torch.equal(actual[2], expected[2]) and torch.equal(actual[0], expected[0])
 
 
 CHECKPOINTS = {
@@ -186,12 +186,12 @@ def test_a_backward_that_seeds_the_generator(checkpointed: bool) -> None:
 def test_gradients_of_gradients() -> None:
     fast = tracer_core.compile(lambda x: F.dropout(x**3, 0.5), backend="inductor")
     x = torch.randn(50, requires_grad=True)
-    found = []
+    actual = []
     for f in (lambda x: F.dropout(x**3, 0.5), fast):
         torch.manual_seed(5)
         (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
-        found.append((first.detach(), *torch.autograd.grad(first.sum(), x)))
-    for got, wanted in zip(found[1], found[0], strict=True):
+        actual.append((first.detach(), *torch.autograd.grad(first.sum(), x)))
+    for got, wanted in zip(actual[1], actual[0], strict=True):
         torch.testing.assert_close(got, wanted)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import tracer_core
 from tests.support.graphs import kernels_of
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 BACKENDS = ["eager", "aten_eager", "inductor"]
 
@@ -45,7 +45,7 @@ def test_gradients_behind_a_size_that_depends_on_data(backend):
             y = torch.randn(shape, dtype=torch.float64, requires_grad=True)
             want, got = program(x, y), compiled(x, y)
             torch.testing.assert_close(got, want)
-            slopes = [torch.autograd.grad(one.sum(), (x, y)) for one in (got, want)]
+            slopes = [torch.autograd.grad(value.sum(), (x, y)) for value in (got, want)]
             torch.testing.assert_close(*slopes)
 
 
@@ -139,7 +139,7 @@ def test_logsigmoid_of_a_permuted_input(dtype, backend):
         want, got = program(x), compiled(x)
         torch.testing.assert_close(got, want)
         assert got.stride() == want.stride()
-        slopes = [torch.autograd.grad(one.float().sum(), x)[0] for one in (got, want)]
+        slopes = [torch.autograd.grad(value.float().sum(), x)[0] for value in (got, want)]
         torch.testing.assert_close(*slopes)
 
 

@@ -53,18 +53,18 @@ def _tensors(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-def _bits(one):
-    return one.view(torch.uint8) if one.dtype.itemsize == 1 else one
+def _bits(item):
+    return item.view(torch.uint8) if item.dtype.itemsize == 1 else item
 
 
 def _compare(name):
-    function, *given = PROGRAMS[name]
+    function, *inputs = PROGRAMS[name]
     compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
     for _ in range(3):
-        results = (_tensors(one(*(g.clone() for g in given))) for one in (compiled, function))
-        for found, wanted in zip(*results, strict=True):
-            assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
-            torch.testing.assert_close(_bits(found), _bits(wanted), rtol=1e-6, atol=1e-6)
+        results = (_tensors(value(*(g.clone() for g in inputs))) for value in (compiled, function))
+        for result, wanted in zip(*results, strict=True):
+            assert (result.dtype, result.stride()) == (wanted.dtype, wanted.stride())
+            torch.testing.assert_close(_bits(result), _bits(wanted), rtol=1e-6, atol=1e-6)
     return tracer_core.last_compile(compiled)
 
 
@@ -86,10 +86,10 @@ def _same_bits(function, compiled, x, flushed):
     """Compares the two. flushed: while denormals of float32 are made 0."""
     torch.set_flush_denormal(flushed)
     try:
-        found, wanted = compiled(x), function(x)
+        actual, wanted = compiled(x), function(x)
     finally:
         torch.set_flush_denormal(False)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.sweep(keep=4)
@@ -132,7 +132,7 @@ def test_in_triton(name):
         records = _compare(name)
     _only_arithmetic_is_left_to_eager(records)
     if name in READ_BY_KERNELS:
-        (text,) = (one.text for one in records if one.name == "inductor_module")
+        (text,) = (record.text for record in records if record.name == "inductor_module")
         assert f"{READ_BY_KERNELS[name]} operator call" in text, text
 
 
@@ -168,12 +168,12 @@ def test_integer_products_of_few_rows(rows, dynamic):
 
 def test_sizes_that_change():
     def frequencies(x):
-        made = torch.fft.rfft(x)
-        return made[:, 1:4], made[1], made.t()
+        result = torch.fft.rfft(x)
+        return result[:, 1:4], result[1], result.t()
 
     compiled = tracer_core.compile(frequencies, backend="inductor", fullgraph=True, dynamic=True)
     for rows in (2, 5, 9):
         x = torch.randn(rows, 16)
-        for found, wanted in zip(compiled(x), frequencies(x), strict=True):
-            assert found.stride() == wanted.stride()
-            torch.testing.assert_close(found, wanted)
+        for actual, wanted in zip(compiled(x), frequencies(x), strict=True):
+            assert actual.stride() == wanted.stride()
+            torch.testing.assert_close(actual, wanted)

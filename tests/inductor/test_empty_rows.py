@@ -44,12 +44,12 @@ def as_eager():
 
 
 def test_nothing_is_read_for_rows_without_elements(tmp_path):
-    found = shutil.which("g++")
-    if found is None:
+    actual = shutil.which("g++")
+    if actual is None:
         pytest.skip("needs g++")
     compiler = tmp_path / "g++"
     compiler.write_text(
-        f'#!/bin/sh\ntest "$1" = --version && exec {found} --version\nexec {found} "$@" -O0\n'
+        f'#!/bin/sh\ntest "$1" = --version && exec {actual} --version\nexec {actual} "$@" -O0\n'
     )
     compiler.chmod(0o755)
     command = [sys.executable, "-c", f"from {__name__} import as_eager; as_eager(); print('done')"]

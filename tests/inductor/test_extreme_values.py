@@ -75,12 +75,12 @@ def test_infinities_are_enlarged_at_sizes_that_change(name, backend):
         x[0, 0] = -INF
         for value in (x, x.transpose(1, -1).contiguous().transpose(1, -1)):
             inputs = [value.clone().requires_grad_() for _ in range(2)]
-            got, want = (fn(one) for fn, one in zip((compiled, program), inputs, strict=True))
+            got, want = (fn(value) for fn, value in zip((compiled, program), inputs, strict=True))
             torch.testing.assert_close(got, want, equal_nan=True)
             assert got.stride() == want.stride()
-            for one in (got, want):
-                (one * one).nan_to_num(0, 0, 0).sum().backward()
-            torch.testing.assert_close(*(one.grad for one in inputs), equal_nan=True)
+            for item in (got, want):
+                (item * item).nan_to_num(0, 0, 0).sum().backward()
+            torch.testing.assert_close(*(value.grad for value in inputs), equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -25,15 +25,15 @@ def same_numbers():
 @pytest.fixture
 def written(monkeypatch):
     """Labels of the kernels that were written."""
-    found = []
+    actual = []
 
-    def keep(*given):
-        kernel = kernel_of(*given)
-        found.append(kernel.label)
+    def keep(*value):
+        kernel = kernel_of(*value)
+        actual.append(kernel.label)
         return kernel
 
     monkeypatch.setattr(device_codegen, "kernel_of", keep)
-    return found
+    return actual
 
 
 def causal(b, h, q, kv):
@@ -72,7 +72,7 @@ def whole(score, b, h, q, kv):
 
 
 def finite(results):
-    return [torch.where(one.isfinite(), one, 0.0) for one in results]
+    return [torch.where(result.isfinite(), result, 0.0) for result in results]
 
 
 @pytest.mark.sweep(keep=3)
@@ -96,19 +96,19 @@ def test_values_and_gradients(written, score_mod, mask_mod, rows, columns, width
     q = torch.randn(BATCH, rows, HEADS, widths[0]).transpose(1, 2).requires_grad_()
     k, v = (torch.randn(BATCH, shared, columns, width, requires_grad=True) for width in widths)
     compiled = tracer_core.compile(attend_by(score_mod, mask), backend="inductor", fullgraph=True)
-    found = compiled(q, k, v)
+    actual = compiled(q, k, v)
     shape = (BATCH, HEADS, rows, columns)
     allowed = mask_mod and mask_mod(*positions(shape)).expand(shape)
     wanted = dense(q, k, v, score_mod, allowed)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
-    weights = [torch.randn_like(one) for one in found]
-    gradients = torch.autograd.grad(finite(found), [q, k, v], weights)
-    exact = torch.autograd.grad(finite(wanted), [q, k, v], [one.double() for one in weights])
-    for one, other in zip(gradients, exact, strict=True):
+    for item, other in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(item.double(), other, rtol=2e-5, atol=2e-5)
+    weights = [torch.randn_like(item) for item in actual]
+    gradients = torch.autograd.grad(finite(actual), [q, k, v], weights)
+    exact = torch.autograd.grad(finite(wanted), [q, k, v], [weight.double() for weight in weights])
+    for gradient, other in zip(gradients, exact, strict=True):
         # steep scores give large gradients, and small ones that are their differences
         near = 2e-5 * max(10.0, float(other.abs().max()))
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=near)
+        torch.testing.assert_close(gradient, other, rtol=2e-4, atol=near)
     assert written == ["flex_attention", "flex_attention_backward"]
 
 
@@ -116,15 +116,15 @@ def test_one_batch_of_keys(written):
     mask = create_block_mask(causal, BATCH, None, 90, 90, device="cpu")
     q = torch.randn(BATCH, HEADS, 90, 16, requires_grad=True)
     k, v = (torch.randn(1, 2, 90, 16, requires_grad=True) for _ in range(2))
-    found, _ = tracer_core.compile(attend_by(softcap, mask), backend="inductor")(q, k, v)
+    actual, _ = tracer_core.compile(attend_by(softcap, mask), backend="inductor")(q, k, v)
     shape = (BATCH, HEADS, 90, 90)
     wanted, _ = dense(q, k, v, softcap, causal(*positions(shape)).expand(shape))
-    for one, other in zip(
-        torch.autograd.grad(found.square().sum(), [q, k, v]),
+    for item, other in zip(
+        torch.autograd.grad(actual.square().sum(), [q, k, v]),
         torch.autograd.grad(wanted.square().sum(), [q, k, v]),
         strict=True,
     ):
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(item, other, rtol=2e-4, atol=2e-4)
     assert written == ["flex_attention", "flex_attention_backward"]
 
 
@@ -132,16 +132,16 @@ def test_one_batch_of_keys(written):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits(written, dtype):
     mask = create_block_mask(causal, None, None, 150, 150, device="cpu")
-    given = [torch.randn(1, h, 150, 24).to(dtype).requires_grad_() for h in (HEADS, 2, 2)]
-    found = tracer_core.compile(attend_by(softcap, mask, 0.3), backend="inductor")(*given)
+    inputs = [torch.randn(1, h, 150, 24).to(dtype).requires_grad_() for h in (HEADS, 2, 2)]
+    actual = tracer_core.compile(attend_by(softcap, mask, 0.3), backend="inductor")(*inputs)
     shape = (1, HEADS, 150, 150)
-    wanted = dense(*given, softcap, causal(*positions(shape)).expand(shape), 0.3)
-    assert found[0].dtype is dtype and found[1].dtype is torch.float32
-    weights = [torch.randn_like(one) for one in found]
-    gradients = torch.autograd.grad(found, given, weights)
-    exact = torch.autograd.grad(wanted, given, [one.double() for one in weights])
-    for one, other in zip([*found, *gradients], [*wanted, *exact], strict=True):
-        error = (one.double() - other.double()).norm() / other.double().norm()
+    wanted = dense(*inputs, softcap, causal(*positions(shape)).expand(shape), 0.3)
+    assert actual[0].dtype is dtype and actual[1].dtype is torch.float32
+    weights = [torch.randn_like(item) for item in actual]
+    gradients = torch.autograd.grad(actual, inputs, weights)
+    exact = torch.autograd.grad(wanted, inputs, [weight.double() for weight in weights])
+    for item, other in zip([*actual, *gradients], [*wanted, *exact], strict=True):
+        error = (item.double() - other.double()).norm() / other.double().norm()
         assert error < 4 * torch.finfo(dtype).eps, error
     assert written == ["flex_attention", "flex_attention_backward"]
 
@@ -150,16 +150,16 @@ def test_parts_of_one_tensor(written):
     """Query, key, value and a captured bias lie in one tensor, at other places than its start."""
 
     def attend(x, bias):
-        q, k, v = (one.transpose(1, 2) for one in x.view(2, 60, 3, HEADS, 16).unbind(2))
+        q, k, v = (item.transpose(1, 2) for item in x.view(2, 60, 3, HEADS, 16).unbind(2))
         part = bias[1]
         return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + part[i, j])
 
     x, bias = torch.randn(2, 60, 3 * HEADS * 16, requires_grad=True), torch.randn(3, 60, 60)
-    found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(x, bias)
-    q, k, v = (one.transpose(1, 2) for one in x.view(2, 60, 3, HEADS, 16).unbind(2))
+    actual = tracer_core.compile(attend, backend="inductor", fullgraph=True)(x, bias)
+    q, k, v = (item.transpose(1, 2) for item in x.view(2, 60, 3, HEADS, 16).unbind(2))
     wanted, _ = dense(q, k, v, lambda s, b, h, i, j: s + bias[1][i, j])
-    torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=2e-5)
-    (gradient,) = torch.autograd.grad(found.square().sum(), x)
+    torch.testing.assert_close(actual.double(), wanted, rtol=2e-5, atol=2e-5)
+    (gradient,) = torch.autograd.grad(actual.square().sum(), x)
     (exact,) = torch.autograd.grad(wanted.square().sum(), x)
     torch.testing.assert_close(gradient, exact, rtol=2e-4, atol=2e-4)
     assert written == ["flex_attention", "flex_attention_backward"]
@@ -170,11 +170,11 @@ def test_an_index_out_of_range_raises(written):
         return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[places[j]])
 
     compiled = tracer_core.compile(attend, backend="inductor", fullgraph=True)
-    *given, bias = *(torch.randn(1, 2, 40, 16) for _ in range(3)), torch.randn(50)
-    assert compiled(*given, bias, torch.arange(10, 50)).isfinite().all()
+    *inputs, bias = *(torch.randn(1, 2, 40, 16) for _ in range(3)), torch.randn(50)
+    assert compiled(*inputs, bias, torch.arange(10, 50)).isfinite().all()
     with pytest.raises(IndexError, match="out of (range|bounds)"):
-        compiled(*given, bias, torch.arange(11, 51))
-    assert compiled(*given, bias, torch.arange(-50, -10)).isfinite().all()
+        compiled(*inputs, bias, torch.arange(11, 51))
+    assert compiled(*inputs, bias, torch.arange(-50, -10)).isfinite().all()
     assert written == ["flex_attention"]
 
 
@@ -183,13 +183,13 @@ def test_gradients_of_captured_tensors_are_aten_operators(written):
         return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, i - j])
 
     bias = torch.randn(HEADS, 120, requires_grad=True)
-    given = [torch.randn(1, HEADS, 60, 16, requires_grad=True) for _ in range(3)]
-    found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*given, bias)
-    wanted, _ = dense(*given, lambda s, b, h, i, j: s + bias[h, i - j])
-    for one, other in zip(
-        torch.autograd.grad(found.square().sum(), [*given, bias]),
-        torch.autograd.grad(wanted.square().sum(), [*given, bias]),
+    inputs = [torch.randn(1, HEADS, 60, 16, requires_grad=True) for _ in range(3)]
+    actual = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*inputs, bias)
+    wanted, _ = dense(*inputs, lambda s, b, h, i, j: s + bias[h, i - j])
+    for item, other in zip(
+        torch.autograd.grad(actual.square().sum(), [*inputs, bias]),
+        torch.autograd.grad(wanted.square().sum(), [*inputs, bias]),
         strict=True,
     ):
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(item, other, rtol=2e-4, atol=2e-4)
     assert written == ["flex_attention"]

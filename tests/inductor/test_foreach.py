@@ -20,7 +20,7 @@ PROGRAMS: dict[str, Any] = {
     "pow_list": torch._foreach_pow,
     "pow_scalars": lambda x, y: torch._foreach_pow(x, [1.0, 2.0, 3.0]),
     "pow_of_scalar": lambda x, y: torch._foreach_pow(0.9, y),
-    "pow_in_place": lambda x, y: torch._foreach_pow_([one.clone() for one in x], 2.0),
+    "pow_in_place": lambda x, y: torch._foreach_pow_([item.clone() for item in x], 2.0),
     "norm": lambda x, y: torch._foreach_norm(x),
     "norm_1": lambda x, y: torch._foreach_norm(x, 1),
     "norm_inf": lambda x, y: torch._foreach_norm(x, float("inf")),
@@ -37,7 +37,7 @@ PROGRAMS: dict[str, Any] = {
     "max": lambda x, y: torch._foreach_max(x),
     "log2": lambda x, y: torch._foreach_log2(x),
     "sigmoid": lambda x, y: torch._foreach_sigmoid(x),
-    "round": lambda x, y: torch._foreach_round([one * 7 for one in x]),
+    "round": lambda x, y: torch._foreach_round([item * 7 for item in x]),
 }
 
 
@@ -61,6 +61,6 @@ def test_special_values(name: str) -> None:
 
 def test_the_table_holds_operators_of_this_torch() -> None:
     aten = torch.ops.aten
-    for one in (aten._foreach_pow.ScalarAndTensor, aten._foreach_norm.Scalar):
-        assert one in DECOMPOSITIONS
-    assert all(isinstance(one, torch._ops.OpOverload) for one in DECOMPOSITIONS)
+    for value in (aten._foreach_pow.ScalarAndTensor, aten._foreach_norm.Scalar):
+        assert value in DECOMPOSITIONS
+    assert all(isinstance(decomposition, torch._ops.OpOverload) for decomposition in DECOMPOSITIONS)

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.kernels import native, packed
-from inductor_backend.kernels.packed import Geometry, kernel_of
+from inductor_backend.kernels import native, packed_weights
+from inductor_backend.kernels.packed_weights import Geometry, kernel_of
 from tracer_core.aot import frozen_parameters as core_frozen
 from tracer_core.errors import BackendError, OptionError
 
@@ -49,7 +49,7 @@ def same(ours: torch.Tensor, model: nn.Module, *inputs: torch.Tensor) -> None:
     )
     assert (ours.shape, ours.stride(), ours.dtype) == (eager.shape, eager.stride(), eager.dtype)
     scale = truth.abs().max().item()
-    error, of_eager = ((one - truth).abs().max().item() for one in (ours, eager))
+    error, of_eager = ((value - truth).abs().max().item() for value in (ours, eager))
     assert error <= 3 * of_eager + 1e-6 * scale, (error, of_eager)
 
 
@@ -142,11 +142,11 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     eager = F.conv2d(x, weight, bias, *rest)
     truth = F.conv2d(x.double(), weight.double(), bias.double(), *rest)
     residual = torch.randn_like(eager, memory_format=torch.channels_last)
-    ready = packed.pack(weight, g)
+    ready = packed_weights.pack(weight, g)
     allowed = 3 * (eager - truth).abs().max().item() + 1e-6
-    plain = packed.convolution(x, ready, bias, g)
-    assert (plain - truth).abs().max().item() <= allowed
-    full = packed.convolution(
+    reference = packed_weights.convolution(x, ready, bias, g)
+    assert (reference - truth).abs().max().item() <= allowed
+    full = packed_weights.convolution(
         x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6"
     )
     wanted = F.relu6(
@@ -154,7 +154,7 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     )
     assert (full - wanted).abs().max().item() <= allowed
     factor = torch.rand(g.count)
-    scaled = packed.convolution(
+    scaled = packed_weights.convolution(
         x, ready, bias, g, scale=factor, before="hardswish", residual=residual
     )
     wanted = (
@@ -170,13 +170,13 @@ def per_channel(values: torch.Tensor) -> torch.Tensor:
 
 def test_kernels_refuse_sizes_that_they_were_not_built_for() -> None:
     x, weight, out = torch.randn(4, 32), torch.randn(32 * 32), torch.empty(4, 24)
-    numbers = packed.linear_call(
+    numbers = packed_weights.linear_call(
         4, 32, 24, 32, 24, 0, "none", "none"
     )  # 24 columns are no whole panel
     with pytest.raises(RuntimeError, match="run_packed was not built for these sizes"):
         native.function("run_packed")(x, weight, 0, 0, out, *numbers, 0)
-    g = packed.Geometry(32, 32, (3, 3), (1, 1), (1, 1), (1, 1), 32)
-    _, values = packed.call(g, (1, 4, 4, 4, 4), "none", "none")
+    g = packed_weights.Geometry(32, 32, (3, 3), (1, 1), (1, 1), (1, 1), 32)
+    _, values = packed_weights.call(g, (1, 4, 4, 4, 4), "none", "none")
     with pytest.raises(RuntimeError, match="run_depthwise_5 was not built"):
         native.function("run_depthwise_5")(x, weight, 0, 0, out, *values, 0)
 
@@ -347,8 +347,8 @@ def test_what_was_prepared_dies_with_the_parameters() -> None:
             fast(x)
             made += [
                 weakref.ref(state.run)
-                for one in core_frozen._instances
-                for state in one._states.values()
+                for instance in core_frozen._instances
+                for state in instance._states.values()
                 if id(model.weight) in state.ids
             ]
             model.weight = nn.Parameter(torch.randn(64, 64))
@@ -363,11 +363,11 @@ def test_training_is_not_frozen() -> None:
     fast = tracer_core.compile(model, options=FREEZE)
     for step in range(3):
         x = torch.randn(2, 3, 12, 12)
-        for one, call in ((model, fast), (other, other)):
-            one.train(step < 2)
+        for item, call in ((model, fast), (other, other)):
+            item.train(step < 2)
             call(x).square().mean().backward()
             with torch.no_grad():
-                for p in one.parameters():
+                for p in item.parameters():
                     p.sub_(0.1 * p.grad)
                     p.grad = None
     for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
@@ -528,8 +528,8 @@ def test_memory_is_eager_s_and_the_packed_copies() -> None:
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    eager, frozen, given, released = map(float, done.stdout.split())
+    eager, frozen, inputs, released = map(float, done.stdout.split())
     weights = 8 * 2048 * 2048 * 4 / 2**20
-    assert given == weights
+    assert inputs == weights
     assert frozen - eager <= weights * 1.1 + 16
     assert released <= frozen - 0.95 * weights

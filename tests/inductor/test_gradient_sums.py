@@ -46,8 +46,8 @@ def test_tied_words_learn_as_in_eager(twice, padding):
         for function, module in ((fast, model), (truth, truth)):
             module.zero_grad()
             F.cross_entropy(function(tokens).flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
-        for one, other in zip(model.parameters(), truth.parameters(), strict=True):
-            torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-5, atol=1e-6)
+        for parameter, other in zip(model.parameters(), truth.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad.double(), other.grad, rtol=1e-5, atol=1e-6)
 
 
 def gradient(dy, indices):
@@ -58,9 +58,9 @@ DY, INDICES = R(9, 24), I(0, 40, 9)
 X, Y = R(40, 16), R(16, 24)
 
 
-def check(made, fn, *inputs):
-    for one, other in zip(made(*inputs), fn(*inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+def check(result, fn, *inputs):
+    for item, other in zip(result(*inputs), fn(*inputs), strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-5, atol=1e-5)
 
 
 def test_the_product_s_memory_is_added_to():
@@ -70,10 +70,10 @@ def test_the_product_s_memory_is_added_to():
     def turned_twice(x, y, dy, indices):
         return [(x @ y).t().t() + gradient(dy, indices)]
 
-    for one in (fn, turned_twice):
-        made = compiled(one, X, Y, DY, INDICES)
-        assert "scatter_base" not in made.source
-        check(made, one, X, Y, DY, INDICES)
+    for value in (fn, turned_twice):
+        result = compiled(value, X, Y, DY, INDICES)
+        assert "scatter_base" not in result.source
+        check(result, value, X, Y, DY, INDICES)
 
 
 def test_a_turned_product_is_copied():
@@ -119,14 +119,14 @@ def test_two_lookups_share_one_memory():
     def fn(dy, indices, dz):
         return [gradient(dy, indices) + gradient(dz, indices)]
 
-    made = compiled(fn, DY, INDICES, R(9, 24))
-    check(made, fn, DY, INDICES, R(9, 24))
-    assert made.source.count("= 0.0") <= 1
+    result = compiled(fn, DY, INDICES, R(9, 24))
+    check(result, fn, DY, INDICES, R(9, 24))
+    assert result.source.count("= 0.0") <= 1
 
 
 def test_what_the_product_depends_on_may_be_the_gradient_itself():
     def fn(x, dy, indices):
-        found = gradient(dy, indices)
-        return [found + (x @ found.t()) @ found]
+        actual = gradient(dy, indices)
+        return [actual + (x @ actual.t()) @ actual]
 
     check(compiled(fn, R(40, 24), DY, INDICES), fn, R(40, 24), DY, INDICES)

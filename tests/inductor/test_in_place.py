@@ -7,7 +7,7 @@ import torch
 
 import tracer_core
 from inductor_backend.lowering.in_place import in_place_writes
-from tests.tracer.twin import twin
+from tests.tracer.eager_reference import twin
 from tracer_core.plugin_api import lower
 
 ROWS, POSITION, CACHE = torch.tensor([3, 0]), torch.tensor(2), (2, 3, 8, 4)
@@ -96,8 +96,8 @@ def test_rows_of_an_input(name):
 
 
 def captured(program, call):
-    (one,) = tracer_core.explain(program)(*(value.clone() for value in call)).graphs
-    return lower(one, [value.clone() for value in call], "inductor").graph.graph
+    (item,) = tracer_core.explain(program)(*(value.clone() for value in call)).graphs
+    return lower(item, [value.clone() for value in call], "inductor").graph.graph
 
 
 def test_an_index_out_of_range_in_a_large_cache():

@@ -71,8 +71,8 @@ def test_equals_eager(fn, backend, caplog):
         for a in (fit(), fit(), fit(batch=(3,)), fit(7)):
             got, want = fast(a), fn(a)
             torch.testing.assert_close(got, want)
-            for one, other in zip(leaves(got), leaves(want), strict=True):
-                assert one.stride() == other.stride()
+            for leaf, other in zip(leaves(got), leaves(want), strict=True):
+                assert leaf.stride() == other.stride()
     assert "eagerly" not in caplog.text
     assert not counter.breaks
 
@@ -84,8 +84,8 @@ def test_gradients(fn):
     fast = tracer_core.compile(fn)
     for _ in range(2):
         a = fit()
-        one, other = a.clone().requires_grad_(), a.clone().requires_grad_()
-        got, want = (torch.autograd.grad(f(x).sum(), x)[0] for f, x in ((fast, one), (fn, other)))
+        item, other = a.clone().requires_grad_(), a.clone().requires_grad_()
+        got, want = (torch.autograd.grad(f(x).sum(), x)[0] for f, x in ((fast, item), (fn, other)))
         torch.testing.assert_close(got, want)
 
 
@@ -136,17 +136,17 @@ def test_what_happened_before_the_error(fn, backend, monkeypatch):
     fast = tracer_core.compile(fn, backend=backend)
     for make in (fit, lambda: -torch.eye(5, dtype=torch.float64), fit):
         a = make()
-        found = []
+        actual = []
         for function in (fn, fast):
-            given = a.clone()
+            inputs = a.clone()
             try:
-                found.append((function(given), given))
+                actual.append((function(inputs), inputs))
             except torch.linalg.LinAlgError as error:
-                found.append((str(error), given))
-        assert type(found[0][0]) is type(found[1][0])
-        if isinstance(found[0][0], torch.Tensor):
-            torch.testing.assert_close(found[1][0], found[0][0])
-        torch.testing.assert_close(found[1][1], found[0][1])
+                actual.append((str(error), inputs))
+        assert type(actual[0][0]) is type(actual[1][0])
+        if isinstance(actual[0][0], torch.Tensor):
+            torch.testing.assert_close(actual[1][0], actual[0][0])
+        torch.testing.assert_close(actual[1][1], actual[0][1])
 
 
 def test_it_is_stored(tmp_path):

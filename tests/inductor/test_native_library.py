@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.ir.nodes import Layout
+from inductor_backend.ir.nodes import BufferLayout
 from inductor_backend.kernels import native
 from inductor_backend.native_library import writer
 from inductor_backend.native_library.interface import C_TYPES, Parameter, identifier
@@ -57,29 +57,29 @@ class Library:
     def about(self) -> dict[str, Any]:
         return json.loads((self.folder / f"{self.name}.json").read_text())
 
-    def build(self, source: str, made: str) -> None:
+    def build(self, source: str, text: str) -> None:
         words = ["gcc", "-std=gnu11", *C_FLAGS, source, f"{self.name}.so"]
-        ran([*words, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", made], self.folder)
+        ran([*words, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", text], self.folder)
 
     def written(self, *inputs: torch.Tensor, to: str = "inputs") -> None:
         """Writes the arguments' memory as it lies."""
         with (self.folder / to).open("wb") as file:
-            for number, one in zip(self.order, self.about["inputs"], strict=True):
+            for number, item in zip(self.order, self.about["inputs"], strict=True):
                 tensor = inputs[number]
                 steps = zip(tensor.shape, tensor.stride(), strict=True)
                 extent = 1 + sum((size - 1) * stride for size, stride in steps)
-                assert one["bytes"] in (extent * tensor.itemsize, 0) or self.sizes(inputs)
+                assert item["bytes"] in (extent * tensor.itemsize, 0) or self.sizes(inputs)
                 flat = tensor.as_strided((extent if tensor.numel() else 0,), (1,))
                 file.write(bytes(flat.view(torch.uint8).numpy()))
 
     def sizes(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
         """The sizes that the library takes, by name."""
-        sources = [one["source"] for one in self.about["inputs"]]
-        found = {}
-        for one in self.about["sizes"]:
-            source, dim = re.fullmatch(r"(.*)\.shape\[(\d+)\]", one["source"]).groups()
-            found[one["name"]] = inputs[self.order[sources.index(source)]].shape[int(dim)]
-        return found
+        sources = [item["source"] for item in self.about["inputs"]]
+        actual = {}
+        for item in self.about["sizes"]:
+            source, dim = re.fullmatch(r"(.*)\.shape\[(\d+)\]", item["source"]).groups()
+            actual[item["name"]] = inputs[self.order[sources.index(source)]].shape[int(dim)]
+        return actual
 
     def results(self, names: dict[str, int], file: str = "outputs") -> list[torch.Tensor]:
         def value(number: int | str) -> int:
@@ -110,12 +110,12 @@ def library(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
 
 def written(fn: Any, gm: torch.fx.GraphModule, spec: CompileSpec, folder: Path) -> Library:
     resolve(BACKEND.write_library)(gm, spec, folder)
-    whole = isinstance(fn, nn.Module)
-    names = list(inspect.signature(fn.forward if whole else fn).parameters)
-    names = [f"args[{number}]" for number in range(len(names))] if whole else names
-    made = Library(folder, [names.index(one.source) for one in spec.inputs])
-    made.build("example.c", "example")
-    return made
+    full = isinstance(fn, nn.Module)
+    names = list(inspect.signature(fn.forward if full else fn).parameters)
+    names = [f"args[{number}]" for number in range(len(names))] if full else names
+    library = Library(folder, [names.index(value.source) for value in spec.inputs])
+    library.build("example.c", "example")
+    return library
 
 
 def close(ours: torch.Tensor, eager: torch.Tensor) -> None:
@@ -124,16 +124,16 @@ def close(ours: torch.Tensor, eager: torch.Tensor) -> None:
 
 def like_eager(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
     """A library whose results are eager's, with one thread and with two."""
-    made = library(fn, *inputs, folder=folder)
+    result = library(fn, *inputs, folder=folder)
     with torch.no_grad():
         eager = fn(*inputs)
     wanted = list(eager) if isinstance(eager, (tuple, list)) else [eager]
     for threads in (1, 2):
-        ours = made(*inputs, threads=threads)
+        ours = result(*inputs, threads=threads)
         assert len(ours) == len(wanted)
-        for one, other in zip(ours, wanted, strict=True):
-            close(one, other)
-    return made
+        for item, other in zip(ours, wanted, strict=True):
+            close(item, other)
+    return result
 
 
 class Images(nn.Module):
@@ -187,13 +187,13 @@ def test_a_model_of_images(tmp_path) -> None:
     with torch.no_grad():
         close(made(other)[0], model(other))
     stays_inside(made, ones="")
-    weights = sum(one.numel() for one in model.state_dict().values()) * 4
+    weights = sum(item.numel() for item in model.state_dict().values()) * 4
     assert weights / 2 < made.about["weight_bytes"] < 2 * weights
 
 
 def test_it_needs_neither_python_nor_torch(words) -> None:
-    found = ran(["ldd", f"{words.name}.so"], words.folder)
-    names = {line.split()[0].rpartition("/")[2].partition(".so")[0] for line in found.splitlines()}
+    actual = ran(["ldd", f"{words.name}.so"], words.folder)
+    names = {line.split()[0].rpartition("/")[2].partition(".so")[0] for line in actual.splitlines()}
     assert names <= {"linux-vdso", "libgomp", "libc", "libm", "libpthread", "ld-linux-x86-64",
                      "ld-linux-aarch64"}  # fmt: skip
     symbols = ran(["nm", "-D", f"{words.name}.so"], words.folder)
@@ -206,7 +206,7 @@ def test_the_description(words) -> None:
     ids, seen = words.about["inputs"]
     assert (ids["dtype"], ids["sizes"], ids["bytes"]) == ("int64", [3, 24], 3 * 24 * 8)
     assert (seen["dtype"], seen["strides"], seen["bytes"]) == ("bool", [24, 1], 3 * 24)
-    assert [one["sizes"] for one in words.about["outputs"]] == [[3, 24, 100]]
+    assert [item["sizes"] for item in words.about["outputs"]] == [[3, 24, 100]]
     # the table is kept once, for the embedding and the head's packed copy
     assert words.about["weight_bytes"] < 4 * (2 * 100 * 32 + 5 * 32 * 32 + 2000)
 
@@ -333,19 +333,19 @@ FILLED
 """
 
 
-def stays_inside(made: Library, ones: str) -> None:
+def stays_inside(library: Library, ones: str) -> None:
     """Runs a library on memory that ends at a page that nothing may touch. ones: inputs of ones."""
     filled = []
     for what in ("inputs", "outputs"):
-        for one in made.about[what]:
-            place = f"{what}.{one['name']}"
-            filled.append(f"    {place} = guarded({one['bytes']});")
-            if one["source"] in ones.split():
-                filled.append(f"    memset((void *){place}, 1, {one['bytes']});")
-    text = GUARDED.replace("FILLED", "\n".join(filled)).replace("NAME", made.name)
-    (made.folder / "guarded.c").write_text(text)
-    made.build("guarded.c", "guarded")
-    ran(["./guarded"], made.folder)
+        for item in library.about[what]:
+            place = f"{what}.{item['name']}"
+            filled.append(f"    {place} = guarded({item['bytes']});")
+            if item["source"] in ones.split():
+                filled.append(f"    memset((void *){place}, 1, {item['bytes']});")
+    text = GUARDED.replace("FILLED", "\n".join(filled)).replace("NAME", library.name)
+    (library.folder / "guarded.c").write_text(text)
+    library.build("guarded.c", "guarded")
+    ran(["./guarded"], library.folder)
 
 
 def test_nothing_beyond_a_tensor_is_touched(words) -> None:
@@ -355,7 +355,7 @@ def test_nothing_beyond_a_tensor_is_touched(words) -> None:
 def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
     """Kernels run on one thread then, and nothing of OpenMP is linked."""
     tools = writer.find_compiler()
-    flags = tuple("-fopenmp-simd" if one == "-fopenmp" else one for one in tools.flags)
+    flags = tuple("-fopenmp-simd" if flag == "-fopenmp" else flag for flag in tools.flags)
     monkeypatch.setattr(writer, "find_compiler", lambda: replace(tools, flags=flags))
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 9)).eval()
     made = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
@@ -365,7 +365,7 @@ def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
 
 def test_two_libraries_in_one_process(words, tmp_path) -> None:
     """What they have in common by name is each one's own."""
-    made = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
+    result = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
     (words.folder / "both.c").write_text(
         '#include <stdio.h>\n#include "words.h"\n#include "other.h"\n'
         "static int64_t ids[72]; static uint8_t seen[72]; static float x[576], y[576], z[7200];\n"
@@ -389,7 +389,12 @@ def test_two_libraries_in_one_process(words, tmp_path) -> None:
 }
 """
     )
-    words_h = ["-I", str(made.folder), str(made.folder / "other.so"), f"-Wl,-rpath,{made.folder}"]
+    words_h = [
+        "-I",
+        str(result.folder),
+        str(result.folder / "other.so"),
+        f"-Wl,-rpath,{result.folder}",
+    ]
     ran(["g++", "-x", "c++", "both.c", "-x", "none", "words.so", *words_h, "-Wl,-rpath,$ORIGIN",
          "-o", "both"], words.folder)  # fmt: skip
     assert ran(["./both"], words.folder) == f"1.0000 {2 * F.gelu(torch.tensor(2.0)):.4f}"
@@ -407,9 +412,9 @@ def several(x, scale):
 
 def test_results_of_all_kinds(tmp_path) -> None:
     x = torch.randn(4, 6).t()
-    made = library(several, x, torch.tensor(3), folder=tmp_path / "several")
+    result = library(several, x, torch.tensor(3), folder=tmp_path / "several")
     for inputs in ((x, torch.tensor(3)), (torch.randn(4, 6).t(), torch.tensor(-2))):
-        for ours, eager in zip(made(*inputs), several(*inputs), strict=True):
+        for ours, eager in zip(result(*inputs), several(*inputs), strict=True):
             assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape)
             close(ours, eager)
 
@@ -426,16 +431,16 @@ def test_results_that_lie_elsewhere(tmp_path) -> None:
     gm, spec = frozen_graph(parts, x)
     (output,) = gm.graph.find_nodes(op="output")
     weight = gm.graph.find_nodes(op="get_attr")[0]
-    (given,) = gm.graph.find_nodes(op="placeholder")
-    output.args = ((*output.args[0], given, weight, weight),)
+    (inputs,) = gm.graph.find_nodes(op="placeholder")
+    output.args = ((*output.args[0], inputs, weight, weight),)
     gm.recompile()
-    made = written(parts, gm, spec, tmp_path / "parts")
+    result = written(parts, gm, spec, tmp_path / "parts")
     eager = gm(x)
-    ours = made(x)
+    ours = result(x)
     assert len(ours) == len(eager) >= 4
-    for one, other in zip(ours, eager, strict=True):
-        assert one.is_contiguous()
-        close(one, other)
+    for item, other in zip(ours, eager, strict=True):
+        assert item.is_contiguous()
+        close(item, other)
 
 
 class Products(nn.Module):
@@ -504,8 +509,8 @@ def test_products_of_other_dtypes(tmp_path) -> None:
         )  # fmt: skip
 
     x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
-    made = library(products, x, y, bias, folder=tmp_path / "products")
-    for ours, eager in zip(made(x, y, bias), products(x, y, bias), strict=True):
+    result = library(products, x, y, bias, folder=tmp_path / "products")
+    for ours, eager in zip(result(x, y, bias), products(x, y, bias), strict=True):
         torch.testing.assert_close(ours, eager)
 
 
@@ -581,7 +586,7 @@ def test_sizes_that_the_caller_gives(tmp_path) -> None:
         tracer_core.mark_dynamic(one, 0, min=2, max=40)
         tracer_core.mark_dynamic(one, 1, min=2, max=100)
     made = library(model, *first, folder=tmp_path / "sized")
-    assert [(one["least"], one["most"]) for one in made.about["sizes"]] == [(2, 40), (2, 100)]
+    assert [(item["least"], item["most"]) for item in made.about["sizes"]] == [(2, 40), (2, 100)]
     with torch.no_grad():
         for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
             given = inputs(batch, length)
@@ -639,7 +644,7 @@ def test_a_library_of_the_core(tmp_path) -> None:
     made = Library(tmp_path / "scaled", [0, 1])
     tracer_core.package_library(model, (rows,), made.folder, kwargs={"scale": scale})
     made.build("example.c", "example")
-    assert [one["source"] for one in made.about["inputs"]] == ["rows", "scale"]
+    assert [item["source"] for item in made.about["inputs"]] == ["rows", "scale"]
     for count in (7, 1, 64, 2):
         rows = torch.randn(count, 20)
         with torch.no_grad():
@@ -659,19 +664,19 @@ def test_conditions_on_sizes(tmp_path) -> None:
     tracer_core.mark_dynamic(x, 0)
     tracer_core.mark_dynamic(x, 1)
     tracer_core.mark_dynamic(y, 0)
-    made = library(halves, x, y, folder=tmp_path / "halves")
+    result = library(halves, x, y, folder=tmp_path / "halves")
     for rows, columns in ((12, 6), (4, 9), (16, 6)):
-        given = torch.randn(rows, columns), torch.randn(columns, 5)
-        close(made(*given)[0], halves(*given))
+        inputs = torch.randn(rows, columns), torch.randn(columns, 5)
+        close(result(*inputs)[0], halves(*inputs))
     for rows, columns in ((18, 6), (11, 6)):
-        made.written(torch.randn(rows, columns), torch.randn(columns, 5))
+        result.written(torch.randn(rows, columns), torch.randn(columns, 5))
         words = ["./example", "inputs", "outputs", "0", str(rows), str(columns)]
-        done = subprocess.run(words, cwd=made.folder, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=result.folder, capture_output=True, text=True)
         assert done.stderr == "halves_run: a size is none that the library was built for\n"
 
-    first, second = (one["name"] for one in made.about["sizes"])
-    members = "".join(f".{one['name']} = one, " for one in made.about["inputs"])
-    (made.folder / "huge.c").write_text(f"""
+    first, second = (item["name"] for item in result.about["sizes"])
+    members = "".join(f".{item['name']} = one, " for item in result.about["inputs"])
+    (result.folder / "huge.c").write_text(f"""
 #include "halves.h"
 int main(void) {{
     static float one[1];
@@ -684,8 +689,8 @@ int main(void) {{
     return code != HALVES_BAD_SIZE;
 }}
 """)
-    made.build("huge.c", "huge")
-    ran(["./huge"], made.folder)
+    result.build("huge.c", "huge")
+    ran(["./huge"], result.folder)
 
 
 def refused(fn: Any, *inputs: torch.Tensor, folder: Path) -> str:
@@ -721,7 +726,7 @@ def test_what_prevents_it_is_named(tmp_path) -> None:
     reason = refused(lambda x: torch.view_as_real(x) + 1, complex_numbers, folder=tmp_path / "x")
     assert "aten.view_as_real.default" in reason and "test_native_library.py" in reason
     with pytest.raises(BackendError, match="x: C has no type for torch.complex64"):
-        Parameter("x", "x", torch.complex64, Layout((2,), (1,)), "x")
+        Parameter("x", "x", torch.complex64, BufferLayout((2,), (1,)), "x")
 
 
 def test_own_kernels_share_no_names() -> None:
@@ -762,8 +767,8 @@ def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
             self.bert = bert
 
         def forward(self, ids, mask):
-            found = self.bert(input_ids=ids, attention_mask=mask)
-            return found.last_hidden_state, found.pooler_output
+            actual = self.bert(input_ids=ids, attention_mask=mask)
+            return actual.last_hidden_state, actual.pooler_output
 
     ids = torch.randint(0, config.vocab_size, (int(batch), 128))
     mask = (torch.arange(128) < torch.randint(1, 129, (int(batch), 1))).long()

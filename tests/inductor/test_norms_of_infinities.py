@@ -18,23 +18,23 @@ LENGTHS = (33, 600)
 def rows(length, dtype):
     """Rows that a diverging training run may have."""
     largest = torch.finfo(dtype).max
-    plain = torch.linspace(-2, 3, length, dtype=torch.float64)
+    eager = torch.linspace(-2, 3, length, dtype=torch.float64)
 
     def with_values(**values):
-        row = plain.clone()
+        row = eager.clone()
         for place, value in values.items():
             row[int(place[1:])] = value
         return row
 
-    found = [
-        plain, with_values(_0=INF), with_values(_5=-INF), with_values(_0=INF, _9=-INF),
+    actual = [
+        eager, with_values(_0=INF), with_values(_5=-INF), with_values(_0=INF, _9=-INF),
         with_values(_3=NAN), with_values(_2=NAN, _4=INF), with_values(_7=largest),
         torch.linspace(0.5, 1, length, dtype=torch.float64) * largest,
         torch.linspace(-1, -0.5, length, dtype=torch.float64) * largest,
-        plain * largest**0.5, torch.zeros(length, dtype=torch.float64),
+        eager * largest**0.5, torch.zeros(length, dtype=torch.float64),
         -torch.zeros(length, dtype=torch.float64),
     ]  # fmt: skip
-    return torch.stack(found).to(dtype)
+    return torch.stack(actual).to(dtype)
 
 
 def columns(x):
@@ -73,8 +73,8 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def results(found):
-    return found if isinstance(found, tuple) else (found,)
+def results(actual):
+    return actual if isinstance(actual, tuple) else (actual,)
 
 
 def agrees(got, want, dtype):

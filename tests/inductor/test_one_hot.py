@@ -24,20 +24,20 @@ def routed(x, weight):
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_router(learns, dynamic, monkeypatch):
-    found = []
-    monkeypatch.setattr(compile_graph, "report", found.append)
+    actual = []
+    monkeypatch.setattr(compile_graph, "report", actual.append)
     torch.manual_seed(0)
     weights = [torch.linspace(-1, 1, 48).reshape(8, 6).requires_grad_(learns) for _ in range(2)]
     fast = tracer_core.compile(routed, dynamic=dynamic)
     for rows in (3, 3, 5, 7):
         x = torch.randn(2, rows, 8)
-        results = [one(x, weight) for one, weight in zip((routed, fast), weights, strict=True)]
+        results = [value(x, weight) for value, weight in zip((routed, fast), weights, strict=True)]
         compare(*results, path="", tolerance=CLOSE)
         if learns:
             for best, load, _ in results:
                 (best.sum() + load.square().sum()).backward()
             compare(*(weight.grad for weight in weights), path="gradient", tolerance=CLOSE)
-    assert found == []
+    assert actual == []
 
 
 @pytest.mark.parametrize("classes", [1, 5])

@@ -66,13 +66,13 @@ def test_average_pool_and_its_gradient(name):
     kernel, stride, padding, ceil = WINDOWS[name]
 
     def fn(*xs):
-        found = []
+        actual = []
         for x in xs:
             for padded, divisor in ((True, None), (False, None), (True, 5)):
                 y = F.avg_pool2d(x, kernel, stride, padding, ceil, padded, divisor)
                 how = pair(kernel), pair(stride), pair(padding), ceil, padded, divisor
-                found += [y, aten.avg_pool2d_backward(y * 2, x, *how)]
-        return tuple(found)
+                actual += [y, aten.avg_pool2d_backward(y * 2, x, *how)]
+        return tuple(actual)
 
     c = same_three_ways(fn, R(2, 3, 11, 12), last(R(2, 3, 10, 9)))
     assert c.compilation.runner.artifact.externs == ()

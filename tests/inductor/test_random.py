@@ -71,15 +71,15 @@ def test_calls_differ_and_a_seed_gives_them_again(name, fallback):
 def test_eagers_numbers(name):
     """Of several calls, and of what eager draws after them."""
     program, x = PROGRAMS[name]
-    found = []
+    result = []
     for run in (program, compiled(program, fallback_random=True)):
         torch.manual_seed(5)
-        found.append(([run(x) for _ in range(3)], torch.rand(4), torch.get_rng_state()))
-    (expected, later, state), (actual, ours_later, ours_state) = found
+        result.append(([run(x) for _ in range(3)], torch.rand(4), torch.get_rng_state()))
+    (expected, later, state), (actual, ours_later, ours_state) = result
     torch.testing.assert_close(actual, expected)
-    for one, other in zip(actual, expected, strict=True):
-        assert torch.equal(one == 0, other == 0)
-        assert one.stride() == other.stride()
+    for item, other in zip(actual, expected, strict=True):
+        assert torch.equal(item == 0, other == 0)
+        assert item.stride() == other.stride()
     assert torch.equal(ours_later, later) and torch.equal(ours_state, state)
 
 
@@ -99,8 +99,8 @@ def test_draws_are_eagers_bit_for_bit():
         torch.manual_seed(seed)
         expected = draws(P)
         torch.manual_seed(seed)
-        for one, other in zip(run(P), expected, strict=True):
-            assert torch.equal(one, other)
+        for item, other in zip(run(P), expected, strict=True):
+            assert torch.equal(item, other)
 
 
 @pytest.mark.parametrize("fallback", [False, True])
@@ -116,10 +116,10 @@ def test_training_uses_the_mask_that_it_drew(fallback):
     run = compiled(model, fallback_random=fallback)
     for _ in range(2):
         sides = []
-        for one in (model, run):
+        for value in (model, run):
             torch.manual_seed(7)
             x = X.clone().requires_grad_()
-            result = one(x)
+            result = value(x)
             sides.append(
                 (result, *torch.autograd.grad(result.square().sum(), [x, *model.parameters()]))
             )

@@ -13,15 +13,15 @@ import tracer_core
 
 def saved_by_eager(function, *args):
     """Bytes that autograd saves of a call, each memory once."""
-    found = {}
+    actual = {}
 
     def pack(tensor):
-        found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        actual[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function(*args)
-    return sum(found.values())
+    return sum(actual.values())
 
 
 def saved_by_ours(result):
@@ -57,14 +57,14 @@ def compare(make, x, calls=2, scale=3.0):
     ours, exact = copy.deepcopy(module), copy.deepcopy(module).double()
     fast = tracer_core.compile(ours, backend="inductor", fullgraph=True)
     for _ in range(calls):
-        expected, found = gradients(module, module, x), gradients(fast, ours, x)
+        expected, actual = gradients(module, module, x), gradients(fast, ours, x)
         truth = gradients(exact, exact, x.double())
-        for one, other, true in zip(expected, found, truth, strict=True):
-            assert one.dtype == other.dtype and one.stride() == other.stride()
-            limit = scale * (one.double() - true).norm() + 1e-5 * true.norm() + 1e-6
+        for value, other, true in zip(expected, actual, truth, strict=True):
+            assert value.dtype == other.dtype and value.stride() == other.stride()
+            limit = scale * (value.double() - true).norm() + 1e-5 * true.norm() + 1e-6
             assert (other.double() - true).norm() <= limit
-    for name, one in module.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], one, rtol=1e-4, atol=1e-5)
+    for name, item in module.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], item, rtol=1e-4, atol=1e-5)
     return module, ours, fast
 
 
@@ -83,9 +83,9 @@ def test_any_batch():
     fast = tracer_core.compile(ours, backend="inductor", dynamic=True)
     for count in (2, 3, 5):
         x = torch.randn(count, 3, 8, 8)
-        expected, found = gradients(module, module, x), gradients(fast, ours, x)
-        for one, other in zip(expected, found, strict=True):
-            torch.testing.assert_close(other, one, rtol=2e-3, atol=2e-4)
+        expected, actual = gradients(module, module, x), gradients(fast, ours, x)
+        for item, other in zip(expected, actual, strict=True):
+            torch.testing.assert_close(other, item, rtol=2e-3, atol=2e-4)
 
 
 class Scaled(nn.Module):

@@ -25,13 +25,13 @@ def same(ours, model: nn.Module, *inputs) -> None:
     """Eager's sizes, strides and dtype, and at most three times its error against float64."""
     eager = flat(model(*inputs))
     double = [
-        tuple(one.double() for one in given) if isinstance(given, tuple) else given.double()
-        for given in inputs
+        tuple(item.double() for item in value) if isinstance(value, tuple) else value.double()
+        for value in inputs
     ]
     truth = flat(copy.deepcopy(model).double()(*double))
-    for one, other, exact in zip(flat(ours), eager, truth, strict=True):
-        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
-        error, of_eager = ((t - exact).abs().max().item() for t in (one, other))
+    for leaf, other, exact in zip(flat(ours), eager, truth, strict=True):
+        assert (leaf.shape, leaf.stride(), leaf.dtype) == (other.shape, other.stride(), other.dtype)
+        error, of_eager = ((t - exact).abs().max().item() for t in (leaf, other))
         assert error <= 3 * of_eager + 3e-7, (error, of_eager)
 
 
@@ -134,8 +134,8 @@ def test_layers_that_train_are_atens() -> None:
     ours = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     model(x)[0].square().sum().backward()
-    for one, parameter in zip(ours, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-4)
+    for item, parameter in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(item, parameter.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_other_layers_stay_atens(texts) -> None:

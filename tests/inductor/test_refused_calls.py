@@ -22,28 +22,28 @@ BY_VALUE = [name for name, call in ROWS.items() if call.kept_by == "the kernel"]
 
 def prepared(make, trained):
     torch.manual_seed(2)
-    given = [one.clone() if isinstance(one, torch.Tensor) else one for one in make()]
-    for one in given:
-        if trained and isinstance(one, torch.Tensor) and one.is_floating_point():
-            one.requires_grad_()
-    return given
+    inputs = [item.clone() if isinstance(item, torch.Tensor) else item for item in make()]
+    for item in inputs:
+        if trained and isinstance(item, torch.Tensor) and item.is_floating_point():
+            item.requires_grad_()
+    return inputs
 
 
-def outcome(function, given, trained):
+def outcome(function, value, trained):
     """The result and gradients, or the error."""
     torch.manual_seed(1)
     try:
-        result = function(*given)
+        result = function(*value)
         parts = result if isinstance(result, (tuple, list)) else [result]
         differentiable = [
-            one for one in parts if isinstance(one, torch.Tensor) and one.requires_grad
+            part for part in parts if isinstance(part, torch.Tensor) and part.requires_grad
         ]
         if trained and differentiable:
-            sum(one.sum() for one in differentiable).backward()
+            sum(item.sum() for item in differentiable).backward()
     except Exception as error:
         return type(error)
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
-    return [parts, [one.grad for one in tensors]]
+    tensors = [item for item in value if isinstance(item, torch.Tensor)]
+    return [parts, [tensor.grad for tensor in tensors]]
 
 
 def check(function, call, trained):
@@ -57,11 +57,11 @@ def check(function, call, trained):
         compiled = tracer_core.compile(function, backend="inductor")
         for kind in order.split(", "):
             make, expected = (call.good, good) if kind == "good" else (call.bad, bad)
-            found = outcome(compiled, prepared(make, trained), trained)
+            actual = outcome(compiled, prepared(make, trained), trained)
             if isinstance(expected, type):
-                assert found is expected, f"{kind} in {order}: {found}"
+                assert actual is expected, f"{kind} in {order}: {actual}"
             else:
-                assert isinstance(found, list), f"{kind} in {order}: {found}"
+                assert isinstance(actual, list), f"{kind} in {order}: {actual}"
     return isinstance(bad, type)
 
 
@@ -78,9 +78,9 @@ def test_a_bad_call_is_refused(name):
 def test_a_bad_call_is_refused_where_nobody_reads_the_result(name):
     call = ROWS[name]
 
-    def function(*given):
-        call.program(*given)
-        return given[0] * 2
+    def function(*value):
+        call.program(*value)
+        return value[0] * 2
 
     assert check(function, call, trained=False)
 
@@ -90,8 +90,8 @@ def test_a_bad_call_is_refused_where_nobody_reads_the_result(name):
 def test_a_bad_call_is_refused_where_a_part_of_the_result_is_read(name):
     call = ROWS[name]
 
-    def function(*given):
-        result = call.program(*given)
+    def function(*value):
+        result = call.program(*value)
         while isinstance(result, (tuple, list)):
             result = result[0]
         return result.reshape(-1)[:1] * 1

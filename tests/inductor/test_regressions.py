@@ -90,14 +90,14 @@ def test_what_was_read_before_a_write_to_an_input_keeps_its_values(program) -> N
     fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
     for _ in range(2):
         torch.manual_seed(0)
-        given = [torch.randn(4, 6), torch.randn(4, 6)]
-        ours = [one.clone() for one in given]
-        expected, found = program(*given), fast(*ours)
-        tuples = [one if isinstance(one, tuple) else (one,) for one in (expected, found)]
+        inputs = [torch.randn(4, 6), torch.randn(4, 6)]
+        ours = [item.clone() for item in inputs]
+        expected, actual = program(*inputs), fast(*ours)
+        tuples = [value if isinstance(value, tuple) else (value,) for value in (expected, actual)]
         assert all(
-            one is other or torch.equal(one, other) for one, other in zip(*tuples, strict=True)
+            item is other or torch.equal(item, other) for item, other in zip(*tuples, strict=True)
         )
-        assert all(torch.equal(one, other) for one, other in zip(given, ours, strict=True))
+        assert all(torch.equal(item, other) for item, other in zip(inputs, ours, strict=True))
 
 
 @pytest.mark.parametrize("correction", [0, 1])
@@ -118,12 +118,12 @@ def _copied_twice(x):
 
 def test_equal_copies_that_are_returned_are_tensors_of_their_own():
     x = torch.randn(64, 5)
-    found = tracer_core.compile(_copied_twice, backend="inductor", fullgraph=True)(x)
-    for one, expected in zip(found, _copied_twice(x), strict=True):
-        assert torch.equal(one, expected) and one.stride() == expected.stride()
-    assert len({one.untyped_storage().data_ptr() for one in found}) == 5
-    found[1].zero_()
-    assert torch.equal(found[2], (x * 2).t())
+    actual = tracer_core.compile(_copied_twice, backend="inductor", fullgraph=True)(x)
+    for item, expected in zip(actual, _copied_twice(x), strict=True):
+        assert torch.equal(item, expected) and item.stride() == expected.stride()
+    assert len({item.untyped_storage().data_ptr() for item in actual}) == 5
+    actual[1].zero_()
+    assert torch.equal(actual[2], (x * 2).t())
 
 
 @pytest.mark.parametrize("scatter", ["diagonal", "select", "slice"])
@@ -136,8 +136,8 @@ def test_a_scatter_into_rows_with_gaps_after_other_writes(scatter):
 
     wide = torch.randn(6, 12)
     ours = wide.clone()
-    expected, found = run(wide[:, :6]), tracer_core.compile(run, backend="inductor")(ours[:, :6])
-    torch.testing.assert_close(found, expected)
+    expected, actual = run(wide[:, :6]), tracer_core.compile(run, backend="inductor")(ours[:, :6])
+    torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(ours, wide)
 
 
@@ -145,10 +145,10 @@ def test_numbers_are_turned_round_and_say_where_to_read():
     def run(x, values, place):
         return x.flip(0), x.add(x.flip(0)), values.gather(0, place), values.gather(-1, place) * 2
 
-    given = torch.tensor(3.0), torch.arange(5.0), torch.tensor(2)
-    found = tracer_core.compile(run, backend="inductor", fullgraph=True)(*given)
-    for one, expected in zip(found, run(*given), strict=True):
-        assert one.shape == expected.shape and torch.equal(one, expected)
+    inputs = torch.tensor(3.0), torch.arange(5.0), torch.tensor(2)
+    actual = tracer_core.compile(run, backend="inductor", fullgraph=True)(*inputs)
+    for item, expected in zip(actual, run(*inputs), strict=True):
+        assert item.shape == expected.shape and torch.equal(item, expected)
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

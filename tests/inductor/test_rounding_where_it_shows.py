@@ -73,11 +73,11 @@ def together(chain):
     """Every function of one chain, in one program."""
 
     def program(a, b):
-        found = []
+        actual = []
         for function in FUNCTIONS.values():
             result = function(chain(a, b), a, b)
-            found += result if isinstance(result, tuple) else [result]
-        return found
+            actual += result if isinstance(result, tuple) else [result]
+        return actual
 
     return program
 
@@ -211,11 +211,11 @@ def test_gradients_choose_as_eager_does(dtype):
     """The gradient of where is 0.5 or 1 times another one: a wrong choice is far off."""
     compiled = tracer_core.compile(masks)
     for seed in range(3):
-        given = [one.clone().requires_grad_() for one in operands(dtype, seed)]
-        others = [one.detach().clone().requires_grad_() for one in given]
-        masks(*given).backward()
+        inputs = [operand.clone().requires_grad_() for operand in operands(dtype, seed)]
+        others = [item.detach().clone().requires_grad_() for item in inputs]
+        masks(*inputs).backward()
         compiled(*others).backward()
-        for got, want in zip(others, given, strict=True):
+        for got, want in zip(others, inputs, strict=True):
             torch.testing.assert_close(got.grad, want.grad, rtol=3e-2, atol=2e-2)
 
 
@@ -226,7 +226,7 @@ def test_at_sizes_that_change(dtype):
 
     compiled = tracer_core.compile(program, dynamic=True)
     for rows in (3, 7, 24):
-        a, b = (one[:rows] for one in operands(dtype))
+        a, b = (operand[:rows] for operand in operands(dtype))
         b = b.clamp_min(0.1)
         equal(compiled(a, b), program(a, b))
 
@@ -237,13 +237,13 @@ def test_operators_that_are_decomposed_round_once(dtype):
 
     def program(a, b):
         big = a.abs() * 3e3
-        found = [
+        actual = [
             F.normalize(big, dim=1), F.mse_loss(big, b, reduction="none").sqrt(),
             torch.addcdiv(b, big, b.abs() + 0.1, value=0.01), F.mish(big), F.cosine_similarity(big, b),
             F.gaussian_nll_loss(a, b, b.abs() + 1e-2, reduction="none"), big.norm(dim=1),
             F.pairwise_distance(big, b), torch.logaddexp(big, b), F.huber_loss(big, b), big.std(1),
         ]  # fmt: skip
-        return found
+        return actual
 
     a, b = operands(dtype)
     for got, want in zip(tracer_core.compile(program)(a, b), program(a, b), strict=True):

@@ -166,12 +166,12 @@ def test_the_module_runs_alone(tmp_path):
 
 
 def test_a_failing_stage_is_named_with_the_users_line(monkeypatch):
-    from inductor_backend.lowering import registry
+    from inductor_backend.lowering import context
 
     def broken(*args):
         raise RuntimeError("on purpose")
 
-    monkeypatch.setitem(registry.LOWERINGS, torch.ops.aten.sin.default, broken)
+    monkeypatch.setitem(context.LOWERINGS, torch.ops.aten.sin.default, broken)
     with pytest.raises(
         BackendError, match=r"stage 1/\d+ 'lower' failed.*on purpose.*test_running\.py:\d+"
     ) as caught:

@@ -47,12 +47,12 @@ RESIZES = {
 
 def resized(how, modes):
     def fn(*xs):
-        found = []
+        actual = []
         for x in xs:
             for mode in modes:
                 corners = (False, True) if mode.startswith(("bi", "tri", "lin")) else (None,)
-                found += [F.interpolate(x, mode=mode, align_corners=c, **how) * 2 for c in corners]
-        return tuple(found)
+                actual += [F.interpolate(x, mode=mode, align_corners=c, **how) * 2 for c in corners]
+        return tuple(actual)
 
     return fn
 

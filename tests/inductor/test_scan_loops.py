@@ -29,7 +29,7 @@ def scan(step, init, xs, reverse=False):
         init, part = step(init, pytree.tree_unflatten([leaf[k] for leaf in leaves], structure))
         parts.append(part)
     parts = parts[::-1] if reverse else parts
-    return init, pytree.tree_map(lambda *one: torch.stack(one), *parts)
+    return init, pytree.tree_map(lambda *leaf: torch.stack(leaf), *parts)
 
 
 def R(*sizes, dtype=torch.float32, grad=True):
@@ -46,11 +46,11 @@ def associative_scan(combine, xs, reverse=False):
 
         return torch_scan(combine, xs, 0, reverse=reverse, combine_mode="generic")
     leaves, structure = pytree.tree_flatten(xs)
-    rows = [pytree.tree_unflatten(list(one), structure) for one in zip(*leaves, strict=True)]
-    found = [rows.pop() if reverse else rows.pop(0)]
+    rows = [pytree.tree_unflatten(list(pair), structure) for pair in zip(*leaves, strict=True)]
+    actual = [rows.pop() if reverse else rows.pop(0)]
     for row in rows[::-1] if reverse else rows:
-        found.append(combine(found[-1], row))
-    return pytree.tree_map(lambda *one: torch.stack(one), *(found[::-1] if reverse else found))
+        actual.append(combine(actual[-1], row))
+    return pytree.tree_map(lambda *leaf: torch.stack(leaf), *(actual[::-1] if reverse else actual))
 
 
 class Rnn(nn.Module):
@@ -173,28 +173,28 @@ PROGRAMS = {
 
 
 def run(program, owner, args, grad):
-    given = [one.detach().clone().requires_grad_(one.requires_grad and grad) for one in args]
+    inputs = [arg.detach().clone().requires_grad_(arg.requires_grad and grad) for arg in args]
     with torch.set_grad_enabled(grad):
-        results = pytree.tree_leaves(program(*given))
-    wanted = [one for one in given if one.requires_grad]
+        results = pytree.tree_leaves(program(*inputs))
+    wanted = [item for item in inputs if item.requires_grad]
     if isinstance(owner, nn.Module):
         wanted += list(owner.parameters())
-    roots = [one for one in results if one.requires_grad]
+    roots = [result for result in results if result.requires_grad]
     if not grad:
         return results, ()
-    loss = sum((one * (k + 1)).cos().sum() for k, one in enumerate(roots))
+    loss = sum((root * (k + 1)).cos().sum() for k, root in enumerate(roots))
     return results, torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
 def same(got, want):
     """A gradient is a sum over the steps: its elements are exact to the place of the largest one."""
     assert len(got) == len(want)
-    for one, other in zip(got, want, strict=True):
+    for item, other in zip(got, want, strict=True):
         largest = 1.0 if other is None or not other.numel() else float(other.abs().max())
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5 * max(1.0, largest))
+        torch.testing.assert_close(item, other, rtol=2e-4, atol=2e-5 * max(1.0, largest))
         if other is not None:
-            assert one.stride() == other.stride()
-            assert one.requires_grad == other.requires_grad
+            assert item.stride() == other.stride()
+            assert item.requires_grad == other.requires_grad
 
 
 @pytest.mark.sweep(keep=12)
@@ -219,16 +219,16 @@ def texts(monkeypatch):
     """The texts of the modules that are made."""
     from inductor_backend import stages
 
-    made, original = [], stages.run_stages
+    result, original = [], stages.run_stages
 
     def watched(*args, **kwargs):
         c = original(*args, **kwargs)
         if c.text:
-            made.append(c.text)
+            result.append(c.text)
         return c
 
     monkeypatch.setattr(stages, "run_stages", watched)
-    return made
+    return result
 
 
 def test_what_a_step_detaches_keeps_the_gradient_of_its_first_value():

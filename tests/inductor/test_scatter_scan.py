@@ -279,8 +279,8 @@ def test_gradients_of_gathers_are_kernels():
 
     table, x, i = R(10, 4).requires_grad_(), R(10, 4).requires_grad_(), I(0, 10, 30)
     expected = torch.autograd.grad(loss(table, x, i), (table, x))
-    found = torch.autograd.grad(tracer_core.compile(loss)(table, x, i), (table, x))
-    for ours, eager in zip(found, expected, strict=True):
+    actual = torch.autograd.grad(tracer_core.compile(loss)(table, x, i), (table, x))
+    for ours, eager in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-5)
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
-from tests.support.kept_copies import kept_copies
+from tests.support.copied_tensors import copied_tensors
 from tests.support.threads import together
 from tracer_core.testing import compare
 
@@ -87,7 +87,7 @@ def session(make, optimizer, bad, every, compiled):
         return loss.detach()
 
     if compiled:
-        step, gather = (tracer_core.compile(one, backend="inductor") for one in (step, gather))
+        step, gather = (tracer_core.compile(value, backend="inductor") for value in (step, gather))
     for call in range(6):
         torch.manual_seed(call)
         words, target = torch.randint(0, 9, (3, 4)), torch.randint(0, 5, (3,))
@@ -97,7 +97,7 @@ def session(make, optimizer, bad, every, compiled):
             result = (step if call % every == every - 1 else gather)(words, target)
         except (IndexError, RuntimeError) as error:
             result = str(error)
-        gradients = [None if one.grad is None else one.grad.clone() for one in net.parameters()]
+        gradients = [None if item.grad is None else item.grad.clone() for item in net.parameters()]
         state = {name: value.clone() for name, value in net.state_dict().items()}
         seen.append(
             (
@@ -124,9 +124,11 @@ def session(make, optimizer, bad, every, compiled):
     ids=["first_call", "accumulation", "rows_not_read", "probabilities"],
 )
 def test_a_step_that_raises(make, optimizer, bad, every):
-    expected, found = (session(make, optimizer, bad, every, compiled) for compiled in (False, True))
-    assert {call for call, one in enumerate(expected) if isinstance(one[0], str)} == bad
-    for theirs, ours in zip(expected, found, strict=True):
+    expected, actual = (
+        session(make, optimizer, bad, every, compiled) for compiled in (False, True)
+    )
+    assert {call for call, item in enumerate(expected) if isinstance(item[0], str)} == bad
+    for theirs, ours in zip(expected, actual, strict=True):
         compare(theirs, ours)
 
 
@@ -136,9 +138,9 @@ def test_only_what_is_written_early_is_copied(monkeypatch):
     the first run."""
     for forget in typing._cleanups:
         forget()
-    made = kept_copies(monkeypatch)
+    result = copied_tensors(monkeypatch)
     session(Words, "sgd", set(), 1, True)
-    assert made[-1] == (13, 3), made
+    assert result[-1] == (13, 3), result
 
 
 def test_kernels_after_a_bad_index_do_not_run():
@@ -154,12 +156,12 @@ def test_kernels_after_a_bad_index_do_not_run():
     compiled = tracer_core.compile(fn, backend="inductor")
     for index in (right, wrong, right, wrong):
         ours, theirs = weight.clone(), weight.clone()
-        for run, given in ((compiled, ours), (fn, theirs)):
+        for run, inputs in ((compiled, ours), (fn, theirs)):
             if index is wrong:
                 with pytest.raises(IndexError):
-                    run(given, index, scale)
+                    run(inputs, index, scale)
             else:
-                run(given, index, scale)
+                run(inputs, index, scale)
         compare(theirs, ours)
 
 

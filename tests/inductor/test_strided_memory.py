@@ -76,10 +76,10 @@ WITHIN = {
 def test_memory_round_a_part_of_what_was_made(name):
     program, x = WITHIN[name], base(6, 4)
     fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
-    for given in (x, x + 1):
-        expected, found = program(given), fast(given)
-        assert found.stride() == expected.stride()
-        torch.testing.assert_close(found, expected)
+    for value in (x, x + 1):
+        expected, actual = program(value), fast(value)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("name", ROUND)
@@ -92,9 +92,9 @@ def test_memory_round_an_input(name):
     for start, step in ((8, 4), (8, 4), (10, 4), (2, 4), (8, 1), (10, 1), (4, 1)):
         x = base(60)[start : start + 20 : step]
         expected = program(x)
-        found = fast(x)
-        assert found.stride() == expected.stride()
-        torch.testing.assert_close(found, expected)
+        actual = fast(x)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
@@ -111,8 +111,8 @@ def test_windows_are_returned_and_pass_gradients_on_wherever_the_input_begins(ba
             *windows, value = run(x)
             value.sum().backward()
             results.append((*windows, value, x.grad))
-        for found, expected in zip(*results, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        for result, expected in zip(*results, strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_memory_of_an_input_that_is_written_to():
@@ -124,10 +124,10 @@ def test_memory_of_an_input_that_is_written_to():
     fast = tracer_core.compile(program, backend="inductor")
     for start in (10, 10, 12):
         ours, eager = base(40), base(40)
-        for one, other in zip(
+        for item, other in zip(
             fast(ours[start : start + 8]), program(eager[start : start + 8]), strict=True
         ):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(item, other)
         assert torch.equal(ours, eager)
 
 
@@ -155,11 +155,11 @@ def test_memory_round_an_input_beside_a_write():
     fast = tracer_core.compile(program, backend="inductor")
     ours, eager = base(20), base(20)
     try:
-        found = fast(ours[::2], ours[1::2])
+        actual = fast(ours[::2], ours[1::2])
     except tracer_core.errors.BackendError as error:
         assert "as_strided of a tensor that is not dense" in str(error)
     else:
-        torch.testing.assert_close(found, program(eager[::2], eager[1::2]))
+        torch.testing.assert_close(actual, program(eager[::2], eager[1::2]))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -168,9 +168,9 @@ def test_places_count_from_where_the_operand_begins(name):
     fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
     expected = program(*inputs)
     for _ in range(2):
-        found = fast(*inputs)
-        assert found.stride() == expected.stride()
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        actual = fast(*inputs)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_a_channels_last_net_with_a_pool_before_its_classifier_learns():
@@ -185,6 +185,6 @@ def test_a_channels_last_net_with_a_pool_before_its_classifier_learns():
     for _ in range(2):
         for function in (module, fast):
             function(x).square().sum().backward()
-    for one, other in zip(module.parameters(), ours.parameters(), strict=True):
-        assert one.grad.abs().max() > 0
-        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+    for parameter, other in zip(module.parameters(), ours.parameters(), strict=True):
+        assert parameter.grad.abs().max() > 0
+        torch.testing.assert_close(other.grad, parameter.grad, rtol=1e-4, atol=1e-5)

@@ -23,12 +23,12 @@ from inductor_backend.ir.index_expr import (
     reshape,
     variables,
 )
-from inductor_backend.ir.nodes import Layout
+from inductor_backend.ir.nodes import BufferLayout
 from inductor_backend.ir.ops import COPIED_DTYPES, MEMORY_DTYPES, OPS, READ_DTYPES, REDUCTIONS
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.size_source import size_expression
 from inductor_backend.ir.values import const, load, make
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.context import LOWERINGS
 from inductor_backend.schedule.memory_plan import aligned
 from tests.inductor.reference import GRID_OPS, REFERENCE_OPS
 
@@ -111,7 +111,7 @@ def test_random_chains_of_views_keep_their_elements():
     for _ in range(200):
         sizes = tuple(rng.choice([1, 2, 3, 4]) for _ in range(3))
         real = torch.arange(torch.Size(sizes).numel()).view(sizes)
-        ref = Ref.of(Buffer("b", torch.int64, Layout(sizes, real.stride()), BufferKind.TEMP))
+        ref = Ref.of(Buffer("b", torch.int64, BufferLayout(sizes, real.stride()), BufferKind.TEMP))
         view = real
         for _ in range(4):
             ref, view = random_view(rng, ref, view)

@@ -40,8 +40,8 @@ def inputs(shapes, dtype=torch.float32):
     return [(torch.randn(shape) * 10).to(dtype) for shape in shapes]
 
 
-def same(function, compiled, given):
-    expected, result = function(*[x.clone() for x in given]), compiled(*[x.clone() for x in given])
+def same(function, compiled, value):
+    expected, result = function(*[x.clone() for x in value]), compiled(*[x.clone() for x in value])
     torch.testing.assert_close(result, expected)
     if isinstance(expected, torch.Tensor):
         assert result.stride() == expected.stride()

@@ -165,8 +165,8 @@ def norms():
 
 
 MODELS = {
-    one.__name__: one
-    for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)
+    value.__name__: value
+    for value in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)
 }
 #: Compiled for seconds each, and made of what other rows have: the deep model, and bfloat16 of
 #: models whose layers others have.
@@ -187,11 +187,11 @@ def step(function, model, inputs, loss_of, dtype):
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         loss = loss_of(function(*inputs))
     loss.backward()
-    found = {"loss": loss.detach()}
-    found |= {
+    actual = {"loss": loss.detach()}
+    actual |= {
         f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None
     }
-    return found | {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    return actual | {name: b for name, b in model.named_buffers() if b.is_floating_point()}
 
 
 def nudged(inputs):
@@ -205,9 +205,9 @@ def nudged(inputs):
 
 @pytest.fixture
 def fallbacks(monkeypatch):
-    found = []
-    monkeypatch.setattr(compile_graph, "report", found.append)
-    yield found
+    actual = []
+    monkeypatch.setattr(compile_graph, "report", actual.append)
+    yield actual
     tracer_core.reset()
 
 
@@ -230,14 +230,14 @@ def test_training_step(name, dtype, fallbacks):
     eager = step(eagers, eagers, inputs, loss_of, dtype)
     # A relu whose input is nearly 0 lets a gradient through here, there none: what the last bit of
     # the inputs changes in eager's gradients is rounding, too.
-    eagers = [eager, *(step(one, one, nudged(inputs), loss_of, dtype) for one in others)]
+    eagers = [eager, *(step(other, other, nudged(inputs), loss_of, dtype) for other in others)]
     ours = step(tracer_core.compile(model), model, inputs, loss_of, dtype)
     assert fallbacks == []
     assert ours.keys() == eager.keys()
     for key, true in truth.items():
         mine, theirs = ours[key], eager[key]
         assert (mine.dtype, mine.stride()) == (theirs.dtype, theirs.stride()), key
-        error = max((one[key] - true).norm() for one in eagers)
+        error = max((eager[key] - true).norm() for eager in eagers)
         assert (mine - true).norm() <= 3 * error + SLACK[dtype] * true.norm(), key
 
 
@@ -269,7 +269,7 @@ def test_the_gradient_of_one_position_of_a_normalised_row():
         )
 
     x = R(2, 9, 64)
-    given = (
+    inputs = (
         R(2, 64),
         x,
         R(64),
@@ -277,5 +277,5 @@ def test_the_gradient_of_one_position_of_a_normalised_row():
         x.mean(-1, keepdim=True),
         x.std(-1, keepdim=True).reciprocal(),
     )
-    for ours, eager in zip(compiled(run, *given)(*given), run(*given), strict=True):
+    for ours, eager in zip(compiled(run, *inputs)(*inputs), run(*inputs), strict=True):
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-5)

@@ -39,8 +39,8 @@ def test_products_are_written_into_the_arena_or_the_result(texts):
 
 def test_large_results_are_ordinary_tensors():
     sizes = (LARGE // 4 + 3, 2)
-    made = large_empty(sizes, (2, 1), torch.float32)
-    assert made.shape == sizes and made.is_contiguous() and made.fill_(3).sum() == 6 * sizes[0]
+    built = large_empty(sizes, (2, 1), torch.float32)
+    assert built.shape == sizes and built.is_contiguous() and built.fill_(3).sum() == 6 * sizes[0]
     small = torch.ones(5)
     assert in_large_pages(small) is small and small.sum() == 5
 

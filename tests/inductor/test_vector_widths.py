@@ -1,5 +1,5 @@
-"""Our own kernels on processors with narrower vectors than this one's: their units are built for 4,
-8 and 16 floats a vector.
+"""Our native kernels on processors with narrower vectors than this one's: their units are built for
+4, 8 and 16 floats a vector.
 
 LANES tells a unit how wide its vectors are. A machine runs its own width and all below.
 """

@@ -184,7 +184,7 @@ def test_nothing_beyond_a_row_is_touched(count, written):
 
 
 def test_plain_loops_give_the_same(monkeypatch):
-    """Rows shorter than a vector, whole numbers, float64 and processors without these vectors keep
+    """Rows shorter than a vector, integers, float64 and processors without these vectors keep
     the plain loop.
     """
     for available in (True, False):

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend.kernels import packed
-from inductor_backend.kernels.packed import Geometry, for_result
+from inductor_backend.kernels import packed_weights
+from inductor_backend.kernels.packed_weights import Geometry, for_result
 from tests.inductor.test_freeze import same
 
 FREEZE = {"freeze": True}
@@ -82,9 +82,9 @@ def test_the_kernel_shares_tiles_or_columns(threads: int, sizes: tuple[int, ...]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        ours = packed.convolution(
+        ours = packed_weights.convolution(
             x,
-            packed.pack(weight, g),
+            packed_weights.pack(weight, g),
             bias,
             g,
             before="tanh",
@@ -101,8 +101,8 @@ def test_the_kernel_shares_tiles_or_columns(threads: int, sizes: tuple[int, ...]
         return (y.tanh() + residual).relu()
 
     operands = (x, weight, scale, bias, residual)
-    truth, eager = reference(*(one.double() for one in operands)), reference(*operands)
-    error, of_eager = ((one - truth).abs().max().item() for one in (ours, eager))
+    truth, eager = reference(*(operand.double() for operand in operands)), reference(*operands)
+    error, of_eager = ((value - truth).abs().max().item() for value in (ours, eager))
     assert error <= 4 * of_eager
 
 

@@ -85,12 +85,12 @@ def test_a_compiler_named_with_arguments(tmp_path, monkeypatch):
     """Another argument is another entry of the cache; a wrapper is called by the name it has."""
     path = shutil.which("g++")
     monkeypatch.setenv("CXX", "g++ -DSOME=1")
-    one = find_compiler()
-    assert one.command.words == (path, "-DSOME=1")
+    compiler = find_compiler()
+    assert compiler.command.words == (path, "-DSOME=1")
     monkeypatch.setenv("CXX", "g++ '-DSOME=\"a b\"'")
     other = find_compiler()
     assert other.command.words == (path, '-DSOME="a b"')
-    assert one.fingerprint() != other.fingerprint()
+    assert compiler.fingerprint() != other.fingerprint()
     wrapper = tmp_path / "some folder" / "ccache"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\ncase "$0" in *ccache) shift;; esac\nexec {path} "$@"\n')

@@ -74,24 +74,24 @@ def test_rows_of_a_wider_tensor_and_no_rows() -> None:
     assert small_gemm.mm(torch.empty(0, 64), weight).shape == (0, 96)
 
 
-@pytest.mark.parametrize("post", ACTIVATIONS)
+@pytest.mark.parametrize("epilogue", ACTIVATIONS)
 @pytest.mark.parametrize("with_residual", [False, True])
-def test_epilogues(post: str, with_residual: bool) -> None:
+def test_epilogues(epilogue: str, with_residual: bool) -> None:
     bias, a, weight = torch.randn(300), torch.randn(12, 128) / 8, torch.randn(300, 128).t()
     residual = torch.randn(12, 300) if with_residual else None
 
     def eager(dtype: torch.dtype) -> torch.Tensor:
-        y = ACTIVATIONS[post](torch.addmm(bias.to(dtype), a.to(dtype), weight.to(dtype)))
+        y = ACTIVATIONS[epilogue](torch.addmm(bias.to(dtype), a.to(dtype), weight.to(dtype)))
         return y if residual is None else y + residual.to(dtype)
 
-    got = small_gemm.addmm(bias, a, weight, post=post, residual=residual)
+    got = small_gemm.addmm(bias, a, weight, epilogue=epilogue, residual=residual)
     check(got, eager(torch.float32), eager(torch.float64))
 
 
 def test_nan_and_infinity_pass_through() -> None:
     a, weight = torch.randn(12, 64), torch.randn(80, 64)
     a[3, 5], weight[7, 2] = float("nan"), float("inf")
-    got, eager = small_gemm.addmm(None, a, weight.t(), post="relu"), torch.relu(a @ weight.t())
+    got, eager = small_gemm.addmm(None, a, weight.t(), epilogue="relu"), torch.relu(a @ weight.t())
     assert torch.equal(got.isnan(), eager.isnan()) and torch.equal(got.isinf(), eager.isinf())
 
 
@@ -124,7 +124,7 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
     assert torch.allclose(got, eager, rtol=1e-4, atol=1e-4)
     residual = torch.randn_like(eager)
     fused = small_gemm.convolution(
-        x, weight, bias, *rest, post="relu", residual=residual, channels_last=last
+        x, weight, bias, *rest, epilogue="relu", residual=residual, channels_last=last
     )
     assert torch.allclose(fused, torch.relu(eager) + residual, rtol=1e-4, atol=1e-4)
 
@@ -138,33 +138,35 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
         ((2, 300, 9, 9), (70, 300, 1, 1), (1, 1), (0, 0), (1, 1)),
     ],
 )
-@pytest.mark.parametrize("post", ["none", "relu"])
+@pytest.mark.parametrize("epilogue", ["none", "relu"])
 def test_direct_convolution(
-    shape: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, post: str
+    shape: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, epilogue: str
 ) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(weight_shape), torch.randn(weight_shape[0])
     rest = (stride, padding, dilation, False, (0, 0), 1)
-    act = ACTIVATIONS[post]
+    act = ACTIVATIONS[epilogue]
     eager = act(aten.convolution.default(x, weight, bias, *rest))
     residual = torch.randn_like(eager)
     truth = (
         act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest))
         + residual.double()
     )
-    got = small_gemm.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
+    got = small_gemm.convolution(
+        x, weight, bias, *rest, epilogue=epilogue, residual=residual, direct=True
+    )
     check(got, eager + residual, truth)
 
 
 @pytest.mark.parametrize(
     ("kind", "reason", "shape", "weight_shape", "last"),
     [
-        ("own", "unfolded", (1, 512, 2, 2), (512, 512, 3, 3), False),
-        ("own", "direct", (1, 256, 16, 16), (128, 256, 1, 1), False),
-        ("own", "direct", (1, 64, 16, 16), (64, 64, 3, 3), False),
+        ("native", "unfolded", (1, 512, 2, 2), (512, 512, 3, 3), False),
+        ("native", "direct", (1, 256, 16, 16), (128, 256, 1, 1), False),
+        ("native", "direct", (1, 64, 16, 16), (64, 64, 3, 3), False),
         ("aten", "oneDNN", (1, 64, 16, 16), (64, 64, 3, 3), True),
         ("aten", "oneDNN", (1, 128, 16, 16), (32, 128, 3, 3), False),
-        ("own", "Winograd", (1, 128, 32, 32), (32, 128, 3, 3), False),
-        ("own", "Winograd", (4, 64, 56, 56), (64, 64, 3, 3), False),
+        ("native", "Winograd", (1, 128, 32, 32), (32, 128, 3, 3), False),
+        ("native", "Winograd", (4, 64, 56, 56), (64, 64, 3, 3), False),
     ],
 )
 def test_table_chooses_convolutions(
@@ -180,15 +182,15 @@ def test_table_chooses_convolutions(
     check(chosen.function(*args), aten.convolution.default(*args), truth)
 
 
-PRODUCTS = [
-    ("own", torch.float32, 12, 768, 768), ("own", torch.float32, 1024, 256, 256),
-    ("own", torch.float32, 1100, 256, 256), ("aten", torch.float32, 2, 8, 8),
-    ("own", torch.float32, 130, 48, 200), ("aten", torch.float32, 1100, 256, 10),
+MATMULS = [
+    ("native", torch.float32, 12, 768, 768), ("native", torch.float32, 1024, 256, 256),
+    ("native", torch.float32, 1100, 256, 256), ("aten", torch.float32, 2, 8, 8),
+    ("native", torch.float32, 130, 48, 200), ("aten", torch.float32, 1100, 256, 10),
     ("aten", torch.float64, 12, 768, 768), ("aten", torch.bfloat16, 12, 768, 768),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "dtype", "m", "k", "n"), PRODUCTS)
+@pytest.mark.parametrize(("kind", "dtype", "m", "k", "n"), MATMULS)
 def test_table_chooses(kind: str, dtype: torch.dtype, m: int, k: int, n: int) -> None:
     args = (
         torch.randn(n, dtype=dtype),
@@ -225,14 +227,14 @@ def test_products_of_many_rows(m: int, k: int, n: int, a_turned: bool, b_turned:
     truth = a.double() @ b.double()
     check(small_gemm.blocked_mm(a, b), a @ b, truth)
     check(small_gemm.blocked_addmm(bias, a, b), torch.addmm(bias, a, b), truth + bias.double())
-    got = small_gemm.blocked_addmm(bias, a, b, post="relu", residual=residual)
+    got = small_gemm.blocked_addmm(bias, a, b, epilogue="relu", residual=residual)
     eager = torch.relu(torch.addmm(bias, a, b)) + residual
     check(got, eager, torch.relu(truth + bias.double()) + residual.double())
 
 
 def test_one_row_against_weights_of_either_layout() -> None:
     row, weight = torch.randn(1, 768), torch.randn(768, 768)
-    assert best(aten.mm.default, [operand(row), operand(weight.t())]).kind.text == "own"
+    assert best(aten.mm.default, [operand(row), operand(weight.t())]).kind.text == "native"
     assert best(aten.mm.default, [operand(row), operand(weight)]).kind.text == "aten"
 
 
@@ -265,7 +267,7 @@ def test_symbolic_sizes_ask_for_hints() -> None:
         [Operand((rows, 768), (768, 1), torch.float32), operand(torch.randn(768, 768).t())],
         hint=lambda size: 12 if size is rows else int(size),
     )
-    assert chosen.kind.text == "own"
+    assert chosen.kind.text == "native"
 
 
 def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:

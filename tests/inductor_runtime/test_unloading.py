@@ -85,10 +85,10 @@ def test_compiled_functions_that_are_dropped(own_folder: Path) -> None:
     def dropped(number: int, train: bool) -> None:
         x = torch.randn(8, requires_grad=train)
         fast = tracer_core.compile(lambda x: (x * number).sin() + number)
-        found, expected = fast(x), (x * number).sin() + number
-        torch.testing.assert_close(found, expected)
+        actual, expected = fast(x), (x * number).sin() + number
+        torch.testing.assert_close(actual, expected)
         if train:
-            got, true = (torch.autograd.grad(one.sum(), x)[0] for one in (found, expected))
+            got, true = (torch.autograd.grad(value.sum(), x)[0] for value in (actual, expected))
             torch.testing.assert_close(got, true)
 
     for number in range(4):
@@ -96,23 +96,23 @@ def test_compiled_functions_that_are_dropped(own_folder: Path) -> None:
         assert mapped(own_folder) == 0
     kept = [tracer_core.compile(lambda x, n=n: x * n + n) for n in range(3)]
     x = torch.randn(8)
-    found = [fast(x) for fast in kept]
+    actual = [fast(x) for fast in kept]
     assert mapped(own_folder) > 0
     tracer_core.reset()
     assert mapped(own_folder) == 0
-    for n, one in enumerate(found):
-        torch.testing.assert_close(one, x * n + n)
+    for n, item in enumerate(actual):
+        torch.testing.assert_close(item, x * n + n)
         torch.testing.assert_close(kept[n](x), x * n + n)  # compiled again
 
 
 def test_a_graph_of_autograd_keeps_the_backward_of_what_was_dropped(own_folder: Path) -> None:
     x = torch.randn(8, requires_grad=True)
-    found = tracer_core.compile(lambda x: (x * 5).sin())(x)
+    actual = tracer_core.compile(lambda x: (x * 5).sin())(x)
     tracer_core.reset()
     gc.collect()
-    (got,) = torch.autograd.grad(found.sum(), x)
+    (got,) = torch.autograd.grad(actual.sum(), x)
     torch.testing.assert_close(got, 5 * (x * 5).cos())
-    del found, got
+    del actual, got
     assert mapped(own_folder) == 0
 
 

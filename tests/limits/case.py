@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import outcome
+from tests.tracer.eager_reference import outcome
 from tracer_core.execution import capture_lock
 from tracer_core.execution.capture import trace as capture  # noqa: F401  (imported late)
 from tracer_core.execution.entry import resume_codegen  # noqa: F401  (imported late)
@@ -81,13 +81,13 @@ Watched.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 def change(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
     """Changes a limit wherever a module has bound it."""
-    found = 0
+    actual = 0
     for module in list(sys.modules.values()):
         package = getattr(module, "__name__", "").partition(".")[0]
         if package in PACKAGES and name in vars(module):
             monkeypatch.setattr(module, name, value)
-            found += not module.__name__.endswith(".limits")
-    assert found, f"no module has bound {name}"
+            actual += not module.__name__.endswith(".limits")
+    assert actual, f"no module has bound {name}"
 
 
 def run(case: Case, size: int) -> Run:
@@ -109,10 +109,10 @@ def run(case: Case, size: int) -> Run:
                 _close(want[0], got[0]) if case.options["backend"] == "inductor" else compare(
                     want[0], got[0]
                 )
-            if not any(isinstance(one, Iterator) for one in args):
+            if not any(isinstance(arg, Iterator) for arg in args):
                 compare(want[1], got[1])  # what it wrote to its arguments
     said += [f"[{kind}] {reason}" for kind, reason, _ in counter.breaks]
-    rows = [one.text for one in tracer_core.last_compile(compiled) if one.name == "limit"]
+    rows = [record.text for record in tracer_core.last_compile(compiled) if record.name == "limit"]
     return Run(captures, "\n".join(said), {re.match(r"\w+", text).group() for text in rows})  # type: ignore[union-attr]
 
 
@@ -134,4 +134,4 @@ def listening() -> Iterator[list[str]]:
             yield said
     finally:
         log.removeHandler(handler)
-        said += [str(one.message) for one in warned]
+        said += [str(item.message) for item in warned]

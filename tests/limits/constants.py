@@ -47,16 +47,16 @@ def constants_of(text: str, file: str) -> list[Constant]:
 def constants() -> list[Constant]:
     """Returns those of all packages outside of their tables of limits."""
     return [
-        one
+        constant
         for path in sorted(ROOT.glob("packages/*/src/**/*.py"))
         if path.name != "limits.py"
-        for one in constants_of(path.read_text(), "/".join(path.relative_to(ROOT).parts[3:]))
+        for constant in constants_of(path.read_text(), "/".join(path.relative_to(ROOT).parts[3:]))
     ]
 
 
 def allowed() -> dict[tuple[str, str], str]:
     """Returns (file, name) -> category of the constants that are no limits."""
-    found: dict[tuple[str, str], str] = {}
+    actual: dict[tuple[str, str], str] = {}
     category = ""
     for line in ALLOWED.read_text().splitlines():
         if line.startswith("["):
@@ -64,9 +64,9 @@ def allowed() -> dict[tuple[str, str], str]:
         elif line and not line.startswith("#"):
             file, _, names = line.partition(": ")
             for name in names.split():
-                assert (file, name) not in found, f"{ALLOWED.name} has {file}: {name} twice"
-                found[file, name] = category
-    return found
+                assert (file, name) not in actual, f"{ALLOWED.name} has {file}: {name} twice"
+                actual[file, name] = category
+    return actual
 
 
 def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
@@ -81,9 +81,9 @@ def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         if isinstance(target, ast.Name) and statement.value is not None:
             yield target.id, statement.value
         elif isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-            for one, value in zip(target.elts, statement.value.elts):
-                if isinstance(one, ast.Name):
-                    yield one.id, value
+            for elt, value in zip(target.elts, statement.value.elts):
+                if isinstance(elt, ast.Name):
+                    yield elt.id, value
 
 
 def _is_number(value: ast.expr) -> bool:

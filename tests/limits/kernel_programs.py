@@ -20,8 +20,8 @@ def case(name: str, calls: Any, **facts: Any) -> Any:
     """Registers the decorated function, which builds a program of a size."""
 
     def register(make: Any) -> Any:
-        made = (lambda n: [calls(n)] * 5) if callable(calls) else (lambda n: [calls] * 5)
-        CASES[name] = Case(make, made, options={"backend": "inductor"}, **facts)
+        result = (lambda n: [calls(n)] * 5) if callable(calls) else (lambda n: [calls] * 5)
+        CASES[name] = Case(make, result, options={"backend": "inductor"}, **facts)
         return make
 
     return register

@@ -16,7 +16,7 @@ import torch
 
 import tracer_core
 from tests.limits.case import Case
-from tests.tracer.test_expected_branches import noting
+from tests.tracer.test_profiled_branches import noting
 
 X = torch.linspace(0.5, 1.5, 4)
 
@@ -60,7 +60,7 @@ def layers_in_a_loop(n):
     return f
 
 
-@case("MAX_INSTRUCTIONS_WITHOUT_OPERATOR", limit=500, under=20, over=400, says="runs natively")
+@case("MAX_INSTRUCTIONS_WITHOUT_OPERATOR", limit=500, under=20, over=400, says="runs eagerly")
 def statistics_in_python(n):
     def f(x):
         total = 0
@@ -149,10 +149,10 @@ def iterators_in_iterators(n):
 
 
 def nested(depth):
-    found: Any = [1]
+    actual: Any = [1]
     for _ in range(depth):
-        found = [found, 2]
-    return found
+        actual = [actual, 2]
+    return actual
 
 
 @case("MAX_DATA_DEPTH", under=3, over=9, says="[")

@@ -371,8 +371,8 @@ def keyword_names() -> Restless:
 def more_arguments() -> Restless:
     def f(x, *rest):
         y = work(x)
-        for one in rest:
-            y = y + one
+        for item in rest:
+            y = y + item
         return y
 
     return Restless(f, lambda n: (_x(), *[0.5] * n))

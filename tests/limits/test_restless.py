@@ -56,7 +56,11 @@ def test_captures_end(name):
 
 def test_explain_names_the_limit():
     *_, program = run("objects_that_stay", 50)
-    rows = [one.text for one in tracer_core.last_compile(program.function) if one.name == "limit"]
+    rows = [
+        record.text
+        for record in tracer_core.last_compile(program.function)
+        if record.name == "limit"
+    ]
     assert any(text.startswith("MAX_SINGLE_USES") for text in rows)
 
 

@@ -20,28 +20,28 @@ def steps(count):
 
 
 def test_explain_of_a_function():
-    told = tracer_core.explain(smoothed)(X, steps(65))
-    (line,) = (one for one in told.limits if one.startswith("MAX_ITEMS_AHEAD"))
+    messages = tracer_core.explain(smoothed)(X, steps(65))
+    (line,) = (limit for limit in messages.limits if limit.startswith("MAX_ITEMS_AHEAD"))
     assert f"{__file__}:13 in smoothed: 65 of at most 64 items" in line
     assert line.endswith("The loop ends the graph at each item.")
-    assert f"limit reached: {line}" in str(told)
+    assert f"limit reached: {line}" in str(messages)
     assert tracer_core.explain(smoothed)(X, steps(64)).limits == ()
 
 
 def test_what_a_compiled_function_reached_before():
     fast = tracer_core.compile(smoothed, backend="eager")
     fast(X, steps(65))
-    rows = [one for one in tracer_core.last_compile(fast) if one.name == "limit"]
+    rows = [record for record in tracer_core.last_compile(fast) if record.name == "limit"]
     assert rows and rows[0].text.startswith("MAX_ITEMS_AHEAD")
-    told = tracer_core.explain(fast)(X, steps(3))  # this call reaches none
-    assert rows[0].text in told.limits
+    messages = tracer_core.explain(fast)(X, steps(3))  # this call reaches none
+    assert rows[0].text in messages.limits
     tracer_core.reset()
     assert tracer_core.explain(fast)(X, steps(3)).limits == ()
 
 
 def test_functions_have_limits_of_their_own():
-    one, other = (tracer_core.compile(smoothed, backend="eager") for _ in range(2))
-    one(X, steps(70))
+    item, other = (tracer_core.compile(smoothed, backend="eager") for _ in range(2))
+    item(X, steps(70))
     other(X, steps(2))
     assert tracer_core.explain(other)(X, steps(2)).limits == ()
-    assert tracer_core.explain(one)(X, steps(2)).limits
+    assert tracer_core.explain(item)(X, steps(2)).limits

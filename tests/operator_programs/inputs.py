@@ -19,7 +19,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33)
 #: Kinds of values; gradients are asked of the first three only.
 VALUES = ("exact", "exact", "random", "random", "special", "extreme", "zeros")
 #: Elements of an input at most.
-MOST = 300
+MAX_ELEMENTS = 300
 
 
 def input_text(
@@ -36,8 +36,8 @@ def input_text(
     count = 1
     for place, name in enumerate(names):
         count *= symbols[int(name[1:])] if name.startswith("s") else int(name)
-        if count > MOST:
-            names[place], count = "2", MOST // 3
+        if count > MAX_ELEMENTS:
+            names[place], count = "2", MAX_ELEMENTS // 3
     if names and rng.random() < 0.06:
         names[rng.randrange(dims)] = "0"
     dtype = rng.choice(FLOATS if gradients else DTYPES if rng.random() < 0.93 else RARE)
@@ -82,46 +82,46 @@ def filled(
     if kind.is_complex:
         part = {torch.complex64: "float32", torch.complex128: "float64"}[kind]
         values = "random" if values in ("special", "extreme") else values
-        made = torch.complex(*(filled(generator, part, values, sizes, 0) for _ in range(2)))
+        result = torch.complex(*(filled(generator, part, values, sizes, 0) for _ in range(2)))
     else:
-        made = _numbers(generator, kind, values, sizes)
+        result = _numbers(generator, kind, values, sizes)
     if not begin:
-        return made
-    memory = torch.zeros(made.numel() + begin, dtype=kind)
-    memory[begin:] = made.reshape(-1)
-    return memory[begin:].view(made.shape)
+        return result
+    memory = torch.zeros(result.numel() + begin, dtype=kind)
+    memory[begin:] = result.reshape(-1)
+    return memory[begin:].view(result.shape)
 
 
 def _numbers(
     generator: torch.Generator, kind: torch.dtype, values: str, sizes: Sequence[int]
 ) -> torch.Tensor:
-    whole = torch.randint(-16, 17, sizes, generator=generator)
+    full = torch.randint(-16, 17, sizes, generator=generator)
     if values == "zeros":
-        whole = whole * 0
+        full = full * 0
     if kind is torch.bool:
-        return whole > 0
+        return full > 0
     if not kind.is_floating_point:
-        made = (whole if kind.is_signed else whole.abs()).to(kind)
+        result = (full if kind.is_signed else full.abs()).to(kind)
         info = torch.iinfo(kind)
         if values in ("special", "extreme"):
             low = info.min if kind.is_signed else info.max // 2 + 1
             most = min(info.max, 2**63 - 1)
-            _scatter(generator, made, [min(low, most), most, most - 1, 0, 1])
-        return made
+            _scatter(generator, result, [min(low, most), most, most - 1, 0, 1])
+        return result
     info = torch.finfo(kind)
-    made = (whole / 8).to(kind)
+    result = (full / 8).to(kind)
     if values == "random":
-        made = torch.randn(sizes, generator=generator, dtype=torch.float64).to(kind)
+        result = torch.randn(sizes, generator=generator, dtype=torch.float64).to(kind)
     if values == "special":
-        _scatter(generator, made, [float("nan"), float("inf"), -float("inf"), -0.0, 0.0])
+        _scatter(generator, result, [float("nan"), float("inf"), -float("inf"), -0.0, 0.0])
     if values == "extreme":
         ends = [info.max, info.min, info.tiny, info.tiny / 4, info.eps, -1 - info.eps, 88.7, -103.9]
-        _scatter(generator, made, ends)
-    return made
+        _scatter(generator, result, ends)
+    return result
 
 
-def _scatter(generator: torch.Generator, made: torch.Tensor, ends: list[float]) -> None:
-    if made.numel():
-        places = torch.randint(0, made.numel(), (len(ends),), generator=generator)
+def _scatter(generator: torch.Generator, tensor: torch.Tensor, ends: list[float]) -> None:
+    if tensor.numel():
+        places = torch.randint(0, tensor.numel(), (len(ends),), generator=generator)
         for place, end in zip(places.tolist(), ends, strict=True):
-            made.view(-1)[place] = end
+            tensor.view(-1)[place] = end

@@ -48,38 +48,40 @@ FEW, MANY = 3, 24
 def differs(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
     if type(expected.error) is not type(actual.error):
         return f"raised: eager {expected.error!r}; ours {actual.error!r}"
-    found = structure(expected.result, actual.result) or aliases(expected, actual)
+    result = structure(expected.result, actual.result) or aliases(expected, actual)
     for place, (a, b) in enumerate(zip(expected.args, actual.args, strict=True)):
-        found = found or layout(a, b, f"argument[{place}]")
+        result = result or layout(a, b, f"argument[{place}]")
     for place, (a, b) in enumerate(zip(expected.gradients, actual.gradients, strict=True)):
-        if not found and isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            found = layout(a, b, f"gradient[{place}]")
-    return found or _numbers(expected, actual, truth)
+        if not result and isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            result = layout(a, b, f"gradient[{place}]")
+    return result or _numbers(expected, actual, truth)
 
 
 def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
     parts = zip(parts_of(expected), parts_of(actual), strict=True)
     pairs = [(n, _on_cpu(a), _on_cpu(b)) for (n, a), (_, b) in parts]
-    suspects = [k for k, (_, a, b) in enumerate(pairs) if not _plainly_equal(a, b)]
-    found: dict[int, str] = {}
+    suspects = [k for k, (_, a, b) in enumerate(pairs) if not _builtin_equal(a, b)]
+    result: dict[int, str] = {}
     for moves in (FEW, MANY):
         if suspects:
             true, moved = truth(moves)
-            trues = [[part for _, part in parts_of(one)] for one in (true, *moved) if not one.error]
+            trues = [
+                [part for _, part in parts_of(item)] for item in (true, *moved) if not item.error
+            ]
             judged = {
                 k: _wrong(*pairs[k][1:], [t[k] for t in trues if len(t) == len(pairs)])
                 for k in suspects
             }
-            found = {k: text for k, text in judged.items() if text}
-            suspects = list(found)
-    return next((f"{pairs[k][0]} {k}: {text}" for k, text in found.items()), None)
+            result = {k: text for k, text in judged.items() if text}
+            suspects = list(result)
+    return next((f"{pairs[k][0]} {k}: {text}" for k, text in result.items()), None)
 
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
-def _plainly_equal(expected: Any, actual: Any) -> bool:
+def _builtin_equal(expected: Any, actual: Any) -> bool:
     """As eager's, but for a few units in the last place."""
     if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
         return (expected is None) == (actual is None)

@@ -44,7 +44,7 @@ class Promises:
             if what is not None:
                 key = (str(node.target), what)
                 self.found[key] += 1
-                layouts = [_layout(one.meta.get("val")) for one in node.all_input_nodes]
+                layouts = [_layout(source.meta.get("val")) for source in node.all_input_nodes]
                 text = (
                     f"seed {self.seed}: {node.args} {layouts}: {_layout(promised)}, {_layout(real)}"
                 )
@@ -53,9 +53,9 @@ class Promises:
 
 def _pairs(promised: Any, real: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     several = isinstance(promised, (tuple, list)) and isinstance(real, (tuple, list))
-    for one, other in zip(promised, real, strict=False) if several else ((promised, real),):
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-            yield one, other
+    for item, other in zip(promised, real, strict=False) if several else ((promised, real),):
+        if isinstance(item, torch.Tensor) and isinstance(other, torch.Tensor):
+            yield item, other
 
 
 def _difference(promised: torch.Tensor, real: torch.Tensor) -> str | None:
@@ -73,7 +73,7 @@ def _difference(promised: torch.Tensor, real: torch.Tensor) -> str | None:
 
 def _numbers(values: Sequence[Any]) -> list[Any]:
     """What symbols stand for in the call that was captured."""
-    return [one.node.hint if isinstance(one, torch.SymInt) else one for one in values]
+    return [value.node.hint if isinstance(value, torch.SymInt) else value for value in values]
 
 
 def _layout(value: Any) -> str:
@@ -125,8 +125,12 @@ def sweep(programs: Sequence[Program], promises: Promises) -> Counter[str]:
 
 def programs(first: int, count: int, device: str) -> list[Program]:
     """Those of the seeds that eager does not refuse, without gradients."""
-    made = (changed(generate(seed), None, device) for seed in range(first, first + count))
-    return [replace(one, mode=replace(one.mode, gradients=False)) for one in made if not one.raises]
+    result = (changed(generate(seed), None, device) for seed in range(first, first + count))
+    return [
+        replace(item, mode=replace(item.mode, gradients=False))
+        for item in result
+        if not item.raises
+    ]
 
 
 def main() -> int:

@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     until = record.started + options.limit
 
-    def take(told: dict[str, Any]) -> None:
-        record.take(told)
+    def take(messages: dict[str, Any]) -> None:
+        record.take(messages)
         if time.monotonic() > until:
             crew.todo.clear()
 
@@ -99,8 +99,8 @@ def _serve(backend: str | None, device: str, pipe: Any, plan: Plan, trace: str) 
     for _, seeds, eagerly in batches_of(pipe, trace, limited=device == "cpu"):
         counts: collections.Counter[str] = collections.Counter()
         _block(pipe.send, plan, seeds, eagerly, counts, backend, device)
-        told = {"done": {}, "failures": {}, "coverage": {"counts": counts}, "raised": 0}
-        pipe.send(("end", told))
+        messages = {"done": {}, "failures": {}, "coverage": {"counts": counts}, "raised": 0}
+        pipe.send(("end", messages))
 
 
 def _block(
@@ -125,14 +125,14 @@ def _block(
     results = run_block(programs, plan.seconds, counts)
     for program, result in zip(programs, results, strict=True):
         counts[f"mode: {program.mode}"] += 1
-        told = dataclasses.replace(program, source=str(program))
-        send(("seed", news(program.seed, result.status, result.where, told, result.raised)))
+        messages = dataclasses.replace(program, source=str(program))
+        send(("seed", news(program.seed, result.status, result.where, messages, result.raised)))
         if plan.minimise and result.status in ("mismatch", "crash"):
             send(("at", (program.seed, "making it smaller", 2 * plan.minimise)))
             small = _smaller(program, result, plan.minimise)
             where = run(small, plan.seconds).where or result.where
-            told = dataclasses.replace(small, source=str(small))
-            send(("seed", news(program.seed, result.status, where, told)))
+            messages = dataclasses.replace(small, source=str(small))
+            send(("seed", news(program.seed, result.status, where, messages)))
         send(("next", None))
 
 
@@ -140,8 +140,8 @@ def _report(record: Record) -> int:
     for seed, failure in sorted(record.state["failures"].items(), key=lambda pair: int(pair[0])):
         print(f"== seed {seed}: {failure['status']}: {failure['where'][:600]}")
         print(failure["program"])
-    told = record.state["coverage"].get("counts", {})
-    for name, number in sorted(told.items(), key=lambda pair: -pair[1]):
+    messages = record.state["coverage"].get("counts", {})
+    for name, number in sorted(messages.items(), key=lambda pair: -pair[1]):
         print(f"{number:8} {name}")
     record.print_totals()
     return int(bool(record.state["failures"]))

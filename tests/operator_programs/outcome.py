@@ -29,7 +29,7 @@ def outcomes(
         if gradients:
             _backward(results)
     except Exception as error:
-        given = [leaf for one in inputs for leaf in leaves(list(one))]
+        given = [leaf for value in inputs for leaf in leaves(list(value))]
         return [Outcome(args=given, error=error.with_traceback(None))]
     for lines, result, given in zip(later, results, inputs, strict=True):
         scope = {"r": result} | {f"i{k}": x for k, x in enumerate(given)}

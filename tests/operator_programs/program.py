@@ -28,7 +28,7 @@ from tests.triton_kernels.random_graphs.program import result_edits as result_ed
 #: Programs whose seeds lie in one block are compiled as one, and so have one mode.
 BLOCK = 40
 #: Elements and dimensions of a value at most.
-MOST, DIMS = 600, 5
+MAX_ELEMENTS, DIMS = 600, 5
 #: How often a program is made anew because eager refuses its backward.
 _TRIES = 10
 _SPACE = {"torch": torch, "F": torch.nn.functional}
@@ -103,11 +103,11 @@ class Program:
         generator = torch.Generator().manual_seed(self.seed * 7 + call)
 
         def made(dtype: str, values: str, *sizes: int) -> torch.Tensor:
-            made = filled(generator, dtype, values, sizes, begin)
+            result = filled(generator, dtype, values, sizes, begin)
             if (wanted := device or self.mode.device) == "cpu":
-                return made
-            whole = made.as_strided((begin + made.numel(),), (1,), 0).to(wanted)
-            return whole[begin:].view(made.shape)
+                return result
+            full = result.as_strided((begin + result.numel(),), (1,), 0).to(wanted)
+            return full[begin:].view(result.shape)
 
         scope: dict[str, Any] = {f"s{k}": size for k, size in enumerate(sizes)} | {"filled": made}
         found = []
@@ -132,9 +132,11 @@ class Program:
         return self.raises or shared or ".view(torch." in self.source
 
     def __str__(self) -> str:
-        given = "\n".join(f"# i{k} = {text}" for k, text in enumerate(self.inputs))
+        inputs = "\n".join(f"# i{k} = {text}" for k, text in enumerate(self.inputs))
         after = "".join(f"# later: {line}\n" for line in self.later)
-        return f"# seed {self.seed}, {self.mode}, calls {self.steps}\n{given}\n{self.source}{after}"
+        return (
+            f"# seed {self.seed}, {self.mode}, calls {self.steps}\n{inputs}\n{self.source}{after}"
+        )
 
 
 class _OnDevice(ast.NodeTransformer):
@@ -186,10 +188,10 @@ def generate(seed: int) -> Program:
     with warnings.catch_warnings(), torch.set_grad_enabled(mode.gradients):
         warnings.simplefilter("ignore")
         for _ in range(_TRIES):
-            made = Making(rng, program).finish()
-            if _accepted(made):
+            result = Making(rng, program).finish()
+            if _accepted(result):
                 break
-        return made
+        return result
 
 
 def _accepted(program: Program) -> bool:
@@ -205,7 +207,7 @@ def _accepted(program: Program) -> bool:
 def _made(program: Program) -> bool:
     try:
         return all(
-            x.numel() <= MOST and x.dim() <= DIMS
+            x.numel() <= MAX_ELEMENTS and x.dim() <= DIMS
             for call in range(len(program.steps))
             for x in program.arguments(call)
         )
@@ -262,9 +264,9 @@ class Making:
             if line is None:
                 continue
             try:
-                made = [self.executed(line, world) for world in self.worlds]
-                if made[0] is not None and made.count(made[0]) == len(made):
-                    self.lines += [line, *made[0]]
+                result = [self.executed(line, world) for world in self.worlds]
+                if result[0] is not None and result.count(result[0]) == len(result):
+                    self.lines += [line, *result[0]]
                     return
             except Exception as error:  # eager refuses it: the next
                 del error
@@ -340,7 +342,7 @@ class Making:
             if not more:
                 return None
         fit = (
-            isinstance(x, torch.Tensor) and x.numel() <= MOST and x.dim() <= DIMS
+            isinstance(x, torch.Tensor) and x.numel() <= MAX_ELEMENTS and x.dim() <= DIMS
             for x in world.values()
         )
         return more if all(fit) else None
@@ -384,5 +386,5 @@ class Making:
 
     @staticmethod
     def after(world: dict[str, Any], results: list[str], name: str) -> Any:
-        found = world[results[int(name[2:-1])]] if name.startswith("r") else world[name]
-        return found
+        actual = world[results[int(name[2:-1])]] if name.startswith("r") else world[name]
+        return actual

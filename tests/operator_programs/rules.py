@@ -106,10 +106,10 @@ def without_infinity(operands: Sequence[torch.Tensor]) -> bool:
 def _places(x: torch.Tensor) -> list[int]:
     """The addresses of the elements."""
     base, size = x.untyped_storage().data_ptr(), x.element_size()
-    found = [base + x.storage_offset() * size]
+    actual = [base + x.storage_offset() * size]
     for count, step in zip(x.shape, x.stride(), strict=True):
-        found = [place + k * step * size for place in found for k in range(count)]
-    return found
+        actual = [place + k * step * size for place in actual for k in range(count)]
+    return actual
 
 
 def writable(operands: Sequence[torch.Tensor]) -> bool:

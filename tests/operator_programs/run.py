@@ -36,31 +36,31 @@ def run_block(
     programs: Sequence[Program], seconds: float = 60.0, counts: Counter[str] | None = None
 ) -> list[Result]:
     """counts: kernels, operators that ran as ATen's and graph breaks are added to it."""
-    found: Found = {}
+    actual: Found = {}
     eager: dict[int, list[Outcome]] = {}
     for program in programs:
         try:
             with _limits(seconds):
                 eager[program.seed] = _eager(program)
         except (SyntaxError, KeyError, NameError, Refused) as error:
-            found[program.seed] = (
+            actual[program.seed] = (
                 "invalid",
                 repr(error),
             )  # made smaller, it is no program any more
         except OutOfTime:
-            found[program.seed] = ("invalid", "out of time")
-    valid = [p for p in programs if p.seed not in found]
+            actual[program.seed] = ("invalid", "out of time")
+    valid = [p for p in programs if p.seed not in actual]
     together = [p for p in valid if not p.alone]
     if len(together) > 1:
-        found |= _together(together, eager, seconds, counts)
+        actual |= _together(together, eager, seconds, counts)
     for program in valid:
-        told = found.get(program.seed, ("alone", ""))
-        if told is not None:
+        messages = actual.get(program.seed, ("alone", ""))
+        if messages is not None:
             alone = _together([program], eager, seconds, counts)[program.seed]
-            if told[0] == "mismatch" and not alone:
-                alone = ("mismatch", f"only together with its block: {told[1]}")
-            found[program.seed] = alone
-    return [Result(p.seed, *(found[p.seed] or ("same", "")), raised=p.raises) for p in programs]
+            if messages[0] == "mismatch" and not alone:
+                alone = ("mismatch", f"only together with its block: {messages[1]}")
+            actual[program.seed] = alone
+    return [Result(p.seed, *(actual[p.seed] or ("same", "")), raised=p.raises) for p in programs]
 
 
 #: What became of a program, by seed: its status and what differs; None where all is as it should.
@@ -82,12 +82,12 @@ def _eager(program: Program) -> list[Outcome]:
     if program.raises and program.mode.device != "cpu":
         raise Refused("a device assertion would end the process")
     function = program.function()
-    found = []
+    actual = []
     for call in range(len(program.steps)):
-        found += program.outcomes(function, copied(program.arguments(call)))
-        if (found[-1].error is not None) != program.raises:
-            raise Refused(repr(found[-1].error))
-    return found
+        actual += program.outcomes(function, copied(program.arguments(call)))
+        if (actual[-1].error is not None) != program.raises:
+            raise Refused(repr(actual[-1].error))
+    return actual
 
 
 def _together(
@@ -120,25 +120,25 @@ def _together(
 
 
 def _calls(programs: Sequence[Program], eager: dict[int, list[Outcome]], ours: Any) -> Found:
-    found: Found = {p.seed: None for p in programs}
+    result: Found = {p.seed: None for p in programs}
     for call in range(len(programs[0].steps)):
-        given = [p.arguments(call) for p in programs]
+        inputs = [p.arguments(call) for p in programs]
         actual = outcomes(
             ours,
-            [copied(one) for one in given],
+            [copied(item) for item in inputs],
             programs[0].mode.gradients,
             [p.later for p in programs],
         )
         if actual[0].error is not None and not programs[0].raises:
             return {p.seed: ("crash", f"call {call}: {actual[0].error!r}") for p in programs}
-        for program, one, a in zip(programs, given, actual, strict=True):
+        for program, item, a in zip(programs, inputs, actual, strict=True):
             e = eager[program.seed][call]
             if program.mode.device != "cpu":
-                one = program.arguments(call, "cpu")
-            problem = differs(e, a, lambda moves, p=program, x=one: _truth(p, x, moves))
-            if problem and found[program.seed] is None:
-                found[program.seed] = ("mismatch", f"call {call}: {problem}")
-    return found
+                item = program.arguments(call, "cpu")
+            problem = differs(e, a, lambda moves, p=program, x=item: _truth(p, x, moves))
+            if problem and result[program.seed] is None:
+                result[program.seed] = ("mismatch", f"call {call}: {problem}")
+    return result
 
 
 #: Parts of the names of operators that add up many products: the rounding of each step moves the
@@ -164,7 +164,7 @@ class Rounding(TorchDispatchMode):
         if any(part in func._schema.name for part in _ADDING) and not func._schema.is_mutable:
             args = rebuild(args, self.moved)
         result = func(*args, **(kwargs or {}))
-        if any(one.alias_info and not one.alias_info.is_write for one in func._schema.returns):
+        if any(item.alias_info and not item.alias_info.is_write for item in func._schema.returns):
             return result  # a view
         for leaf in tensors(result):
             if leaf.dtype in (torch.float64, torch.complex128) and not leaf._is_zerotensor():
@@ -197,13 +197,13 @@ class Rounding(TorchDispatchMode):
 
 
 def _both_zeros(args: Any) -> bool:
-    zeros = [one[one == 0].signbit() for one in tensors(args) if one.is_floating_point()]
-    return any(bool(one.any()) for one in zeros) and not all(bool(one.all()) for one in zeros)
+    zeros = [item[item == 0].signbit() for item in tensors(args) if item.is_floating_point()]
+    return any(bool(zero.any()) for zero in zeros) and not all(bool(zero.all()) for zero in zeros)
 
 
-def _truth(program: Program, given: Any, moves: int) -> tuple[Outcome, list[Outcome]]:
+def _truth(program: Program, value: Any, moves: int) -> tuple[Outcome, list[Outcome]]:
     """What the program gives in double precision, and with its roundings moved."""
-    function, wide = program.function(wide=True), widened(given)  # on the CPU
+    function, wide = program.function(wide=True), widened(value)  # on the CPU
     rounded = program.function(wide=True, rounded=True)
     text = str(program)
     kind = getattr(torch, next((name for name in _COARSE if name in text), "float32"))

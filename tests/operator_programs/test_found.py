@@ -279,10 +279,10 @@ ON_GPUS: dict[str, tuple[tuple[str, ...], str]] = {
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", [*PROGRAMS, *ON_GPUS])
 def test_program_on_a_gpu(name):
-    found = _found(*{**PROGRAMS, **ON_GPUS}[name], Mode(device="cuda"))
-    if found.status == "invalid":
-        pytest.skip(f"eager: {found.where}")
-    assert found.status == "same", found
+    actual = _found(*{**PROGRAMS, **ON_GPUS}[name], Mode(device="cuda"))
+    if actual.status == "invalid":
+        pytest.skip(f"eager: {actual.where}")
+    assert actual.status == "same", actual
 
 
 def _found(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> Result:
@@ -294,8 +294,8 @@ def _found(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False)
 
 
 def _run(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> None:
-    found = _found(inputs, body, mode, raises)
-    assert found.status == "same", found
+    actual = _found(inputs, body, mode, raises)
+    assert actual.status == "same", actual
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *ON_GPUS])
@@ -320,8 +320,8 @@ def test_changing_sizes(name):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name):
-    given, text = REFUSED[name].split("|")
-    _run((given,), f"return ({text},)", Mode(), raises=True)
+    inputs, text = REFUSED[name].split("|")
+    _run((inputs,), f"return ({text},)", Mode(), raises=True)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
@@ -334,12 +334,12 @@ def test_power_of_a_negative_number(backend, base):
 @pytest.mark.parametrize("dims", ["1, 0", "2, -1", "(1, 2), (0, -1)", "3"])
 def test_strides_of_roll(dims):
     """Eager concatenates two parts, which keeps channels last."""
-    given = "filled('float32', 'random', 2, 3, 4, 5)"
+    inputs = "filled('float32', 'random', 2, 3, 4, 5)"
     body = f"return (torch.roll(i0.to(memory_format=torch.channels_last), {dims}),)"
-    _run((given,), body, Mode())
+    _run((inputs,), body, Mode())
 
 
-#: Operators without kernels for whole numbers: eager raises NotImplementedError, and so do we, where
+#: Operators without kernels for integers: eager raises NotImplementedError, and so do we, where
 #: kernels of ours would truncate or not compile.
 WITHOUT_KERNELS = (
     "F.softmax(i0, 0)", "F.log_softmax(i0, 0)", "F.gelu(i0)", "F.silu(i0)", "F.softplus(i0)", "F.mish(i0)",
@@ -363,8 +363,8 @@ def test_a_dtype_without_a_kernel(text):
 
 
 def test_polar_of_two_dtypes_is_refused():
-    given = ("filled('float32', 'random', 4)", "filled('bfloat16', 'random', 4)")
-    _run(given, "return (torch.polar(i0, i1),)", Mode(), raises=True)
+    inputs = ("filled('float32', 'random', 4)", "filled('bfloat16', 'random', 4)")
+    _run(inputs, "return (torch.polar(i0, i1),)", Mode(), raises=True)
 
 
 def test_inputs_with_the_names_of_methods():
@@ -372,17 +372,17 @@ def test_inputs_with_the_names_of_methods():
 
     def f(x, unfold, expand, add_):
         as_strided = x.as_strided((2,), (1,))
-        found = as_strided[as_strided > 0]
+        actual = as_strided[as_strided > 0]
         as_strided.clamp_(min=0)
         unfold.mul_(2)
-        return found, expand + unfold + add_
+        return actual, expand + unfold + add_
 
-    given = [[torch.randn(9), torch.ones(3), torch.ones(3), torch.ones(3)] for _ in range(3)]
+    inputs = [[torch.randn(9), torch.ones(3), torch.ones(3), torch.ones(3)] for _ in range(3)]
     for backend in ("aten_eager", "inductor"):
         fast = tracer_core.compile(f, backend=backend, dynamic=True)
-        for one in copy.deepcopy(given):
-            again = copy.deepcopy(one)
-            compare((f(*one), one), (fast(*again), again))
+        for item in copy.deepcopy(inputs):
+            again = copy.deepcopy(item)
+            compare((f(*item), item), (fast(*again), again))
 
 
 def test_gradient_of_a_small_soft_margin_loss():
@@ -395,8 +395,8 @@ def test_gradient_of_a_small_soft_margin_loss():
 
     x, target = torch.linspace(0.5, 3, 64), torch.full((64,), 7.0)
     exact = gradient(x.double(), target.double())
-    found = tracer_core.compile(gradient, backend="inductor")(x, target)
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0)
+    actual = tracer_core.compile(gradient, backend="inductor")(x, target)
+    torch.testing.assert_close(actual.double(), exact, rtol=1e-5, atol=0)
 
 
 PARTS = {
@@ -449,8 +449,8 @@ def test_a_bound_that_is_nan(bound, dtype):
         return x.clamp(*bounds), x[::2].clamp(*bounds)
 
     x = torch.linspace(-2, 2, 40).to(dtype)
-    for one, other in zip(tracer_core.compile(program)(x), program(x), strict=True):
-        torch.testing.assert_close(one, other, equal_nan=True)
+    for item, other in zip(tracer_core.compile(program)(x), program(x), strict=True):
+        torch.testing.assert_close(item, other, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -481,8 +481,8 @@ def test_a_product_of_two_dtypes_under_autocast():
             return x @ w, torch.nn.functional.linear(x, w)
 
     x, w = torch.randn(3, 3), torch.randn(3, 3, dtype=torch.bfloat16)
-    for one, other in zip(tracer_core.compile(program)(x, w), program(x, w), strict=True):
-        torch.testing.assert_close(one, other)
+    for item, other in zip(tracer_core.compile(program)(x, w), program(x, w), strict=True):
+        torch.testing.assert_close(item, other)
 
 
 def test_a_list_of_dtypes_that_are_not_promoted_raises():

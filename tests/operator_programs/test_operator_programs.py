@@ -56,8 +56,8 @@ def test_a_wrong_kernel_is_found(monkeypatch):
     program = _program("return (i0 + 1.5,)", "filled('float32', 'random', s0)")
     assert run(program).status == "same"
     monkeypatch.setitem(op_table.CPP_OPS, "add", lambda value, a, b: f"{a} - {b}")
-    found = run(_program("return (i0 + 1.25,)", "filled('float32', 'random', s0)"))
-    assert found.status == "mismatch" and "result" in found.where
+    result = run(_program("return (i0 + 1.25,)", "filled('float32', 'random', s0)"))
+    assert result.status == "mismatch" and "result" in result.where
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_wrong_answer_is_found(monkeypatch, change, where):
         "compile",
         lambda function, **_: lambda inputs: [tuple(map(change, r)) for r in function(inputs)],
     )
-    found = run(program)
-    assert found.status in ("mismatch", "crash") and where in found.where
+    result = run(program)
+    assert result.status in ("mismatch", "crash") and where in result.where
 
 
 def test_what_rounding_decides_is_not_judged(monkeypatch):

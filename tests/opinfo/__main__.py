@@ -108,18 +108,18 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
 
     names = set(options.ops.split(",")) if options.ops else None
     dtypes = set(options.dtypes.split(",")) if options.dtypes else None
-    plain = {name: op.name for name, op in operators().items()}
-    found = [
+    eager = {name: op.name for name, op in operators().items()}
+    actual = [
         (name, dtype)
         for name, dtype in rows()
-        if (names is None or name in names or plain[name] in names)
+        if (names is None or name in names or eager[name] in names)
         and (dtypes is None or dtype in dtypes)
-        and plain[name] not in LEFT_OUT
+        and eager[name] not in LEFT_OUT
     ]
     if options.rows is not None:
-        found = listed(options.rows, found)
+        actual = listed(options.rows, actual)
     number, count = map(int, options.shard.split("/"))
-    return found[number::count]
+    return actual[number::count]
 
 
 def listed(file: Path, known: list[tuple[str, str]]) -> list[tuple[str, str]]:

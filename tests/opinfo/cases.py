@@ -45,9 +45,9 @@ def samples(
 ) -> list[tuple[int, Any, Any]]:
     """(number, positional arguments, named ones) of the operator's own samples."""
     torch.manual_seed(0)
-    made = list(op.sample_inputs(device, dtype, requires_grad=requires_grad))
-    chosen = spread(list(enumerate(made)), limit)
-    return [(number, (one.input, *one.args), dict(one.kwargs)) for number, one in chosen]
+    items = list(op.sample_inputs(device, dtype, requires_grad=requires_grad))
+    chosen = spread(list(enumerate(items)), limit)
+    return [(number, (item.input, *item.args), dict(item.kwargs)) for number, item in chosen]
 
 
 def _strided(value: Any) -> bool:
@@ -95,9 +95,9 @@ def _special(leaf: Any) -> Any:
     """NaN, infinities and both zeros among the values."""
     if not _strided(leaf) or not leaf.is_floating_point() or leaf.numel() < 5:
         return leaf
-    made = leaf.detach().clone()
-    made.reshape(-1)[:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
-    return made
+    result = leaf.detach().clone()
+    result.reshape(-1)[:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
+    return result
 
 
 def _extreme(leaf: Any) -> Any:
@@ -108,11 +108,11 @@ def _extreme(leaf: Any) -> Any:
         or leaf.numel() < 4
     ):
         return leaf
-    made, info = leaf.detach().clone(), torch.iinfo(leaf.dtype)
-    made.reshape(-1)[:4] = torch.tensor(
+    result, info = leaf.detach().clone(), torch.iinfo(leaf.dtype)
+    result.reshape(-1)[:4] = torch.tensor(
         [info.min, info.max, info.max - 1, info.min + 1], dtype=leaf.dtype
     )
-    return made
+    return result
 
 
 VARIANTS: dict[str, Callable[[Any], Any]] = {
@@ -125,11 +125,11 @@ ELEMENTWISE_VARIANTS: dict[str, Callable[[Any], Any]] = {"special": _special, "e
 
 
 def _variants(
-    op: Any, made: list[tuple[int, Any, Any]], limit: int
+    op: Any, numbers: list[tuple[int, Any, Any]], limit: int
 ) -> Iterator[tuple[str, Any, Any]]:
     elementwise = type(op).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo")
     chosen = {**VARIANTS, **(ELEMENTWISE_VARIANTS if elementwise else {})}
-    for number, args, kwargs in spread(made, max(2, limit // VARIANTS_OF) if limit else 0):
+    for number, args, kwargs in spread(numbers, max(2, limit // VARIANTS_OF) if limit else 0):
         before = tensors((args, kwargs))
         for name, change in chosen.items():
             if name in EAGER_FAULTS.get(op.name, ()):
@@ -144,10 +144,10 @@ def _leaf(value: Any) -> Any:
 
 
 def forward(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
-    made = samples(op, dtype, limit, device)
-    for number, args, kwargs in made:
+    result = samples(op, dtype, limit, device)
+    for number, args, kwargs in result:
         yield Case("forward", f"forward {number}", op.op, *rebuild((args, kwargs), _leaf))
-    for name, args, kwargs in _variants(op, made, limit):
+    for name, args, kwargs in _variants(op, result, limit):
         yield Case("forward", f"forward {name}", op.op, args, kwargs)
 
 
@@ -155,8 +155,8 @@ def in_place(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[C
     """The in-place form of the operator, on those samples whose first input may be written to."""
     if op.inplace_variant is None:
         return
-    made = samples(op, dtype, limit, device)
-    chosen = [*((str(n), a, k) for n, a, k in made), *_variants(op, made, limit)]
+    result = samples(op, dtype, limit, device)
+    chosen = [*((str(n), a, k) for n, a, k in result), *_variants(op, result, limit)]
     for name, args, kwargs in chosen:
         if isinstance(args[0], torch.Tensor) and "overlapping" not in name:
             yield Case("in-place", f"in-place {name}", op.inplace_variant, args, kwargs)
@@ -180,12 +180,12 @@ def out(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
 def backward(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
     if dtype not in op.supported_backward_dtypes(device) or not op.supports_autograd:
         return
-    made = samples(op, dtype, limit, device, requires_grad=True)
+    result = samples(op, dtype, limit, device, requires_grad=True)
     layouts = {name: VARIANTS[name] for name in ("gaps", "transposed")}
-    for number, args, kwargs in made:
+    for number, args, kwargs in result:
         if any(tensor.requires_grad for tensor in tensors((args, kwargs))):
             yield Case("backward", f"backward {number}", op.op, args, kwargs)
-    for number, args, kwargs in spread(made, 2):
+    for number, args, kwargs in spread(result, 2):
         for name, change in layouts.items():
             yield Case(
                 "backward", f"backward {number} {name}", op.op, *rebuild((args, kwargs), change)
@@ -198,12 +198,12 @@ def errors(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Cas
         return
     torch.manual_seed(0)
     for number, error in enumerate(itertools.islice(op.error_inputs(device), 12)):
-        one = error.sample_input
+        item = error.sample_input
         if any(
-            tensor.device.type != device for tensor in tensors((one.input, one.args, one.kwargs))
+            tensor.device.type != device for tensor in tensors((item.input, item.args, item.kwargs))
         ):
             continue
-        yield Case("error", f"error {number}", op.op, (one.input, *one.args), dict(one.kwargs))
+        yield Case("error", f"error {number}", op.op, (item.input, *item.args), dict(item.kwargs))
 
 
 KINDS: dict[str, Callable[[Any, torch.dtype, int, str], Iterator[Case]]] = {

@@ -42,8 +42,8 @@ def serve(pipe: Any, device: str, samples: int, kinds: tuple[str, ...]) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())  # torch logs what its fakes refuse
     pipe.send(("ready", None))
-    while (given := pipe.recv()) is not None:
-        name, dtype = given
+    while (inputs := pipe.recv()) is not None:
+        name, dtype = inputs
         try:
             row = Row(
                 name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)), device, OPTIONS
@@ -155,16 +155,16 @@ def wanted(chosen: argparse.Namespace) -> list[tuple[str, str]]:
     from tests.opinfo.unusual import LEFT_OUT
 
     names, dtypes = set(filter(None, chosen.ops.split(","))), set(chosen.dtypes.split(","))
-    plain = {name: op.name for name, op in operators().items()}
-    found = [
+    eager = {name: op.name for name, op in operators().items()}
+    actual = [
         (name, dtype)
         for name, dtype in rows("cpu" if chosen.device == "cpu" else "cuda")
         if dtype in dtypes
-        and plain[name] not in LEFT_OUT
-        and (not names or {name, plain[name]} & names)
+        and eager[name] not in LEFT_OUT
+        and (not names or {name, eager[name]} & names)
     ]
-    random.Random(0).shuffle(found)
-    return found
+    random.Random(0).shuffle(actual)
+    return actual
 
 
 def table(results: list[dict[str, Any]]) -> str:

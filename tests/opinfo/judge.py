@@ -102,12 +102,12 @@ def aliases(expected: Outcome, actual: Outcome) -> str | None:
     """Which results lie in the memory of which arguments and results, and where in it."""
     shapes = []
     for outcome in (expected, actual):
-        given, made = leaves(outcome.args), leaves(outcome.result)
-        homes = [_memory(leaf) for leaf in (*given, *made)]
+        inputs, result = leaves(outcome.args), leaves(outcome.result)
+        homes = [_memory(leaf) for leaf in (*inputs, *result)]
         first = [None if home is None else homes.index(home) for home in homes]
         offsets = [
-            leaf.storage_offset() if home is not None and home < len(given) else None
-            for leaf, home in zip(made, first[len(given):], strict=True)
+            leaf.storage_offset() if home is not None and home < len(inputs) else None
+            for leaf, home in zip(result, first[len(inputs):], strict=True)
         ]  # fmt: skip
         shapes.append((first, offsets))
     if shapes[0] != shapes[1]:
@@ -118,13 +118,13 @@ def aliases(expected: Outcome, actual: Outcome) -> str | None:
 
 
 def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
-    found = [_all_close(a, b, None) for a, b in _pairs(expected, actual)]
-    if not any(found):
+    result = [_all_close(a, b, None) for a, b in _pairs(expected, actual)]
+    if not any(result):
         return None
     true, moved = truth()
     pairs = list(_pairs(expected, actual))
     trues = _aligned(pairs, expected, true)
-    moves = list(zip(*(_aligned(pairs, expected, one) for one in moved), strict=True)) or [
+    moves = list(zip(*(_aligned(pairs, expected, item) for item in moved), strict=True)) or [
         ()
     ] * len(pairs)
     for (name, a), (_, b), t, m in zip(*_named(expected, actual), trues, moves, strict=True):
@@ -164,8 +164,8 @@ def _aligned(pairs: list[Any], expected: Outcome, other: Outcome | None) -> list
     """The true value of each part, None where there is none."""
     if other is None or other.error is not None:
         return [None] * len(pairs)
-    found = [leaf for _, leaf in parts_of(other)]
-    return found if len(found) == len(pairs) else [None] * len(pairs)
+    parts = [leaf for _, leaf in parts_of(other)]
+    return parts if len(parts) == len(pairs) else [None] * len(pairs)
 
 
 def _all_close(expected: Any, actual: Any, known: Known | None) -> str | None:
@@ -189,11 +189,11 @@ def _all_close(expected: Any, actual: Any, known: Known | None) -> str | None:
             if bool((bad := ~near(e, a, expected.dtype)).any())
             else None
         )
-    fits = [one for one in (known.true, *known.moves) if _fits(one, expected)]
+    fits = [move for move in (known.true, *known.moves) if _fits(move, expected)]
     if not fits or fits[0] is not known.true:
         bad = ~near(e, a, expected.dtype, float(e.abs().max()))
         return first_difference(e, a, bad) if bool(bad.any()) else None
-    t, *moves = (real_view(dense(one).detach().to(wide)) for one in fits)
+    t, *moves = (real_view(dense(fit).detach().to(wide)) for fit in fits)
     bad = ~within(e, a, t, moves, expected.dtype)
     return first_difference(e, a, bad, t) if bool(bad.any()) else None
 

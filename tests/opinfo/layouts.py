@@ -51,9 +51,9 @@ def of_operator(op: Any, limit: int) -> Iterator[cases.Case]:
     for dtype in DTYPES:
         if dtype not in op.supported_dtypes("cpu"):
             continue
-        made = list(cases.forward(op, dtype, limit, "cpu"))
-        yield from made
-        for case in made:
+        items = list(cases.forward(op, dtype, limit, "cpu"))
+        yield from items
+        for case in items:
             if dtype in (torch.float32, torch.int64) and len(tensors((case.args, case.kwargs))) > 1:
                 yield from (_mixed(case, which) for which in (0, 1))
 
@@ -101,7 +101,7 @@ def main() -> int:
     known.add_argument("--limit", type=int, default=6)
     options = known.parse_args()
     promises = Promises()
-    ops = [one for one in op_db if options.only in one.name]
+    ops = [item for item in op_db if options.only in item.name]
     errors = sweep(ops, promises, options.limit)
     for key, number in promises.found.most_common():
         print(number, *key, promises.examples[key])

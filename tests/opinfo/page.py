@@ -63,11 +63,11 @@ def machine() -> str:
 
 def collect(files: list[Path], note: str, usual: str) -> dict[str, Any]:
     """The JSON of some files of the sweep. usual: the machine of rows that name none."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    actual: dict[tuple[str, str], dict[str, Any]] = {}
     for file in files:
         for line in file.read_text().splitlines():
             row = json.loads(line)
-            found[row["op"], row["dtype"]] = {
+            actual[row["op"], row["dtype"]] = {
                 **{key: row[key] for key in KEPT}, "machine": row.get("machine", usual)
             }  # fmt: skip
     commit = subprocess.run(
@@ -76,7 +76,7 @@ def collect(files: list[Path], note: str, usual: str) -> dict[str, Any]:
     return {
         "commit": commit.stdout.strip(),
         "note": note,
-        "rows": [found[key] for key in sorted(found)],
+        "rows": [actual[key] for key in sorted(actual)],
     }
 
 
@@ -136,15 +136,15 @@ def why_eager(texts: list[str]) -> list[str]:
     """Each operator with its reason, once, of texts like ``2 of 9 operators run eagerly:
     aten.x.default (2x: dtype y)``.
     """
-    found: list[str] = []
+    actual: list[str] = []
     for text in texts:
         parts = re.findall(r"([\w.]+) \(\d+x: ([^()]*)\)?", text)
-        found += (
+        actual += (
             [f"{operator}: {reason}" for operator, reason in parts]
             if " run eagerly: " in text
             else [text]
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(actual))
 
 
 def _counted(title: str, rows: list[dict[str, Any]], key: str) -> list[str]:

@@ -178,12 +178,12 @@ def outcomes(run: Callable[[Inputs], list[Any]], inputs: Inputs, gradients: bool
     try:
         with contextlib.nullcontext() if gradients else torch.no_grad():
             results = run(inputs)
-        found = _gradients(results, inputs) if gradients else [[] for _ in inputs]
+        actual = _gradients(results, inputs) if gradients else [[] for _ in inputs]
     except Exception as error:
         return [Outcome(error=error.with_traceback(None))]
     return [
-        Outcome(result, list(leaves(given)), mine)
-        for result, given, mine in zip(results, inputs, found, strict=True)
+        Outcome(result, list(leaves(value)), mine)
+        for result, value, mine in zip(results, inputs, actual, strict=True)
     ]
 
 
@@ -199,16 +199,16 @@ def _gradients(results: list[Any], inputs: Inputs) -> list[list[Any]]:
     every dtype.
     """
     ends = [leaf for leaf in tensors(results) if leaf.requires_grad]
-    starts = [[leaf for leaf in tensors(given) if leaf.requires_grad] for given in inputs]
+    starts = [[leaf for leaf in tensors(value) if leaf.requires_grad] for value in inputs]
     if not ends:
         return [[] for _ in inputs]
     weights = [weight for result in results for weight in _cotangents(result)]
-    found = iter(
+    actual = iter(
         torch.autograd.grad(
             ends, [leaf for own in starts for leaf in own], weights, allow_unused=True
         )
     )
-    return [[next(found) for _ in own] for own in starts]
+    return [[next(actual) for _ in own] for own in starts]
 
 
 def _cotangents(result: Any) -> list[torch.Tensor]:
@@ -297,20 +297,22 @@ class Row:
         self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied
     ) -> list[Outcome]:
         inputs = [change((case.args, case.kwargs)) for case in cases]
-        found = outcomes(run, inputs, cases[0].kind == "backward")
+        actual = outcomes(run, inputs, cases[0].kind == "backward")
         unset = UNSET_PARTS.get(self.op.name, ())
-        return [replace(one, result=_blanked(one.result, unset)) if unset else one for one in found]
+        return [
+            replace(item, result=_blanked(item.result, unset)) if unset else item for item in actual
+        ]
 
     def together(self, cases: list[Case], backend: Any) -> tuple[list[Case], str]:
         """Which cases of a group in one program are not as eager, and what differs."""
         expected, actual = self.eager(cases), self.compiled(cases, backend)
-        raised = [repr(one.error) for one in (*expected, *actual) if one.error]
+        raised = [repr(item.error) for item in (*expected, *actual) if item.error]
         if raised:
             return cases, f"raised {raised}"
         triples = zip(cases, expected, actual, strict=True)
-        found = {case.name: differs(e, a, self.truth(case), self.values) for case, e, a in triples}
-        suspects = [case for case in cases if found[case.name]]
-        return suspects, "; ".join(f"{case.name}: {found[case.name]}" for case in suspects)
+        result = {case.name: differs(e, a, self.truth(case), self.values) for case, e, a in triples}
+        suspects = [case for case in cases if result[case.name]]
+        return suspects, "; ".join(f"{case.name}: {result[case.name]}" for case in suspects)
 
     def among(self, group: list[Case], suspects: list[Case], text: str) -> None:
         """A group that differs: its suspects on their own; where nothing is known, halves of it

@@ -12,11 +12,11 @@ def same(program, *inputs):
     """Results and the inputs afterwards, or the exception, are eager's."""
     sides = []
     for run in (program, tracer_core.compile(program, backend="inductor")):
-        given = [x.clone() if not (x.is_neg() or x.is_conj()) else x for x in inputs]
+        arguments = [x.clone() if not (x.is_neg() or x.is_conj()) else x for x in inputs]
         try:
-            sides.append((run(*given), given, None))
+            sides.append((run(*arguments), arguments, None))
         except Exception as error:
-            sides.append((None, given, type(error)))
+            sides.append((None, arguments, type(error)))
     (expected, before, refused), (actual, after, raised) = sides
     assert raised is refused
     torch.testing.assert_close(actual, expected, equal_nan=True)
@@ -223,12 +223,12 @@ def gradients(program, *inputs):
     """Those of the sum of squares, eager's and ours, for inputs made anew by functions."""
     sides = []
     for run in (program, tracer_core.compile(program, backend="inductor")):
-        given = [make().requires_grad_() for make in inputs]
-        result = run(*given)
+        arguments = [make().requires_grad_() for make in inputs]
+        result = run(*arguments)
         weight = torch.rand(result.shape, generator=torch.Generator().manual_seed(1)).to(
             result.dtype
         )
-        sides.append(torch.autograd.grad(result, given, weight))
+        sides.append(torch.autograd.grad(result, arguments, weight))
     torch.testing.assert_close(sides[1], sides[0])
 
 
@@ -294,9 +294,9 @@ def test_what_kernels_refuse():
         same(lambda w, i: w.index_select(0, i) + 1, torch.rand(0, 5), torch.tensor([0]))
         is RuntimeError
     )
-    one, two = torch.tensor(1.0), torch.tensor(2.0)
-    assert same(lambda x, y: x.select_scatter(y, 0, 0), one, two) is IndexError
-    assert same(lambda x, y: x.slice_scatter(y, 0, 1), one, two) is IndexError
+    item, two = torch.tensor(1.0), torch.tensor(2.0)
+    assert same(lambda x, y: x.select_scatter(y, 0, 0), item, two) is IndexError
+    assert same(lambda x, y: x.slice_scatter(y, 0, 1), item, two) is IndexError
     assert same(lambda x, y: x.select_scatter(y, 0, 7), torch.rand(3), two) is IndexError
     assert (
         same(lambda x, y: x.slice_scatter(y, 0, 1, 2), torch.rand(3), torch.rand(2)) is RuntimeError
@@ -328,7 +328,7 @@ def test_sums_of_columns_with_numbers_of_a_row():
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32])
 def test_dropout_backward_of_whole_numbers(dtype):
-    """The scale was made a whole number."""
+    """The scale was made an integer."""
     numbers, mask = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([True, True, False])
     assert (
         same(lambda g, m: torch.ops.aten.native_dropout_backward(g, m, 1.5), numbers, mask) is None

@@ -9,7 +9,7 @@ import json
 import torch
 
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
-from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.context import LOWERINGS
 from tests.opinfo import page
 
 
@@ -21,9 +21,9 @@ def test_externs_are_on_the_list():
     listed = {str(operator) for operator in (*FALLBACKS, *LOWERINGS)}
     for row in json.loads(page.RESULTS.read_text())["rows"]:
         # ``index_add_``: of a listed operator, the form that writes to an input
-        plain = [name.replace("_.", ".") for name in row["externs"] if name.startswith("aten.")]
+        eager = [name.replace("_.", ".") for name in row["externs"] if name.startswith("aten.")]
         # the results may be of another torch: 2.15 has no aten.cholesky
-        here = [name for name in plain if hasattr(torch.ops.aten, name.split(".")[1])]
+        here = [name for name in eager if hasattr(torch.ops.aten, name.split(".")[1])]
         unknown = [name for name in here if name not in listed]
         assert not unknown, (row["op"], row["dtype"], unknown)
     assert all(FALLBACKS.values())

@@ -19,8 +19,8 @@ UNSET_PARTS: dict[str, tuple[int, ...]] = {
     "torch.ops.aten._efficient_attention_forward": (2, 3),
 }
 
-#: Eager's own kernels read memory that nobody has written to, or die, for some variants of these ->
-#: which.
+#: Eager's native kernels read memory that nobody has written to, or die, for some variants of these
+#: -> which.
 EAGER_FAULTS: dict[str, tuple[str, ...]] = {
     "nn.functional.multi_margin_loss": ("empty",),
     "_chunk_cat": ("zero-dim",),

@@ -36,9 +36,9 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def leaves(value: Any) -> list[Any]:
     """What `rebuild` changes, in order."""
-    found: list[Any] = []
-    rebuild(value, found.append)
-    return found
+    actual: list[Any] = []
+    rebuild(value, actual.append)
+    return actual
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -58,8 +58,8 @@ class Copier:
             return torch.Generator(value.device).set_state(value.get_state())
         if not isinstance(value, torch.Tensor):
             return value
-        made = self.tensor(value.detach())
-        return made.requires_grad_() if value.requires_grad else made
+        result = self.tensor(value.detach())
+        return result.requires_grad_() if value.requires_grad else result
 
     def tensor(self, value: torch.Tensor) -> torch.Tensor:
         if value.is_conj():
@@ -101,8 +101,8 @@ def _noise(like: torch.Tensor, epsilon: float, generator: torch.Generator) -> to
     def part() -> torch.Tensor:
         return torch.rand(like.shape, generator=generator, dtype=torch.float64) * 2 - 1
 
-    found = torch.complex(part(), part()) if like.is_complex() else part()
-    return (1 + epsilon * found).to(like.device, like.dtype)
+    actual = torch.complex(part(), part()) if like.is_complex() else part()
+    return (1 + epsilon * actual).to(like.device, like.dtype)
 
 
 def nudged(value: Any, seed: int, epsilon: float) -> Any:
@@ -132,8 +132,8 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(
-            one.alias_info is not None and not one.alias_info.is_write
-            for one in func._schema.returns
+            item.alias_info is not None and not item.alias_info.is_write
+            for item in func._schema.returns
         ):
             return result  # a view
         for leaf in tensors(result):

@@ -69,7 +69,7 @@ def test_metadata(folder):
 
 def test_each_backend_is_an_extra_of_the_core():
     extras = {
-        name: [Requirement(one) for one in needed]
+        name: [Requirement(item) for item in needed]
         for name, needed in project("frontend-tracer")["optional-dependencies"].items()
     }
     everything = extras.pop("all")
@@ -118,13 +118,15 @@ def test_a_backend_alone_finds_the_core(folder, tmp_path):
     versions.
     """
     ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-    for one in ("frontend-tracer", folder):
-        shutil.copytree(ROOT / "packages" / one, tmp_path / "packages" / one, ignore=ignored)
+    for value in ("frontend-tracer", folder):
+        shutil.copytree(ROOT / "packages" / value, tmp_path / "packages" / value, ignore=ignored)
     assert required(tmp_path / "packages" / folder) == [
         f"tracer-core @ file://{tmp_path}/packages/frontend-tracer"
     ]
     shutil.copytree(ROOT / "packages" / folder, tmp_path / "alone", ignore=ignored)
-    assert [Requirement(one) for one in required(tmp_path / "alone")] == [compatible("tracer-core")]
+    assert [Requirement(item) for item in required(tmp_path / "alone")] == [
+        compatible("tracer-core")
+    ]
 
 
 def required(source):

@@ -31,8 +31,8 @@ class Environment:
 
     @property
     def site_packages(self) -> Path:
-        (found,) = (self.folder / "lib").glob("python*/site-packages")
-        return found
+        (actual,) = (self.folder / "lib").glob("python*/site-packages")
+        return actual
 
     def pip(self, *arguments: str) -> None:
         """Runs pip for this environment."""
@@ -79,15 +79,15 @@ def environment(tmp_path: Path) -> Environment:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120
     )
-    made = Environment(folder)
+    result = Environment(folder)
     seen = {
         sysconfig.get_paths()["purelib"],
         sysconfig.get_paths()["platlib"],
         *site.getsitepackages(),
     }
     lines = [f"import site; site.addsitedir({path!r})" for path in sorted(seen)]
-    (made.site_packages / "outer.pth").write_text("\n".join(lines) + "\n")
-    return made
+    (result.site_packages / "outer.pth").write_text("\n".join(lines) + "\n")
+    return result
 
 
 def write_distribution(

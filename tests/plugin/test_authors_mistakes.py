@@ -48,7 +48,7 @@ class NoDataclass:
             {"api": "0"},
             "backend 'mine' is written for version 0 of the plug-in API, and this tracer-core has version 1",
         ),
-        ({"keep_ops": "aten.gelu.default"}, "keep_ops='aten.gelu.default'; a set"),
+        ({"preserved_ops": "aten.gelu.default"}, "preserved_ops='aten.gelu.default'; a set"),
         ({"ir": "ATen"}, "ir='ATen'; one of 'torch', 'aten', 'core_aten'"),
         ({"shapes": "dynamic"}, "shapes='dynamic'; one of 'static', 'symbolic'"),
         ({"params": "constant"}, "params='constant'; one of 'inputs', 'constants'"),
@@ -123,7 +123,7 @@ def test_a_field_that_cannot_be_is_named(fields, told):
             "it wrote to input 0 (x)",
         ),
         (
-            {"keep_ops": frozenset({"aten.no_such_operator"})},
+            {"preserved_ops": frozenset({"aten.no_such_operator"})},
             "lower",
             "names 'aten.no_such_operator', which is no operator",
         ),
@@ -153,10 +153,10 @@ def test_tensors_of_a_device_that_the_backend_does_not_run_on_are_pytorch_s():
     )
     fast = tracer_core.compile(lambda x: x + 1, backend=backend)
     assert fast(torch.ones(2)).tolist() == [2, 2] and not calls
-    (told,) = [
+    (messages,) = [
         record.text for record in tracer_core.last_compile(fast) if record.name == "fallback"
     ]
-    assert "aten.add.Tensor (1x: the backend runs on cuda, and its tensors are on cpu)" in told
+    assert "aten.add.Tensor (1x: the backend runs on cuda, and its tensors are on cpu)" in messages
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_a_runner_that_raises_is_named_and_does_not_conform(caplog):
         record.getMessage() for record in caplog.records if "engine is out" in record.getMessage()
     ]
     assert "backend 'mine' is at fault" in said
-    (one,) = [one for one in PROGRAMS if one.name == "one size changes from call to call"]
-    row = program_row(one, Subject(backend))
+    (item,) = [item for item in PROGRAMS if item.name == "one size changes from call to call"]
+    row = program_row(item, Subject(backend))
     assert row.status == "error" and "engine is out" in row.detail
 
 
@@ -199,7 +199,7 @@ def test_an_entry_point_that_names_no_plugin_is_a_row_with_its_reason(environmen
         environment, "empty-plugin", "0.1", "empty", "def compile_graph(graph, spec): ...\n"
     )
     report = environment.run(REPORT.format(name="empty"))
-    ((_, distribution, _, available, told),) = report["rows"]
+    ((_, distribution, _, available, messages),) = report["rows"]
     assert (distribution, available) == ("empty-plugin", False)
-    assert "empty_plugin has no hook of tracer_core" in told and "tracer_backends()" in told
-    assert told in report["error"][1]
+    assert "empty_plugin has no hook of tracer_core" in messages and "tracer_backends()" in messages
+    assert messages in report["error"][1]

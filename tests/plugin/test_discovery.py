@@ -85,9 +85,9 @@ def test_a_plugin_that_breaks_the_specification_is_a_row_too(environment, argume
     source = HOOK.format(arguments=arguments, body=body)
     write_distribution(environment, "odd-plugin", "0.1", "odd", source)
     report = environment.run(REPORT.format(name="odd"))
-    ((_, distribution, _, available, told),) = report["rows"]
+    ((_, distribution, _, available, messages),) = report["rows"]
     assert (distribution, available) == ("odd-plugin", False)
-    assert reason in told
+    assert reason in messages
     assert report["eager"]
 
 
@@ -96,9 +96,9 @@ def test_a_hook_whose_name_is_misspelt_is_a_row(environment):
         "def tracer_backends", "def tracer_backend"
     )
     write_distribution(environment, "odd-plugin", "0.1", "odd", source)
-    ((_, distribution, _, available, told),) = environment.run(REPORT.format(name="odd"))["rows"]
+    ((_, distribution, _, available, lines),) = environment.run(REPORT.format(name="odd"))["rows"]
     assert (distribution, available) == ("odd-plugin", False)
-    assert "has the hook 'tracer_backend'" in told and "did you mean 'tracer_backends'?" in told
+    assert "has the hook 'tracer_backend'" in lines and "did you mean 'tracer_backends'?" in lines
 
 
 def test_two_backends_of_one_name_are_an_error_naming_both(environment):

@@ -25,7 +25,7 @@ def _as_users_run_it(monkeypatch):
 
 def fallbacks_of(compiled):
     """The texts of the fallbacks of the last compilation and of the calls after it."""
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 def backend_of(compile, **settings):
@@ -39,12 +39,12 @@ def cannot_compile(graph, spec):
 def wrong_strides(graph, spec):
     """The results of the first call are laid out otherwise."""
     return lambda inputs: [
-        one.t().contiguous().t() if one.dim() == 2 else one for one in graph(*inputs)
+        item.t().contiguous().t() if item.dim() == 2 else item for item in graph(*inputs)
     ]
 
 
 def wrong_dtype(graph, spec):
-    return lambda inputs: [one.double() for one in graph(*inputs)]
+    return lambda inputs: [item.double() for item in graph(*inputs)]
 
 
 def raises_at_once(graph, spec):
@@ -67,10 +67,10 @@ def test_the_graph_runs_in_eager_mode(failure):
     x, w = torch.randn(3, 4), torch.randn(4, 5)
     fast = tracer_core.compile(step, backend=backend_of(failure))
     for _ in range(3):
-        found = fast(x, w)
-        assert torch.equal(found, step(x, w)) and found.stride() == step(x, w).stride()
-    (told,) = fallbacks_of(fast)
-    assert told.startswith("backend_failed") and "careless" in told
+        actual = fast(x, w)
+        assert torch.equal(actual, step(x, w)) and actual.stride() == step(x, w).stride()
+    (messages,) = fallbacks_of(fast)
+    assert messages.startswith("backend_failed") and "careless" in messages
 
 
 def test_the_log_names_backend_stage_and_a_script_that_shows_the_failure(caplog, tmp_path):
@@ -83,7 +83,7 @@ def test_the_log_names_backend_stage_and_a_script_that_shows_the_failure(caplog,
             lambda x: torch.addmm(x, x, x.new_ones(6, 6)).sin(), backend=backend_of(compile_here)
         )
         fast(x)
-    (line,) = [one for one in caplog.messages if "careless" in one]
+    (line,) = [message for message in caplog.messages if "careless" in message]
     assert "'compile'" in line and "no kernel for" in line
     path = Path(re.search(r"bug report: (\S+\.py)", line)[1])
     text = path.read_text()
@@ -105,10 +105,10 @@ def test_training_is_eager_s(failure):
     fast = tracer_core.compile(net, backend=backend_of(failure, training=Training.FORWARD_BACKWARD))
     for _ in range(2):
         fast(x).square().sum().backward()
-        found = [one.grad for one in net.parameters()]
+        grads = [parameter.grad for parameter in net.parameters()]
         net.zero_grad()
         net(x).square().sum().backward()
-        torch.testing.assert_close(found, [one.grad for one in net.parameters()])
+        torch.testing.assert_close(grads, [parameter.grad for parameter in net.parameters()])
         net.zero_grad()
 
 
@@ -125,12 +125,12 @@ def test_a_backward_alone_that_fails(failure):
     )
     for _ in range(2):
         fast(x).square().sum().backward()
-        found = [one.grad for one in net.parameters()]
+        grads = [parameter.grad for parameter in net.parameters()]
         net.zero_grad()
         net(x).square().sum().backward()
-        torch.testing.assert_close(found, [one.grad for one in net.parameters()])
+        torch.testing.assert_close(grads, [parameter.grad for parameter in net.parameters()])
         net.zero_grad()
-    assert any(one.startswith("backend_failed") for one in fallbacks_of(fast))
+    assert any(fallback.startswith("backend_failed") for fallback in fallbacks_of(fast))
 
 
 @pytest.mark.parametrize("failure", FAILURES)

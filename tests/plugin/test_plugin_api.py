@@ -58,5 +58,9 @@ def test_importing_the_plugin_api_imports_neither_lowering_nor_tracer():
 
 def test_no_function_returns_any():
     functions = [node for node in TREE.body if isinstance(node, ast.FunctionDef)]
-    untyped = [one.name for one in functions if one.returns and ast.unparse(one.returns) == "Any"]
+    untyped = [
+        function.name
+        for function in functions
+        if function.returns and ast.unparse(function.returns) == "Any"
+    ]
     assert untyped == ["__getattr__"]

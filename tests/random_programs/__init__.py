@@ -6,5 +6,5 @@ from __future__ import annotations
 
 import os
 
-if os.environ.get("PLANTED_FAULT"):
-    from tests.planted_faults import plant  # noqa: F401  (it must come before the tracer is imported)
+if os.environ.get("MUTATION"):
+    from tests.mutation_tests import plant  # noqa: F401  (it must come before the tracer is imported)

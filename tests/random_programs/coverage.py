@@ -1,4 +1,5 @@
-"""What of the tracer the programs reached: opcodes, rows of the effect table, kinds of guard.
+"""What of the tracer the programs reached: opcodes, rows of the native effects table, kinds of
+guard.
 
 In: a block of code under `watching()`. Out: counts by name, merged over processes, and a report
 with what is missing. What always holds: watching changes no behaviour; an opcode counts when the
@@ -102,11 +103,11 @@ def wanted() -> dict[str, list[str]]:
 
 def shares(table: Table) -> dict[str, tuple[int, int, list[str]]]:
     """kind -> (reached, of how many, what is missing)."""
-    found = {}
+    actual = {}
     for kind, names in wanted().items():
         missing = sorted(name for name in names if not table.get(kind, {}).get(name))
-        found[kind] = len(names) - len(missing), len(names), missing
-    return found
+        actual[kind] = len(names) - len(missing), len(names), missing
+    return actual
 
 
 def report(table: Table) -> str:

@@ -37,8 +37,8 @@ class Scope:
         self.borrowed: set[str] = set()
 
     def all(self) -> dict[str, str]:
-        found = {} if self.outer is None else self.outer.all()
-        return {**found, **self.own}
+        has_all = {} if self.outer is None else self.outer.all()
+        return {**has_all, **self.own}
 
     def assignable(self) -> dict[str, str]:
         inherited = {} if self.outer is None else self.outer.all()
@@ -65,10 +65,10 @@ class Expressions:
     def variable(self, kind: str, assignable: bool = False) -> str | None:
         """A variable of the type, newer ones preferred."""
         names = self.scope.assignable() if assignable else self.scope.all()
-        found = [name for name, t in names.items() if t == kind]
-        if not found:
+        actual = [name for name, t in names.items() if t == kind]
+        if not actual:
             return None
-        return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
+        return actual[max(self.rng.randrange(len(actual)), self.rng.randrange(len(actual)))]
 
     def fresh(self, stem: str) -> str:
         self.counter += 1

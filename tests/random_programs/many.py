@@ -79,16 +79,16 @@ class Record:
         scratch.write_text(json.dumps(self.state))
         scratch.replace(self.out)
         self.written = time.monotonic()
-        told = f"{len(self.state['done'])} programs, {len(self.state['failures'])} failures"
-        print(f"{told}, {self.written - self.started:.0f} s", file=sys.stderr, flush=True)
+        messages = f"{len(self.state['done'])} programs, {len(self.state['failures'])} failures"
+        print(f"{messages}, {self.written - self.started:.0f} s", file=sys.stderr, flush=True)
 
     def print_totals(self) -> None:
         counts = collections.Counter(self.state["done"].values())
-        told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+        text = ", ".join(f"{n} {status}" for status, n in counts.most_common())
         seeds = sorted(map(int, self.state["done"]))
         between = f"{seeds[0]}..{seeds[-1]}" if seeds else "none"
         seconds = time.monotonic() - self.started
-        print(f"{len(seeds)} programs (seeds {between}): {told}; {self.state.get('raised', 0)} raised;"
+        print(f"{len(seeds)} programs (seeds {between}): {text}; {self.state.get('raised', 0)} raised;"
               f" {seconds:.0f} s; state in {self.out}")  # fmt: skip
 
 
@@ -100,22 +100,22 @@ def parser(
     name: of its package in tests. minimise, seconds, batches: what the options of these names are
     when nobody gives them.
     """
-    made = argparse.ArgumentParser(prog=f"python -m tests.{name}", description=about)
-    made.add_argument("--count", type=int, default=1000)
-    made.add_argument("--start-seed", "--first", type=int, default=0)
-    made.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    made.add_argument("--out", default=f"{name}.json", help="state file")
-    made.add_argument("--fresh", action="store_true", help="ignore an existing state file")
-    made.add_argument(
+    result = argparse.ArgumentParser(prog=f"python -m tests.{name}", description=about)
+    result.add_argument("--count", type=int, default=1000)
+    result.add_argument("--start-seed", "--first", type=int, default=0)
+    result.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    result.add_argument("--out", default=f"{name}.json", help="state file")
+    result.add_argument("--fresh", action="store_true", help="ignore an existing state file")
+    result.add_argument(
         "--minimise",
         type=float,
         default=minimise,
         help="seconds a failing program is made smaller; 0: not",
     )
-    made.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
-    made.add_argument("--batches-a-process", type=int, default=batches)
-    made.add_argument("--show", type=int, help="print the program of this seed and run it")
-    return made
+    result.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
+    result.add_argument("--batches-a-process", type=int, default=batches)
+    result.add_argument("--show", type=int, help="print the program of this seed and run it")
+    return result
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from typing import Any
 from tests.random_programs.program import Program
 
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
-_STANDINS = ("1", "p1", "None", "[1]")
+_POLYFILLS = ("1", "p1", "None", "[1]")
 #: Makes a candidate of a program; None where the edit does not apply or gives no program.
 Edit = Callable[[Program], "Program | None"]
 #: The edits of a program that may make it smaller.
@@ -120,7 +120,7 @@ def expression_edits(program: Program) -> Iterator[Edit]:
                     for c in ast.walk(item)
                     if isinstance(c, ast.expr) and c is not item
                 ]
-                for text in dict.fromkeys([*_STANDINS, *parts[:8]]):
+                for text in dict.fromkeys([*_POLYFILLS, *parts[:8]]):
                     if len(text) < size and text.startswith("*") == isinstance(item, ast.Starred):
                         yield _replace(number, field, i, isinstance(value, list), text)
                 if isinstance(value, list) and isinstance(
@@ -143,8 +143,8 @@ def _replace(number: int, field: str, i: int, is_list: bool, text: str) -> Edit:
             getattr(node, field)[i] = other
         else:
             setattr(node, field, other)
-        made = _text(tree)
-        return None if made is None else program.with_source(made)
+        result = _text(tree)
+        return None if result is None else program.with_source(result)
 
     return apply
 
@@ -166,9 +166,9 @@ def _text(tree: ast.Module) -> str | None:
     return text
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(item: Any, other: Any) -> bool:
     """Whether two failures look like one fault: the same status, and what differs begins alike."""
-    return one.status == other.status and _kind(one) == _kind(other)
+    return item.status == other.status and _kind(item) == _kind(other)
 
 
 def _kind(result: Any) -> str:

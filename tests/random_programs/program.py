@@ -298,10 +298,10 @@ class _Generator(Expressions):
         lines: Lines = []
         self.level += 1
         while size > 0:
-            made = self.statement()
-            lines += made
-            size -= max(1, len(made) // 3)
-            if made and made[-1].split()[0] in ("return", "break", "continue", "raise"):
+            result = self.statement()
+            lines += result
+            size -= max(1, len(result) // 3)
+            if result and result[-1].split()[0] in ("return", "break", "continue", "raise"):
                 break
         self.level -= 1
         return lines or ["pass"]
@@ -436,12 +436,12 @@ class _Generator(Expressions):
     def _except_star(self) -> Lines:
         name = self.fresh("e")
         kinds = self.rng.choice(("ValueError", "KeyError", "(ValueError, TypeError)"))
-        made = self.fill("ExceptionGroup('g', [ValueError({S}), KeyError({I})])", 1)
+        result = self.fill("ExceptionGroup('g', [ValueError({S}), KeyError({I})])", 1)
         lines = [
             "try:",
             *self.nested(2),
             f"    if {self.expression('B', 1)}:",
-            f"        raise {made}",
+            f"        raise {result}",
         ]
         return [
             *lines,

@@ -26,9 +26,9 @@ import torch
 import torch._dynamo  # torch imports it for symbolic sizes: not where the time limit may cut it in two
 
 import tracer_core
+from tests.random_programs.observable_state import describe, first_difference
 from tests.random_programs.program import Program
 from tests.random_programs.table_programs import end_modes
-from tests.random_programs.world import describe, first_difference
 from tracer_core.errors import RecompileLimitWarning, TracerError
 
 # A program may hand operators what they refuse; torch logs each refusal by a fake tensor as an
@@ -39,8 +39,8 @@ _SECONDS = 20.0
 EAGER_SECONDS = 5.0
 #: Lines of a description; a global list that every call doubles has more in the end.
 MAX_FACTS = 4000
-#: A row of the effect table that a program calls: a class of a library may hold what changes by
-#: itself.
+#: A row of the native effects table that a program calls: a class of a library may hold what
+#: changes by itself.
 _ROW = re.compile(r"R\d+")
 #: Exceptions that mean that the tracer itself failed, whatever eager does.
 _CRASHES = (TracerError, AssertionError)
@@ -111,9 +111,9 @@ class Side:
         """Runs a step; gives the description of everything afterwards. Raises OutOfTime."""
         started = time.monotonic()
         with time_limit(max(self.left, 0.01)):
-            told = self._step(is_call, text, number)
+            messages = self._step(is_call, text, number)
         self.left -= time.monotonic() - started
-        return told
+        return messages
 
     def _step(self, is_call: bool, text: str, number: int) -> list[str]:
         world = self.module.__dict__

@@ -1,6 +1,6 @@
 """Which program a seed stands for.
 
-In: a seed. Out: its program: every fifth is made from the effect table, the others from the
+In: a seed. Out: its program: every fifth is made from the native effects table, the others from the
 grammar.
 """
 

@@ -1,5 +1,5 @@
-"""What the rows of the effect table are called with: receivers by type, and arguments of rows that
-guessing finds none for.
+"""What the rows of the native effects table are called with: receivers by type, and arguments of
+rows that guessing finds none for.
 
 In: nothing. Out: `RECEIVERS`, `ARGUMENTS`, `HINTS`, and which rows are called without effect
 (`REFUSED_MODULES`), for their type only (`ONLY_TYPE`) or not at all (`LEFT_OUT`). What always
@@ -256,8 +256,8 @@ HINTS: dict[str, tuple[str, ...]] = {
     "builtins.bytearray.translate": ("bytearray(b'abc'), None, b'a'",),
     "builtins.bytes.translate": ("b'abc', None, b'a'",),
     **{
-        f"builtins.{kind}.{name}": (f"{made}, {rest}",)
-        for kind, made in (("bytearray", "bytearray(b'a b')"), ("bytes", "b'a b'"))
+        f"builtins.{kind}.{name}": (f"{result}, {rest}",)
+        for kind, result in (("bytearray", "bytearray(b'a b')"), ("bytes", "b'a b'"))
         for name, rest in (
             ("endswith", "b'b'"),
             ("startswith", "b'a'"),

@@ -1,4 +1,4 @@
-"""Programs made from the effect table: calls of its rows with arguments of many types.
+"""Programs made from the native effects table: calls of its rows with arguments of many types.
 
 In: a seed. Out: a `Program` whose function calls a few rows, each in a try block, with arguments
 that are parameters, globals or made in place. Rows that break the graph, and those of modules that
@@ -97,8 +97,8 @@ def generate_calls(seed: int) -> Program:
     lines = ["from tests.random_programs.table_programs import row", *lines]
     parameters: list[str] = []
     body = ["found = [p1 + 1]"]
-    for i, one in enumerate(chosen):
-        body += _call(rng, i, one, parameters)
+    for i, item in enumerate(chosen):
+        body += _call(rng, i, item, parameters)
     signature = ", ".join(["p1", *(f"q{i}" for i in range(len(parameters)))])
     lines += ["", "", f"def f({signature}):", *(f"    {line}" for line in body), "    return found"]
     first = [rng.choice(("torch.ones(2, 3)", "torch.arange(3.)")), *parameters]
@@ -116,34 +116,34 @@ def _arguments(texts: list[str]) -> str:
     return f"(({''.join(text + ', ' for text in texts)}), {{}})".replace("p1, ", "1, ")
 
 
-def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[str]:
+def _call(rng: random.Random, i: int, row: Row, parameters: list[str]) -> list[str]:
     """One row called in a try block."""
     texts: list[str] = []
-    if not one.refused:
-        known = hints(one.name)
-        if known and (one.name in ONLY_HINTS or rng.random() < 0.7):
+    if not row.refused:
+        known = hints(row.name)
+        if known and (row.name in ONLY_HINTS or rng.random() < 0.7):
             texts = _split(rng.choice(known))
         else:
-            texts = [rng.choice(RECEIVERS[one.receiver])] if one.receiver in RECEIVERS else []
-            texts += _likely(rng, one, texts)
+            texts = [rng.choice(RECEIVERS[row.receiver])] if row.receiver in RECEIVERS else []
+            texts += _likely(rng, row, texts)
     for at, text in enumerate(texts):
         if "p1" not in text and "=" not in text.partition("(")[0] and rng.random() < 0.5:
             texts[at] = f"q{len(parameters)}"
             parameters.append(text)
-    if one.refused and one.breaks:
+    if row.refused and row.breaks:
         texts.append("no_such_argument=1")
-    elif one.refused and one.receiver:  # with nothing at all CPython 3.12.1 reads beyond the stack
+    elif row.refused and row.receiver:  # with nothing at all CPython 3.12.1 reads beyond the stack
         texts.append("None")
     result = (
         f"type(R{i}({', '.join(texts)}))"
-        if one.name.endswith(ONLY_TYPE)
+        if row.name.endswith(ONLY_TYPE)
         else f"R{i}({', '.join(texts)})"
     )
     mutated = [text for text in texts if text.startswith("q")]
     lines = ["try:", f"    found.append({result})"]
     if (
-        not one.refused
-        and one.receiver in ("list", "dict", "set", "deque", "bytearray")
+        not row.refused
+        and row.receiver in ("list", "dict", "set", "deque", "bytearray")
         and texts
         and not texts[0].startswith("q")
     ):
@@ -166,13 +166,13 @@ def _split(texts: str) -> list[str]:
     ]
 
 
-def _likely(rng: random.Random, one: Row, before: list[str]) -> list[str]:
+def _likely(rng: random.Random, row: Row, before: list[str]) -> list[str]:
     """Arguments that the row accepts, where a few tries find some."""
     texts: list[str] = []
     for _ in range(12):
         count = rng.choice((0, 1, 1, 2, 2, 3) if not before else (0, 0, 1, 1, 2))
         texts = [rng.choice(ARGUMENTS) for _ in range(count)]
-        if _accepts(one, before + texts):
+        if _accepts(row, before + texts):
             break
     return texts
 

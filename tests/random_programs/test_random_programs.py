@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 import tracer_core
+from tests.random_programs.observable_state import describe, first_difference
 from tests.random_programs.program import Program
 from tests.random_programs.run import run
 from tests.random_programs.seeds import generate
-from tests.random_programs.world import describe, first_difference
 
 _STARTS = range(0, 200, 20)
 
@@ -57,6 +57,6 @@ def test_a_wrong_answer_is_a_mismatch(monkeypatch):
 
 def test_which_objects_are_one_is_compared():
     shared, apart = [1], ([1], [1])
-    one, two = describe([("x", [shared, shared])]), describe([("x", list(apart))])
-    assert first_difference(one, two) is not None
-    assert list(itertools.chain(one)) == describe([("x", [shared, shared])])
+    item, two = describe([("x", [shared, shared])]), describe([("x", list(apart))])
+    assert first_difference(item, two) is not None
+    assert list(itertools.chain(item)) == describe([("x", [shared, shared])])

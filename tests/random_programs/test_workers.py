@@ -26,9 +26,9 @@ def serve(pipe, plan, trace):
 def test_a_hanging_and_a_dying_program_are_told_and_the_rest_is_run():
     done, failures = {}, {}
 
-    def take(told):
-        done.update(told["done"])
-        failures.update(told["failures"])
+    def take(messages):
+        done.update(messages["done"])
+        failures.update(messages["failures"])
 
     plan = Plan(seconds=0.2, minimise=0.0, batches=2, grace=0.3)
     Crew([[0, 1, 2, 3], [4, 5], [6, 7]], 2, plan, take, serve).run()

@@ -147,8 +147,8 @@ class Crew:
         if worker.left and time.monotonic() > worker.until:
             self._lost(worker, "hung")
 
-    def _hear(self, worker: _Worker, told: tuple[str, Any]) -> None:
-        kind, value = told
+    def _hear(self, worker: _Worker, texts: tuple[str, Any]) -> None:
+        kind, value = texts
         if kind == "at":
             seed, what, seconds = value
             worker.at, worker.until = (seed, what), time.monotonic() + seconds + self.plan.grace
@@ -170,7 +170,7 @@ class Crew:
             return
         if seed == TOGETHER and len(worker.left) > 1:
             self.todo += [
-                (worker.number, [one], worker.eager) for one in worker.left if one != _END
+                (worker.number, [item], worker.eager) for item in worker.left if item != _END
             ]
             self._stop(worker)
             return

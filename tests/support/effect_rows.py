@@ -1,4 +1,4 @@
-"""Names of the effect table's rows, and counts of those that traces look up."""
+"""Names of the native effects table's rows, and counts of those that traces look up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
+import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
 from tracer_core.natives import effects
 
 
 class _Counted(dict[Any, effects.Effect]):
-    """The effect table with a count of the rows that are looked up, by name. Mutable."""
+    """The native effects table with a count of the rows that are looked up, by name. Mutable."""
 
     def __init__(self, rows: dict[Any, effects.Effect]) -> None:
         super().__init__(rows)

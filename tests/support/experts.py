@@ -32,17 +32,17 @@ class Experts(nn.Module):
         )  # fmt: skip
 
 
-def compare_training(plain, backend):
+def compare_training(eager, backend):
     """Compares results and gradients of a module and its compiled copy, for four numbers of tokens."""
-    target = copy.deepcopy(plain)
+    target = copy.deepcopy(eager)
     compiled = tracer_core.compile(target, backend=backend)
     for seed in range(4):
         x = torch.randn(2, 5 + seed, 8, dtype=torch.double)
         results = []
-        for module, run in ((plain, plain), (target, compiled)):
+        for module, run in ((eager, eager), (target, compiled)):
             module.zero_grad()
             leaf = x.clone().requires_grad_()
             y = run(leaf)
             y.square().sum().backward()
-            results.append([y, leaf.grad, [one.grad for one in module.parameters()]])
+            results.append([y, leaf.grad, [parameter.grad for parameter in module.parameters()]])
         compare(*results)

@@ -55,20 +55,20 @@ def with_weights(
 ) -> tuple[torch.fx.GraphModule, CompileSpec]:
     """The graph with its constant inputs as ``get_attr`` tensors."""
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     root = torch.nn.Module()
     values = dict(zip(spec.constants, tensors, strict=True))
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         if number not in values:
-            made[node] = graph.node_copy(node)
+            result[node] = graph.node_copy(node)
             continue
         root.register_buffer(f"weight_{number}", values[number])
-        made[node] = graph.get_attr(f"weight_{number}")
-        made[node].meta = dict(node.meta)
+        result[node] = graph.get_attr(f"weight_{number}")
+        result[node].meta = dict(node.meta)
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             root.register_buffer(node.target, getattr(gm, node.target))
-        if node not in made:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    inputs = tuple(one for number, one in enumerate(spec.inputs) if number not in values)
+        if node not in result:
+            result[node] = graph.node_copy(node, result.__getitem__)
+    inputs = tuple(value for number, value in enumerate(spec.inputs) if number not in values)
     return torch.fx.GraphModule(root, graph), replace(spec, inputs=inputs, constants=())

@@ -17,22 +17,22 @@ class Told:
 
 
 @contextlib.contextmanager
-def limits_told(match="", count=None):
+def reported_limits(match="", count=None):
     """Collects the lines in a list. match: a pattern in one of them. count: how many there are (None:
     at least one)."""
-    told = []
+    messages = []
 
     class Listener(logging.Handler):
         def emit(self, record):
             if hasattr(record, "recompile_limit"):
-                told.append(Told(record.recompile_limit, record.pathname))
+                messages.append(Told(record.recompile_limit, record.pathname))
 
     log, listener = logging.getLogger("tracer_core"), Listener()
     log.addHandler(listener)
     try:
-        yield told
+        yield messages
     finally:
         log.removeHandler(listener)
-    texts = [str(one.message) for one in told]
-    assert len(told) == count if count is not None else told, texts
+    texts = [str(item.message) for item in messages]
+    assert len(messages) == count if count is not None else messages, texts
     assert not match or any(re.search(match, text) for text in texts), texts

@@ -87,8 +87,8 @@ def _number(
     operator: str, check: str, program: Callable[..., Any], good: Any, bad: Any, *shape: int
 ) -> Refused:
     """A call of (tensor, number)."""
-    made = shape or (4, 6)
-    return Refused(operator, check, program, lambda: (r(*made), good), lambda: (r(*made), bad))
+    result = shape or (4, 6)
+    return Refused(operator, check, program, lambda: (r(*result), good), lambda: (r(*result), bad))
 
 
 CALLS: list[Refused] = [
@@ -357,7 +357,7 @@ CALLS: list[Refused] = [
             lambda: (u(3), 1), lambda: (u(3), -1)),
     Refused("mvlgamma", "elements above (p - 1) / 2", lambda x, k: torch.mvlgamma(x, k),
             lambda: (u(3) + 2, 2), lambda: (u(3) + 2, -1)),
-    Refused("bitwise shift", "whole numbers", lambda x, k: x << k,
+    Refused("bitwise shift", "integers", lambda x, k: x << k,
             lambda: (n(4, 5), 1), lambda: (n(4, 5), 1.5)),
     # reductions and scans
     _number("sum", "a dimension that there is", lambda x, k: x.sum(k), 1, 2),
@@ -467,7 +467,7 @@ CALLS: list[Refused] = [
             lambda: (r(2, 3), r(1, 3)), lambda: (r(2, 3), r(1, 4))),
     Refused("stack", "sizes that are equal", lambda x, y: torch.stack([x, y]),
             lambda: (r(2, 3), r(2, 3)), lambda: (r(2, 3), r(1, 3))),
-    Refused("tensor_split", "indices of whole numbers", lambda x, k: x.tensor_split(k)[0] * 2,
+    Refused("tensor_split", "indices of integers", lambda x, k: x.tensor_split(k)[0] * 2,
             lambda: (r(4), 2), lambda: (r(4), 0)),
     Refused("bucketize", "boundaries of one dimension", torch.bucketize,
             lambda: (r(4), f(0, 1)), lambda: (r(4), f(0, 1).view(1, 2)), trained=False),
@@ -549,7 +549,7 @@ The last column says where the check is made:
 
 def page() -> str:
     """The text of docs/checks.md."""
-    rows = (f"| {one.operator} | {one.check} | {one.kept_by} |\n" for one in CALLS)
+    rows = (f"| {call.operator} | {call.check} | {call.kept_by} |\n" for call in CALLS)
     return _HEAD + "".join(dict.fromkeys(rows))
 
 

@@ -1,8 +1,8 @@
 """`BACKEND`: runs a graph of ATen operators as Python, and stores it as its text.
 
 What is kept of a program can be tested with it in a small part of the time that kernels take.
-`DRAWS_OTHERWISE` is the same backend with other random numbers than eager, as kernels on a GPU have;
-a program inside `as_it_draws` has those numbers in eager mode.
+`OTHER_RNG` is the same backend with other random numbers than eager, as kernels on a GPU have;
+a program inside `as_its_rng` has those numbers in eager mode.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def serialize(runner: Runner) -> bytes:
 
 def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     source, modules, others, tensors, early = torch.load(io.BytesIO(data), weights_only=False)
-    found = {name: importlib.import_module(module) for name, module in modules.items()}
-    return _runner(source, {**found, **others}, tensors, early)
+    actual = {name: importlib.import_module(module) for name, module in modules.items()}
+    return _runner(source, {**actual, **others}, tensors, early)
 
 
 BACKEND = Backend(
@@ -93,13 +93,13 @@ BACKEND = Backend(
     deserialize="tests.support.stored_backend:deserialize",
 )
 
-DRAWS_OTHERWISE = replace(
+OTHER_RNG = replace(
     BACKEND, name="draws_otherwise", compile="tests.support.stored_backend:compile_drawing"
 )
 
 
-class as_it_draws(TorchDispatchMode):
-    """A context in which eager mode draws the numbers of `DRAWS_OTHERWISE`."""
+class as_its_rng(TorchDispatchMode):
+    """A context in which eager mode draws the numbers of `OTHER_RNG`."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:

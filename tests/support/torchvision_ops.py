@@ -34,10 +34,10 @@ def define() -> None:
 
 
 def _extension_loads() -> bool:
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
         return False
-    for path in sorted(Path(found.origin).parent.glob("_C*.so")):
+    for path in sorted(Path(spec.origin).parent.glob("_C*.so")):
         try:
             torch.ops.load_library(str(path))
         except OSError:  # linked against another build of torch: the case this module is for

@@ -30,13 +30,13 @@ def train_beside(
     parameters, the optimizers' states and buffers. atol, rtol: of a loss; what several steps have
     made may differ ten times as much."""
     theirs, ours = models
-    both = [optimizer(one.parameters()) for one in models]
-    schedules = [schedule(one) for one in both]
+    both = [optimizer(model.parameters()) for model in models]
+    schedules = [schedule(item) for item in both]
     for x, target in batches:
         losses = step(theirs, both[0], x, target), fast(ours, both[1], x, target)
         torch.testing.assert_close(losses[1], losses[0], atol=atol, rtol=rtol)
-        for one in schedules:
-            one.step()
+        for item in schedules:
+            item.step()
     for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(q, p, atol=10 * atol, rtol=10 * rtol)
         states = both[0].state[p], both[1].state[q]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tests.tracer.twin import Mismatch, outcome
+from tests.tracer.eager_reference import Mismatch, outcome
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
@@ -64,7 +64,7 @@ def check(row: Fact, compile_it: Callable[[Any], Any]) -> None:
             first = _calls(program, compiled, "before")
             change()
             second = _calls(program, compiled, "after")
-        told = [reason for _, reason in counter.recompiles]
+        recompiles = [reason for _, reason in counter.recompiles]
         try:
             compare(first, second)
         except Mismatch:
@@ -73,10 +73,10 @@ def check(row: Fact, compile_it: Callable[[Any], Any]) -> None:
             raise Mismatch("facts", "the change changed nothing")
         if row.breaks is not None and len(counter.breaks) != row.breaks:
             raise Mismatch("breaks", f"{counter.breaks}, expected {row.breaks}")
-        if row.seen and row.breaks == 0 and not any(row.told in reason for reason in told):
-            raise Mismatch("recompiles", f"{told}, expected one that says {row.told!r}")
-        if row.breaks == 0 and len(told) != int(row.seen):
-            raise Mismatch("recompiles", f"{told}, expected {int(row.seen)}")
+        if row.seen and row.breaks == 0 and not any(row.told in reason for reason in recompiles):
+            raise Mismatch("recompiles", f"{recompiles}, expected one that says {row.told!r}")
+        if row.breaks == 0 and len(recompiles) != int(row.seen):
+            raise Mismatch("recompiles", f"{recompiles}, expected {int(row.seen)}")
     finally:
         if restore is not None:
             restore()

@@ -82,9 +82,9 @@ def generated(model, tokens, calls, backend="eager", compiled=None):
         for call in calls:
             call = {"max_new_tokens": tokens, "do_sample": False, **call}
             results = []
-            for one in (model, compiled):
+            for value in (model, compiled):
                 torch.manual_seed(3)
-                results.append(one.generate(**call))
+                results.append(value.generate(**call))
             tied = model.dtype is torch.bfloat16 and _are_ties(model, *results)
             assert tied or torch.equal(*results), f"{call}"
             counts.append(len(counter.graphs))
@@ -102,7 +102,7 @@ def _are_ties(model, expected, found):
         places = (row != ours).nonzero()
         if len(places):
             at = int(places[0])
-            rounded, true = (one(row[None, :at]).logits[0, -1].double() for one in (model, exact))
+            rounded, true = (item(row[None, :at]).logits[0, -1].double() for item in (model, exact))
             between = (true[row[at]] - true[ours[at]]).abs()
             if between > 2 * (rounded - true).abs().max():
                 return False

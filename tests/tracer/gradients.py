@@ -26,17 +26,17 @@ def same_gradients(
     """make() -> a function or module, anew for each side. steps: call number -> change made to it
     before that call. Results, gradients of arguments and of parameters, and random numbers must be
     eager's."""
-    plain, target = make(), make()
+    eager, target = make(), make()
     compiled = tracer_core.compile(target, backend=backend)
     with CaptureCounter() as counter:
         for number, call in enumerate(calls):
-            for side in (plain, target) if steps and number in steps else ():
+            for side in (eager, target) if steps and number in steps else ():
                 steps[number](side)
-            want, got = _run(plain, plain, call), _run(compiled, target, call)
+            want, got = _run(eager, eager, call), _run(compiled, target, call)
             compare(want, got, path=f"call {number}: ")
-    told = f"graphs {counter.graphs}, breaks {counter.breaks}, recompiles {counter.recompiles}"
-    assert breaks is None or len(counter.breaks) == breaks, told
-    assert graphs is None or len(counter.graphs) == graphs, told
+    messages = f"graphs {counter.graphs}, breaks {counter.breaks}, recompiles {counter.recompiles}"
+    assert breaks is None or len(counter.breaks) == breaks, messages
+    assert graphs is None or len(counter.graphs) == graphs, messages
     return counter
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 X, Y = torch.arange(12.0).reshape(3, 4) / 7 - 0.5, torch.arange(12.0, 0, -1).reshape(3, 4) / 5
 
@@ -46,11 +46,11 @@ class Programs:
         if "kinds" in expected and expected["graphs"] == 1:
             expected["graphs"] = None
 
-        def register(one: Callable[..., Any]) -> Callable[..., Any]:
-            name = one.__name__
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            name = function.__name__
             assert name not in self.found, f"two programs are called {name}"
-            self.found[name] = one, expected
-            return one
+            self.found[name] = function, expected
+            return function
 
         return register if program is None else register(program)
 

@@ -31,9 +31,9 @@ def captured(function: Callable[..., Any], backend: str = "eager", **settings: A
 
 
 def breaks(fast: Any) -> int:
-    found = behind(fast)
-    assert found is not None and isinstance(found.function, CompiledFunction)
-    return len(found.function.breaks)
+    actual = behind(fast)
+    assert actual is not None and isinstance(actual.function, CompiledFunction)
+    return len(actual.function.breaks)
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -47,12 +47,12 @@ def outcome(call: Callable[[], Any]) -> Any:
 def alike(fast: Any, eager: Any, *arguments: tuple[Any, ...]) -> None:
     """Both give the same results or raise the same, call after call."""
     for args in arguments:
-        one, other = outcome(lambda a=args: fast(*a)), outcome(lambda a=args: eager(*a))
-        assert type(one) is type(other), (one, other)
-        if isinstance(one, torch.Tensor):
-            torch.testing.assert_close(one, other, equal_nan=True)
+        item, other = outcome(lambda a=args: fast(*a)), outcome(lambda a=args: eager(*a))
+        assert type(item) is type(other), (item, other)
+        if isinstance(item, torch.Tensor):
+            torch.testing.assert_close(item, other, equal_nan=True)
         else:
-            assert one == other
+            assert item == other
 
 
 def raises_if(x: torch.Tensor) -> torch.Tensor:
@@ -140,13 +140,13 @@ def test_effects_before_a_failed_assertion_happen_once() -> None:
         ours: list[str] = []
         theirs: list[str] = []
         torch.manual_seed(0)
-        one = outcome(lambda x=x, seen=ours: fast(x, seen))
+        item = outcome(lambda x=x, seen=ours: fast(x, seen))
         ours_next = torch.rand(1)
         torch.manual_seed(0)
         other = outcome(lambda x=x, seen=theirs: program(x, seen))
         assert ours == theirs
         assert torch.equal(ours_next, torch.rand(1))
-        assert type(one) is type(other)
+        assert type(item) is type(other)
     assert breaks(fast) == 0
 
 
@@ -163,9 +163,9 @@ def test_a_mutated_input_is_mutated_as_far_as_in_eager_mode(backend: str, first:
     fast = captured(program, backend)
     for value in (1.0, -5.0, 2.0, -7.0):
         ours, theirs = torch.full((3,), value), torch.full((3,), value)
-        one, other = outcome(lambda x=ours: fast(x)), outcome(lambda x=theirs: program(x))
+        item, other = outcome(lambda x=ours: fast(x)), outcome(lambda x=theirs: program(x))
         assert torch.equal(ours, theirs)
-        assert type(one) is type(other)
+        assert type(item) is type(other)
 
 
 def test_an_exception_that_the_program_catches() -> None:
@@ -260,8 +260,8 @@ def test_a_whole_step() -> None:
     step, _, theirs = made()
     _, fast, ours = made()
     for x in (torch.ones(4), torch.full((4,), 2.0), torch.full((4,), float("inf")), torch.ones(4)):
-        one, other = outcome(lambda x=x: fast(x)), outcome(lambda x=x: step(x))
-        assert type(one) is type(other)
+        item, other = outcome(lambda x=x: fast(x)), outcome(lambda x=x: step(x))
+        assert type(item) is type(other)
         torch.testing.assert_close(ours, theirs)
 
 
@@ -291,9 +291,9 @@ def divergence_by_bases(x: torch.Tensor) -> torch.Tensor:
 
 def divergence_of_vectors(x: torch.Tensor) -> torch.Tensor:
     root = torch.diag(x + 1)
-    one, other = MultivariateNormal(x, scale_tril=root), MultivariateNormal(x * 2, scale_tril=root)
+    item, other = MultivariateNormal(x, scale_tril=root), MultivariateNormal(x * 2, scale_tril=root)
     rows = MultivariateNormal(torch.stack([x, x * 0]), scale_tril=root)
-    return kl_divergence(one, other) + kl_divergence(rows, other)
+    return kl_divergence(item, other) + kl_divergence(rows, other)
 
 
 @pytest.mark.sweep(keep=5)

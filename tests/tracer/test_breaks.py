@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.errors import GraphBreakError
 from tracer_core.fx_capture.graph_breaks import BREAKS, breaks_page
 from tracer_core.testing import CaptureCounter
@@ -210,7 +210,7 @@ kind("higher_order", lambda x: torch.func.functionalize(torch.sin)(x) * 2, count
 ELSEWHERE = {
     "raises": "no break to the user: test_exceptions_that_leave.py",
     "recompile_limit": "test_limits.py",
-    "long_loop": "takes seconds: test_plain_loops.py",
+    "long_loop": "takes seconds: test_unrolled_loops.py",
     "step_limit": "takes minutes: test_step_limit lowers the limit",
     "missing_in_torch": "tests/core/test_missing_names.py",
     "operator_failed": "test_operator_failed",
@@ -241,9 +241,9 @@ def test_the_page_of_breaks_is_the_table():
 
 
 def test_step_limit(monkeypatch):
-    from tracer_core.trace import plain_loops
+    from tracer_core.trace import unrolled_loops
 
-    monkeypatch.setattr(plain_loops, "MAX_TRACED_INSTRUCTIONS", 200)
+    monkeypatch.setattr(unrolled_loops, "MAX_TRACED_INSTRUCTIONS", 200)
 
     def f(x):
         for _ in range(100):
@@ -487,10 +487,10 @@ def test_a_break_at_the_callee_of_a_call_with_keywords():
             return first * scale, second, name
 
     def fn(x):
-        given = Named(x, scale=3, name="a"), Named(first=x, second=4)
+        inputs = Named(x, scale=3, name="a"), Named(first=x, second=4)
         try:
             Named(x, wrong=1)
         except TypeError:
-            return given, Named(x), Named(x, name="b")
+            return inputs, Named(x), Named(x, name="b")
 
     same(fn, (X,), (Y,), graphs=None, breaks=None)

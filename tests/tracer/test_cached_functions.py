@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter
 
 

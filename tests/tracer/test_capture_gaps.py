@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 import tracer_core
 from tests.support.releases import RELEASE
+from tests.tracer.eager_reference import View, same, twin
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import View, same, twin
 from tracer_core.errors import GraphBreakError
 from tracer_core.testing import CaptureCounter, CountingBackend, compare
 
@@ -80,9 +80,9 @@ def test_keys_of_a_dictionary_from_before(name, kind):
     function = BEFORE[name]
     compiled = tracer_core.compile(function, backend="eager")
     for key in (n, m, n, m):
-        one, other = {m: 2}, {m: 2}
-        compare(function(X, one, key), compiled(X, other, key))
-        assert [*map(id, one)] == [*map(id, other)] and [*one.values()] == [*other.values()]
+        item, other = {m: 2}, {m: 2}
+        compare(function(X, item, key), compiled(X, other, key))
+        assert [*map(id, item)] == [*map(id, other)] and [*item.values()] == [*other.values()]
 
 
 def test_a_set_of_modules_from_before():
@@ -277,10 +277,10 @@ def test_map():
 
 def late_binding(x):
     box = [1]
-    found = map(lambda n: x * n * box[0], range(4))
-    first = next(found)
+    actual = map(lambda n: x * n * box[0], range(4))
+    first = next(actual)
     box[0] = 7
-    return first, found
+    return first, actual
 
 
 LEAVING = {
@@ -297,14 +297,14 @@ LEAVING = {
 }
 
 
-def _advanced(found):
-    next(found)
-    return found
+def _advanced(actual):
+    next(actual)
+    return actual
 
 
-def _used_up(found):
-    list(found)
-    return found
+def _used_up(actual):
+    list(actual)
+    return actual
 
 
 @pytest.mark.parametrize("name", LEAVING)
@@ -322,10 +322,10 @@ def test_iterators_that_leave(name):
 
 def test_an_iterator_across_a_break():
     def f(x):
-        found = map(lambda n: x * n, [1, 2, 3])
-        first = next(found)
+        actual = map(lambda n: x * n, [1, 2, 3])
+        first = next(actual)
         print(end="", flush=[])
-        return first, next(found), list(found)
+        return first, next(actual), list(actual)
 
     same(f, (X,), (Y,), breaks=None)
 
@@ -335,7 +335,7 @@ def test_an_iterator_across_a_break():
 RETURNED = {
     "flattened": lambda x: pytree.tree_map(lambda leaf: leaf * 2, x.max(dim=1)),
     "made": lambda x: torch.return_types.max((x * 2, x > 0)),
-    "from-a-generator": lambda x: torch.return_types.sort(one + 1 for one in x.sort()),
+    "from-a-generator": lambda x: torch.return_types.sort(item + 1 for item in x.sort()),
     "wrong-length": lambda x: _error(lambda: torch.return_types.max([x])),
 }
 
@@ -443,13 +443,15 @@ def broken(x):
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize(
-    "function", [logged, nested, replaced, differentiated], ids=lambda one: one.__name__
+    "function", [logged, nested, replaced, differentiated], ids=lambda value: value.__name__
 )
 def test_modes_inside(function, backend):
     same(function, (X,), (Y,), (X,), graphs=1, backend=backend)
 
 
-@pytest.mark.parametrize("function", [iterated, without_grad, broken], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [iterated, without_grad, broken], ids=lambda value: value.__name__
+)
 def test_modes_that_see_more_than_operators(function):
     """Such a mode is entered for real, and what is inside it runs as in eager."""
     same(function, (X,), (Y,), kinds=("torch_mode",))
@@ -471,16 +473,16 @@ def test_attributes_of_a_thread():
         assert torch.equal(compiled(X), X * 2 + 2 + 5)
         local.scale = 3
         assert torch.equal(compiled(X), X * 3 + 3 + 5)
-        found = []
+        actual = []
 
         def other():
             local.scale, local.items, local.missing = 7, [], 0
-            found.append(compiled(X))
+            actual.append(compiled(X))
 
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        assert torch.equal(found[0], X * 7 + 1)
+        assert torch.equal(actual[0], X * 7 + 1)
         assert torch.equal(compiled(X), X * 3 + 4 + 5)
     assert not counter.breaks
 
@@ -533,8 +535,8 @@ def listed(x):
 
 
 def rows(x):
-    found = torch.nonzero(x.sum(1) > -100).squeeze(1)
-    return x[found].sum(0) + found.shape[0]
+    actual = torch.nonzero(x.sum(1) > -100).squeeze(1)
+    return x[actual].sum(0) + actual.shape[0]
 
 
 def counted(x):
@@ -542,7 +544,7 @@ def counted(x):
     return torch.arange(n).sum() + x.new_zeros(n).sum()
 
 
-@pytest.mark.parametrize("function", [listed, rows, counted], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", [listed, rows, counted], ids=lambda value: value.__name__)
 def test_whole_graphs_of_callables(function):
     backend = CountingBackend()
     compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
@@ -567,8 +569,8 @@ if RELEASE >= (2, 13):  # fakes of 2.11 and 2.12 ask whether the exponent is 1
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_of_data_where_a_break_is_an_error(name, backend):
     function = FLOATS[name]
-    given = CountingBackend() if backend == "callable" else backend
-    compiled = tracer_core.compile(function, backend=given, fullgraph=True)
+    counting_backend = CountingBackend() if backend == "callable" else backend
+    compiled = tracer_core.compile(function, backend=counting_backend, fullgraph=True)
     for x in (X, Y.abs(), X * 0, X + 1):
         compare(function(x), compiled(x))
 
@@ -686,24 +688,24 @@ def _cached_on_an_object():
 @pytest.mark.parametrize(
     "make",
     [_cached_with_effect, _cached_with_nonlocal, _cached_on_an_object],
-    ids=lambda one: one.__name__.strip("_"),
+    ids=lambda value: value.__name__.strip("_"),
 )
 def test_a_cached_function_that_changes_state(make):
-    (plain, world), (target, other) = make(), make()
+    (eager, world), (target, other) = make(), make()
     compiled = tracer_core.compile(target, backend="eager")
     for number in range(5):
         if number in (2, 4):
             world.clear(), other.clear()
-        compare(plain(X), compiled(X))
+        compare(eager(X), compiled(X))
         assert world.read() == other.read()
 
 
 def test_pure_cached_functions_are_captured():
     @functools.lru_cache
     def sizes(n):
-        found = []
+        actual = []
         for i in range(n):
-            found.append(i * 2)
-        return tuple(found)
+            actual.append(i * 2)
+        return tuple(actual)
 
     same(lambda x: x * sum(sizes(4)), (X,), (Y,), breaks=0)

@@ -35,17 +35,17 @@ def constants():
     return [torch.randn(4, 6) for _ in range(5)]
 
 
-def watch(tensors, **given):
+def watch(tensors, **value):
     """Constants stand at 1, 3, 5, ... of a list."""
     n = len(tensors)
-    hold = watch_constants(tensors, range(1, 2 * n, 2), 2 * n, given.get("watched", range(n)))
+    hold = watch_constants(tensors, range(1, 2 * n, 2), 2 * n, value.get("watched", range(n)))
     if hold is never:
         pytest.skip("no C compiler, or another torch")
     return hold
 
 
 def inputs_of(tensors):
-    return [one for tensor in tensors for one in (object(), tensor)]
+    return [value for tensor in tensors for value in (object(), tensor)]
 
 
 @torch.no_grad()

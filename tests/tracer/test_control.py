@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 

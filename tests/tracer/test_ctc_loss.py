@@ -8,21 +8,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.tracer.eager_reference import same
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import same
 
 BACKENDS = ["eager", "aten_eager", "inductor"]
 LENGTHS = [([9, 9, 9], [4, 4, 4]), ([9, 7, 5], [2, 1, 0]), ([3, 9, 8], [1, 3, 2])]
 
 
 def calls(grad: bool = True, dtype: torch.dtype = torch.float64, flat: bool = False) -> list[Any]:
-    found = []
+    actual = []
     for steps, targets in LENGTHS:
         torch.manual_seed(sum(steps))
         logits = torch.randn(9, 3, 6, dtype=dtype, requires_grad=grad)
-        given = torch.randint(1, 6, (sum(targets),) if flat else (3, 4))
-        found.append((logits, given, torch.tensor(steps), torch.tensor(targets)))
-    return found
+        inputs = torch.randint(1, 6, (sum(targets),) if flat else (3, 4))
+        actual.append((logits, inputs, torch.tensor(steps), torch.tensor(targets)))
+    return actual
 
 
 def loss_of(**options: Any) -> Any:
@@ -55,10 +55,10 @@ def test_targets_in_a_row(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_infinite_losses(backend: str) -> None:
     logits, targets, _, _ = calls()[0]
-    given = logits, targets, torch.tensor([2, 9, 9]), torch.tensor([4, 4, 4])
+    inputs = logits, targets, torch.tensor([2, 9, 9]), torch.tensor([4, 4, 4])
     for zero in (False, True):
         program = loss_of(reduction="none", zero_infinity=zero)
-        same_gradients(lambda: program, given, calls()[1], graphs=1, backend=backend)
+        same_gradients(lambda: program, inputs, calls()[1], graphs=1, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -90,7 +90,7 @@ def test_wrong_lengths_raise_as_in_eager(backend: str) -> None:
 
 def test_other_sizes() -> None:
     sizes = [(n, k) for n in (3, 4, 5) for k in (6, 8)]
-    given = [
+    inputs = [
         (
             torch.randn(k, n, 5),
             torch.randint(1, 5, (n, 3)),
@@ -99,4 +99,4 @@ def test_other_sizes() -> None:
         )
         for n, k in sizes
     ]
-    same(loss_of(), *given, backend="inductor")
+    same(loss_of(), *inputs, backend="inductor")

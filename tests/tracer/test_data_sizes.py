@@ -1,4 +1,4 @@
-"""Sizes and whole numbers that depend on data: one graph for whatever they turn out to be, and
+"""Sizes and integers that depend on data: one graph for whatever they turn out to be, and
 eager's answer always.
 
 Each program runs over tensors whose masks hold many, two, one and no elements, in turns, so that
@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
+from tests.tracer.eager_reference import same
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import same
 from tracer_core.dispatch import compile_graph
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.testing.compare import Tolerance
@@ -188,15 +188,15 @@ LOWERED = ["mask, then elementwise and a sum", "unique with inverse and counts",
 @pytest.mark.filterwarnings("ignore")
 def test_backends_that_lower_get_the_graphs_between_such_operators(name, backend):
     program = PROGRAMS[name][2]
-    plain, fast = program, tracer_core.compile(program, backend=backend)
+    eager, fast = program, tracer_core.compile(program, backend=backend)
     with CaptureCounter() as counter:
         for (x,) in LARGE[:3]:
             mine, theirs = x.clone(), x.clone()
-            compare(plain(theirs), fast(mine), path="", tolerance=CLOSE)
+            compare(eager(theirs), fast(mine), path="", tolerance=CLOSE)
             compare(theirs, mine, path="argument", tolerance=CLOSE)
         assert (len(counter.graphs), counter.breaks) == (1, [])
     for (x,) in SMALL[:3]:
-        compare(plain(x.clone()), fast(x.clone()), path="", tolerance=CLOSE)
+        compare(eager(x.clone()), fast(x.clone()), path="", tolerance=CLOSE)
 
 
 def test_what_follows_such_an_operator_is_the_backends():
@@ -228,10 +228,10 @@ def test_what_follows_such_an_operator_is_the_backends():
 def test_gradients_through_backends_that_lower(name, backend):
     fast = tracer_core.compile(GRADIENTS[name], backend=backend)
     for (x,) in LARGE[:3] + SMALL[:2]:
-        one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
-        want, got = GRADIENTS[name](one), fast(other)
+        item, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        want, got = GRADIENTS[name](item), fast(other)
         compare(want.detach(), got.detach(), path="", tolerance=CLOSE)
-        compare(*(torch.autograd.grad(y.sum(), z) for y, z in ((want, one), (got, other))),
+        compare(*(torch.autograd.grad(y.sum(), z) for y, z in ((want, item), (got, other))),
         path="gradient",
                 tolerance=CLOSE)  # fmt: skip
 
@@ -309,9 +309,9 @@ def test_a_whole_training_step():
 
         return step
 
-    plain, fast = make(), tracer_core.compile(make(), backend="eager")
+    eager, fast = make(), tracer_core.compile(make(), backend="eager")
     for (x,) in LARGE + SMALL[:4] + LARGE:
-        compare(plain(x), fast(x), path="")
+        compare(eager(x), fast(x), path="")
 
 
 def test_backends_that_do_not_say_that_they_take_them_get_a_break():
@@ -378,18 +378,18 @@ def counted(x, weight):
 @pytest.mark.parametrize("learns", [True, False])
 def test_the_graph_is_cut_and_lowered(program, backend, learns, monkeypatch):
     """Also where gradients are switched off and on, and where several results are read later."""
-    found = []
-    monkeypatch.setattr(compile_graph, "report", found.append)
+    actual = []
+    monkeypatch.setattr(compile_graph, "report", actual.append)
     weights = [torch.linspace(0.5, 2, 8).requires_grad_(learns) for _ in range(2)]
     fast = tracer_core.compile(program, backend=backend)
     for seed in range(3):
         x = many(seed)
-        results = [one(x, weight) for one, weight in zip((program, fast), weights, strict=True)]
+        results = [value(x, weight) for value, weight in zip((program, fast), weights, strict=True)]
         compare(*results, path="", tolerance=CLOSE)
         if learns:
-            losses = [one[0] if isinstance(one, tuple) else one for one in results]
+            losses = [result[0] if isinstance(result, tuple) else result for result in results]
             for loss in losses:
                 loss.backward()
             compare(*(weight.grad for weight in weights), path="gradient", tolerance=CLOSE)
         assert torch.is_grad_enabled()
-    assert found == []
+    assert actual == []

@@ -158,7 +158,7 @@ def test_counters_of_many_dictionaries():
     for name in range(1000):
         alive[name] = {"a": 0}
         names = [name, *chosen.sample([*alive], min(3, len(alive)))]
-        counters = count_changes([alive[one] for one in names])
+        counters = count_changes([alive[name] for name in names])
         held.append((counters, names, [word(at) for at in counters.addresses]))
         for _ in range(3):
             action = chosen.random()
@@ -173,31 +173,31 @@ def test_counters_of_many_dictionaries():
                     held.pop(chosen.randrange(len(held)))
                 continue
             for counters, names, before in held[-60:]:
-                for at, one in enumerate(names):
+                for at, value in enumerate(names):
                     now = word(counters.addresses[at])
-                    assert now - before[at] == (one == changed)
+                    assert now - before[at] == (value == changed)
                     before[at] = now
             for counters, names, before in held[:-60]:
                 before[:] = [word(at) for at in counters.addresses]
             if len(held) > 400:
                 held.pop(0)
     for counters, names, _ in held:
-        for address, one in zip(counters.addresses, names, strict=True):
-            if one in alive:
+        for address, item in zip(counters.addresses, names, strict=True):
+            if item in alive:
                 before = word(address)
-                alive[one]["b"] = len(alive[one]) + before
+                alive[item]["b"] = len(alive[item]) + before
                 assert word(address) == before + 1
 
 
 @needs_counters
 def test_a_dictionary_that_nobody_counts_is_not_watched():
     held = {"a": 1}
-    one, other = count_changes([held]), count_changes([held, {}])
-    assert one.addresses[0] == other.addresses[0]
-    address = one.addresses[0]
+    item, other = count_changes([held]), count_changes([held, {}])
+    assert item.addresses[0] == other.addresses[0]
+    address = item.addresses[0]
     held["a"] = 2
     assert word(address) == 1
-    del one
+    del item
     held["a"] = 3
     assert word(address) == 2
     del other

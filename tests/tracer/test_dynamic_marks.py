@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.errors import MarkedSizeError
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter
@@ -294,16 +294,16 @@ def test_gradients_with_symbolic_sizes():
             hidden = torch.nn.functional.pad(self.inner(x).relu(), (1, 1)).unfold(0, 2, 1)
             return (hidden.sum() / x.shape[0], x.reshape(-1)[: x.shape[0]].sum())
 
-    plain, fast = Layer(), tracer_core.compile(Layer(), backend="eager")
+    layer, fast = Layer(), tracer_core.compile(Layer(), backend="eager")
     with CaptureCounter() as counter:
         for n in (4, 6, 9, 17, 5):
             x, y = torch.randn(n, 8, requires_grad=True), None
             y = x.detach().clone().requires_grad_()
-            (sum(plain(x))).backward()
+            (sum(layer(x))).backward()
             (sum(fast(y))).backward()
             torch.testing.assert_close(y.grad, x.grad, rtol=0, atol=0)
-            for one, other in zip(plain.parameters(), fast.parameters(), strict=True):
-                torch.testing.assert_close(other.grad, one.grad, rtol=0, atol=0)
+            for parameter, other in zip(layer.parameters(), fast.parameters(), strict=True):
+                torch.testing.assert_close(other.grad, parameter.grad, rtol=0, atol=0)
     assert len(counter.graphs) == 2 and not counter.breaks
 
 
@@ -373,5 +373,5 @@ def test_a_size_of_a_long_range_that_was_not_tried():
     calls = [within_a_long_range(size) for size in (5, 9, 99_999)]
     assert graphs_of(one_size_is_special, calls) == 1
     clash_of(one_size_is_special, within_a_long_range(77_778), backend="eager")
-    told = tracer_core.explain(one_size_is_special)(within_a_long_range(5))
-    assert told.limits[0].startswith("MAX_TRIED_SIZES at ")
+    messages = tracer_core.explain(one_size_is_special)(within_a_long_range(5))
+    assert messages.limits[0].startswith("MAX_TRIED_SIZES at ")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.contract.specs import Role
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter, compare
@@ -137,7 +137,7 @@ def test_a_number_of_a_module_and_a_size_in_one_number():
         def forward(self, x):
             return x * (self.scale / x.shape[0])
 
-    from tests.tracer.twin import twin
+    from tests.tracer.eager_reference import twin
 
     def change(module):
         module.scale += 0.25
@@ -291,7 +291,7 @@ def test_numbers_are_inputs_for_backends_that_take_them(name):
 
 def test_numbers_are_constants_for_backends_that_take_none():
     def compile_graph(graph, spec):
-        assert all(one.role is not Role.NUMBER for one in spec.inputs)
+        assert all(value.role is not Role.NUMBER for value in spec.inputs)
         return lambda inputs: graph.forward(*inputs)
 
     program, make = HELD["attribute"]
@@ -301,7 +301,7 @@ def test_numbers_are_constants_for_backends_that_take_none():
 
 def test_numbers_are_tensors_for_callables():
     def tensors_alone(gm, inputs):
-        assert all(isinstance(one, torch.Tensor) for one in inputs)
+        assert all(isinstance(value, torch.Tensor) for value in inputs)
         return gm.forward
 
     program, make = HELD["attribute"]
@@ -317,20 +317,20 @@ def _class_program(read):
             def inherited(self):
                 return super().size
 
-        one = Derived()
-        return lambda x: x * read(Base, Derived, one), types.SimpleNamespace(Base=Base, one=one)
+        item = Derived()
+        return lambda x: x * read(Base, Derived, item), types.SimpleNamespace(Base=Base, one=item)
 
     return make
 
 
 #: name -> how a number of a class is read.
 OF_CLASSES = {
-    "the_class": lambda base, derived, one: base.size,
-    "a_subclass": lambda base, derived, one: derived.size,
-    "an_instance": lambda base, derived, one: one.size,
-    "type": lambda base, derived, one: type(one).size,
-    "super": lambda base, derived, one: one.inherited(),
-    "getattr": lambda base, derived, one: getattr(one, "size", 1),
+    "the_class": lambda base, derived, value: base.size,
+    "a_subclass": lambda base, derived, value: derived.size,
+    "an_instance": lambda base, derived, value: value.size,
+    "type": lambda base, derived, value: type(value).size,
+    "super": lambda base, derived, value: value.inherited(),
+    "getattr": lambda base, derived, value: getattr(value, "size", 1),
 }
 
 
@@ -361,8 +361,8 @@ def test_a_number_of_a_class_that_becomes_a_descriptor():
         class C:
             size = 1
 
-        one = C()
-        return lambda x: x * one.size, C
+        c = C()
+        return lambda x: x * c.size, C
 
     def describe(cls):
         cls.size = property(lambda self: 20)
@@ -488,8 +488,8 @@ def test_a_tuple_of_numbers_is_the_program_s_own():
     compiled(X, (1, 2))  # a constant
     for n in NUMBERS:
         pair = (n, n + 1)
-        _, one, (two, _), held = compiled(X, pair)
-        assert one is two is held["pair"] is pair
+        _, item, (two, _), held = compiled(X, pair)
+        assert item is two is held["pair"] is pair
 
 
 def test_whether_two_tuples_are_one_object():
@@ -598,7 +598,7 @@ def _from_generator(x, items):
         for item in items:
             yield item * 2
 
-    return [x * one for one in doubled()]
+    return [x * item for item in doubled()]
 
 
 @pytest.mark.parametrize("name", OF_LISTS)
@@ -611,8 +611,8 @@ def test_two_numbers_that_were_one_list_s():
         a[0] += 1
         return x * a[0] + b[0]
 
-    one = [5]
-    same(program, (X, [5], [5]), (X, [6], [7]), (X, [8], [9]), (X, one, one))
+    item = [5]
+    same(program, (X, [5], [5]), (X, [6], [7]), (X, [8], [9]), (X, item, item))
 
 
 def test_an_object_with_a_number_in_its_hash():
@@ -652,8 +652,8 @@ def test_betas_that_a_scheduler_cycles_are_inputs():
     with CaptureCounter() as counter:
         got = train(lambda step: tracer_core.compile(step, backend="eager"))
     assert len(counter.graphs) == 2  # the first makes gradients and the optimizer's state
-    for one, other in zip(train(lambda step: step), got, strict=True):
-        assert torch.equal(one, other)
+    for item, other in zip(train(lambda step: step), got, strict=True):
+        assert torch.equal(item, other)
 
 
 def test_a_tuple_that_changes_in_its_text_too_is_compiled_for_each_text():
@@ -686,8 +686,8 @@ def test_a_size_beside_a_truth_value(name):
     compiled = tracer_core.compile(program, backend="eager", dynamic=True)
     for sizes in ((4, 3), (5, 2), (7, 6)):
         x = torch.ones(sizes)
-        found, expected = compiled(x), program(x)
-        assert found == expected and type(found) is type(expected)
+        actual, expected = compiled(x), program(x)
+        assert actual == expected and type(actual) is type(expected)
 
 
 GIVEN_TO_C_CODE = {

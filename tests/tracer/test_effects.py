@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -87,10 +87,10 @@ def test_set(body):
     ],
 )
 def test_deque(body):
-    made = lambda: collections.deque([1, 2, 3], maxlen=4)
+    result = lambda: collections.deque([1, 2, 3], maxlen=4)
 
     def make():
-        world = {"d": made()}
+        world = {"d": result()}
         return (lambda x: body(x, world["d"])), [world["d"]]
 
     fn, world = make()
@@ -410,10 +410,10 @@ def test_python_random():
     def f(x):
         return x * random.random()
 
-    plain, compiled = f, tracer_core.compile(f, backend="eager")
+    eager, compiled = f, tracer_core.compile(f, backend="eager")
     for seed in range(3):
         random.seed(seed)
-        want = plain(X)
+        want = eager(X)
         random.seed(seed)
         assert torch.equal(compiled(X), want)
 

@@ -1,4 +1,4 @@
-"""Subscripts by whole numbers that depend on data: ``table[step]``, `step` a 0-d tensor."""
+"""Subscripts by integers that depend on data: ``table[step]``, `step` a 0-d tensor."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def same_over_calls(fn, make, backend="inductor", indices=INDICES, dtype=torch.i
             want, got = fn(*mine, i), fast(*others, i)
             torch.testing.assert_close(got, want)
             torch.testing.assert_close(others, mine)
-            for one, other in zip(leaves(want), leaves(got), strict=True):
-                assert one.stride() == other.stride()
-                assert [shares(one, x) for x in mine] == [shares(other, x) for x in others]
-                assert one.storage_offset() == other.storage_offset()
+            for leaf, other in zip(leaves(want), leaves(got), strict=True):
+                assert leaf.stride() == other.stride()
+                assert [shares(leaf, x) for x in mine] == [shares(other, x) for x in others]
+                assert leaf.storage_offset() == other.storage_offset()
     return counter
 
 
@@ -33,8 +33,8 @@ def leaves(value):
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
-def shares(one, other):
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def shares(item, other):
+    return item.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def table():

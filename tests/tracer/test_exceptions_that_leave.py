@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -45,8 +45,8 @@ def inside_native(x, n):
 
 def entries(error):
     """(function, text of the line) of a traceback's entries that are this file's."""
-    found = traceback.extract_tb(error.__traceback__)
-    return [(one.name, one.line) for one in found if one.filename == __file__]
+    actual = traceback.extract_tb(error.__traceback__)
+    return [(item.name, item.line) for item in actual if item.filename == __file__]
 
 
 def raised_by(fn, *args):
@@ -80,7 +80,7 @@ def test_traceback_shows_the_users_lines():
 def test_traceback_hides_the_interpreter():
     compiled = tracer_core.compile(outer, backend="eager")
     error = raised_by(compiled, X, 9)
-    files = [one.filename for one in traceback.extract_tb(error.__traceback__)]
+    files = [item.filename for item in traceback.extract_tb(error.__traceback__)]
     assert not [
         name for name in files if "/interpreter/" in name or name.startswith("<tracer_core")
     ]
@@ -202,19 +202,19 @@ def test_fullgraph_does_not_call_a_raise_a_break():
 def test_a_failing_operator_prints_nothing_of_torchs_own(caplog):
     compiled = tracer_core.compile(lambda x, y: x @ y, backend="eager")
     assert type(raised_by(compiled, X, Y)) is RuntimeError
-    assert [one for one in caplog.records if one.name.startswith("torch._subclasses")] == []
+    assert [item for item in caplog.records if item.name.startswith("torch._subclasses")] == []
 
 
 def long(x):
     a = x + 1
     b = a * 2 + a.sum() - x.mean() * 3
-    found = {
+    actual = {
         "a": a,
         "b": b,
         "c": (a + b, a - b, a * b, a / 2, b.sin() + b.cos() + b.exp()),
         "d": [a, b],
     }
-    raise Refused(f"{len(found)} are too many: {[len(value) for value in found.values()]}", b)
+    raise Refused(f"{len(actual)} are too many: {[len(value) for value in actual.values()]}", b)
 
 
 def short():
@@ -236,13 +236,13 @@ def codes(error):
     """The codes of a traceback's frames, checked: a table of positions is exactly as long as its
     code.
     """
-    found = []
+    actual = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         assert len(list(code.co_positions())) == len(code.co_code) // 2, code
         assert [*code.co_lines()][-1][1] == len(code.co_code), code
-        found.append(code.co_name)
-    return found
+        actual.append(code.co_name)
+    return actual
 
 
 def test_code_shown_in_a_traceback_is_as_long_as_its_table_of_positions():
@@ -282,11 +282,11 @@ def _lines(x):
     try:
         _fails(x)
     except ValueError as error:
-        entry, found = error.__traceback__, []
+        entry, actual = error.__traceback__, []
         while entry is not None:
-            found.append((entry.tb_frame.f_code.co_name, entry.tb_lineno))
+            actual.append((entry.tb_frame.f_code.co_name, entry.tb_lineno))
             entry = entry.tb_next
-        return x + len(found), found
+        return x + len(actual), actual
 
 
 def _line_number(x):

@@ -141,7 +141,7 @@ PROGRAMS = {
 def living(program, make, calls=4):
     """Which objects of each call live on after it: arguments, parameters and results. (A
     torch.Generator has weak references since PyTorch 2.12.)"""
-    found = []
+    actual = []
     for call in range(calls):
         torch.manual_seed(call)
         args = make(call)
@@ -152,11 +152,11 @@ def living(program, make, calls=4):
         results = list(result) if isinstance(result, tuple) else [result]
         if result is not None and results[0].requires_grad:
             results[0].sum().backward()
-        modules = [one for one in args if isinstance(one, nn.Module)]
-        tracked = [*args, *(p for one in modules for p in one.parameters()), *results]
-        found.append([weakref.ref(one) for one in tracked if type(one).__weakrefoffset__])
+        modules = [arg for arg in args if isinstance(arg, nn.Module)]
+        tracked = [*args, *(p for module in modules for p in module.parameters()), *results]
+        actual.append([weakref.ref(item) for item in tracked if type(item).__weakrefoffset__])
         del args, result, results, modules, tracked
-        yield [type(ref()).__name__ for refs in found for ref in refs if ref() is not None]
+        yield [type(ref()).__name__ for refs in actual for ref in refs if ref() is not None]
 
 
 @pytest.fixture(scope="module", autouse=True)

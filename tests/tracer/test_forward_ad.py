@@ -13,11 +13,11 @@ from tracer_core.testing import CaptureCounter
 X, T = torch.randn(4), torch.randn(4)
 
 
-def _same(one, other):
-    assert (one.tangent is None) == (other.tangent is None)
-    torch.testing.assert_close(other.primal, one.primal)
-    if one.tangent is not None:
-        torch.testing.assert_close(other.tangent, one.tangent)
+def _same(item, other):
+    assert (item.tangent is None) == (other.tangent is None)
+    torch.testing.assert_close(other.primal, item.primal)
+    if item.tangent is not None:
+        torch.testing.assert_close(other.tangent, item.tangent)
 
 
 PROGRAMS = {
@@ -78,10 +78,10 @@ def test_torch_func_around_a_compiled_function():
 
     compiled = tracer_core.compile(f, backend="eager")
     compiled(X)
-    for one, other in zip(
+    for item, other in zip(
         torch.func.jvp(f, (X,), (T,)), torch.func.jvp(compiled, (X,), (T,)), strict=True
     ):
-        torch.testing.assert_close(other, one)
+        torch.testing.assert_close(other, item)
     torch.testing.assert_close(torch.func.jacfwd(compiled)(X), torch.func.jacfwd(f)(X))
     torch.testing.assert_close(torch.func.hessian(lambda x: compiled(x).sum())(X),
                                torch.func.hessian(lambda x: f(x).sum())(X))  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import Kw, module, same, twin
+from tests.tracer.eager_reference import Kw, module, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 X2 = X * 2
@@ -613,7 +613,7 @@ def test_the_identity_of_a_function_made_in_each_call_is_seen():
         tracer_core.graph_break()
         x = function(x)
         table = {function: "found"}
-        same = [function is one for one in kept]
+        same = [function is item for item in kept]
         return x, table[kept[-1]], same, kept.index(function), function.__name__
 
     fast, kept, fast_kept = tracer_core.compile(f, backend="eager"), [], []

@@ -112,10 +112,10 @@ def test_a_conversation_goes_on_in_its_cache():
         compiled = tracer_core.compile(model, backend="eager")
         results = []
         with CaptureCounter() as counter:
-            for one in (model, compiled):
+            for value in (model, compiled):
                 cache, tokens = make(), prompt(1, 5)
                 for seed in (2, 3, 4):
-                    tokens = one.generate(
+                    tokens = value.generate(
                         tokens, past_key_values=cache, max_new_tokens=6, do_sample=False
                     )
                     tokens = torch.cat([tokens, prompt(1, 3, seed)], 1)
@@ -129,12 +129,12 @@ def test_the_cache_itself_is_eager_s():
     model = model_of("gpt2")
     compiled = tracer_core.compile(model, backend="eager")
     caches = []
-    for one in (model, compiled):
-        found = one.generate(
+    for value in (model, compiled):
+        actual = value.generate(
             P, max_new_tokens=9, do_sample=False, return_dict_in_generate=True, output_scores=True
         )
-        caches.append(found.past_key_values)
-        assert len(found.scores) == 9
+        caches.append(actual.past_key_values)
+        assert len(actual.scores) == 9
     for eager, ours in zip(caches[0].layers, caches[1].layers, strict=True):
         assert vars(eager).keys() == vars(ours).keys()
         torch.testing.assert_close(ours.keys, eager.keys)
@@ -208,5 +208,5 @@ def test_a_mixture_of_experts_asks_for_versions_after_a_change_of_state():
     for _ in range(2):
         tokens = torch.randint(0, 50, (1, 4))
         with torch.no_grad():
-            found, wanted = (one(tokens, use_cache=False).logits for one in (compiled, model))
+            found, wanted = (value(tokens, use_cache=False).logits for value in (compiled, model))
         torch.testing.assert_close(found, wanted)

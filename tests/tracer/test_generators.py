@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -440,26 +440,26 @@ def _map():
 
 
 def _enumerate():
-    found = enumerate(iter([torch.ones(4) * k for k in range(20)]), 5)
+    actual = enumerate(iter([torch.ones(4) * k for k in range(20)]), 5)
 
     def f(x):
-        (i, first), (j, second) = next(found), next(found)
+        (i, first), (j, second) = next(actual), next(actual)
         return x * i + first - second * j
 
-    return f, lambda: next(found)
+    return f, lambda: next(actual)
 
 
 def _filter():
-    found = filter(lambda n: n % 3 == 0, range(8))
-    return lambda x: x + next(found, -1), list
+    actual = filter(lambda n: n % 3 == 0, range(8))
+    return lambda x: x + next(actual, -1), list
 
 
 def _uneven():
-    found = zip([1, 2], [3.0, 4.0, 5.0], strict=True)
+    actual = zip([1, 2], [3.0, 4.0, 5.0], strict=True)
 
     def f(x):
         try:
-            a, b = next(found)
+            a, b = next(actual)
         except (ValueError, StopIteration) as error:
             return type(error), str(error)
         return x * a + b
@@ -470,10 +470,10 @@ def _uneven():
 def _nested():
     items = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     rows = map(lambda t: t * 2, [torch.full((4,), float(n)) for n in range(6)])
-    found = zip(rows, enumerate(items), strict=False)
+    actual = zip(rows, enumerate(items), strict=False)
 
     def f(x):
-        row, (i, value) = next(found)
+        row, (i, value) = next(actual)
         return x * row + i * value
 
     return f, lambda: items.reverse()
@@ -481,14 +481,14 @@ def _nested():
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize(
-    "make", [_zip, _map, _enumerate, _filter, _uneven, _nested], ids=lambda one: one.__name__[1:]
+    "make", [_zip, _map, _enumerate, _filter, _uneven, _nested], ids=lambda item: item.__name__[1:]
 )
 def test_next_of_an_iterator_from_before(make, backend):
-    (plain, change), (target, other) = make(), make()
+    (eager, change), (target, other) = make(), make()
     compiled = tracer_core.compile(target, backend=backend)
     with CaptureCounter() as counter:
         for x in (X, Y, X, Y):
-            compare(plain(x), compiled(x))
+            compare(eager(x), compiled(x))
             compare(change(), other())
     assert not counter.breaks
 
@@ -537,10 +537,12 @@ def test_a_generator_that_leaves():
             holder.found = several(x + 1, x + 2, k=x, z=5)
             return inner(x * 2), several(x), (row * 2 for row in x)
 
-        made = function(f)
+        result = function(f)
         for x in (X, Y):
-            parts = (*made(x), holder.found)
-            yield [(type(one), one.__qualname__, one.gi_code.co_name, list(one)) for one in parts]
+            parts = (*result(x), holder.found)
+            yield [
+                (type(part), part.__qualname__, part.gi_code.co_name, list(part)) for part in parts
+            ]
 
     with CaptureCounter() as counter:
         compiled = list(run(lambda f: tracer_core.compile(f, backend="eager")))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, same, twin
+from tests.tracer.eager_reference import View, same, twin
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.ones(3, 4)
@@ -315,24 +315,24 @@ def in_a_list_and_a_dictionary(x, log):
 
 @program(kinds=PRINT)
 def two_of_one_function(x, log):
-    one, two = tensors(x, 4), tensors(x + 1, 4)
-    next(one)
+    item, two = tensors(x, 4), tensors(x + 1, 4)
+    next(item)
     broken()
-    a = next(one), next(two)
+    a = next(item), next(two)
     broken()
-    return a, next(one), next(two)
+    return a, next(item), next(two)
 
 
 @program(kinds=PRINT)
 def one_under_two_names(x, log):
-    one = tensors(x, 4)
-    other = one
-    a = next(one)
+    item = tensors(x, 4)
+    other = item
+    a = next(item)
     broken()
     b = next(other)
-    c = next(one)
+    c = next(item)
     broken()
-    return a, b, c, one is other, next(other)
+    return a, b, c, item is other, next(other)
 
 
 @program(kinds=PRINT)
@@ -544,8 +544,8 @@ def asked(x):
 def an_awaited_generator(x, log):
     """``await`` takes a generator by the flags of its code."""
 
-    async def waiting(one):
-        return await one
+    async def waiting(item):
+        return await item
 
     g = asked(x)
     broken()
@@ -579,10 +579,10 @@ def generators_of_ordinary_functions(x, log):
         return endless(x)
 
     begin = types.coroutine(begin)
-    one, two = begin(), begin()
+    item, two = begin(), begin()
     broken()
-    log.append((type(one).__name__, one.gi_code is endless.__code__, one.__await__() is one))
-    return next(one), next(one), next(two)
+    log.append((type(item).__name__, item.gi_code is endless.__code__, item.__await__() is item))
+    return next(item), next(item), next(two)
 
 
 @program()
@@ -627,7 +627,7 @@ def a_generator_that_ignores_its_end(x, log):
         return next(g)
 
     old = sys.unraisablehook
-    sys.unraisablehook = lambda told: log.append((told.exc_type, str(told.exc_value)))
+    sys.unraisablehook = lambda messages: log.append((messages.exc_type, str(messages.exc_value)))
     try:
         a = dropped()
         log.append("dropped")
@@ -711,9 +711,9 @@ def test_it_is_closed_when_the_caller_drops_it():
         return fn, log
 
     for x in (X, Y, X):
-        (plain, wanted), (target, log) = make(), make()
+        (eager, wanted), (target, log) = make(), make()
         compiled = tracer_core.compile(target, backend="eager")
-        for fn, seen in ((plain, wanted), (compiled, log)):
+        for fn, seen in ((eager, wanted), (compiled, log)):
             _, g = fn(x)
             seen.append("held")
             del g
@@ -754,8 +754,8 @@ def _begun(x):
 def test_generators_that_may_be_one_or_two():
     """A variant captured for two generators is not used for one under two names."""
 
-    def fn(one, two):
-        return next(one) + next(two), next(one) * 2
+    def fn(item, two):
+        return next(item) + next(two), next(item) * 2
 
     make = tracer_core.compile(lambda x: _begun(x), backend="eager")
     compiled = tracer_core.compile(fn, backend="eager")
@@ -793,7 +793,7 @@ def test_a_running_generator():
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="brackets came with 3.12")
 def test_a_generic_generator_function():
-    from tests.tracer.twin import module
+    from tests.tracer.eager_reference import module
 
     source = """
 def fn(x):
@@ -867,9 +867,9 @@ def test_the_inner_generator_is_left_as_in_eager(leaves, thrown):
         g = outer(seen)
         next(g)
         broken()
-        told = outcome_of(g.close if thrown is None else lambda: g.throw(thrown()))
+        outcome = outcome_of(g.close if thrown is None else lambda: g.throw(thrown()))
         broken()
-        return x + 1, told, seen, outcome_of(lambda: next(g, "done"))
+        return x + 1, outcome, seen, outcome_of(lambda: next(g, "done"))
 
     same(f, (X,), (X,), breaks=None)
 
@@ -899,15 +899,15 @@ def test_what_throw_takes(given):
     def f(x):
         g = catching()
         next(g)
-        told = [outcome_of(lambda: g.throw(*given))]
-        told += [g.throw(Raises)[0], outcome_of(lambda: g.throw(NoError))[0]]
-        return x + 1, told, next(g)
+        messages = [outcome_of(lambda: g.throw(*given))]
+        messages += [g.throw(Raises)[0], outcome_of(lambda: g.throw(NoError))[0]]
+        return x + 1, messages, next(g)
 
     same(f, (X,), (X,), breaks=None)
 
 
 def test_a_generator_is_running_while_its_inner_one_is():
-    told = []
+    messages = []
 
     class Inner:
         def __iter__(self):
@@ -917,16 +917,16 @@ def test_a_generator_is_running_while_its_inner_one_is():
             return 1
 
         def send(self, value):
-            told.append(outcome_of(lambda: next(held[0])))
+            messages.append(outcome_of(lambda: next(held[0])))
             return value
 
-        def throw(self, *given):
-            told.append([repr(one) for one in given])
-            told.append(outcome_of(lambda: held[0].send(1)))
+        def throw(self, *value):
+            messages.append([repr(item) for item in value])
+            messages.append(outcome_of(lambda: held[0].send(1)))
             return 2
 
         def close(self):
-            told.append(outcome_of(lambda: next(held[0])))
+            messages.append(outcome_of(lambda: next(held[0])))
 
     held = []
 
@@ -934,12 +934,12 @@ def test_a_generator_is_running_while_its_inner_one_is():
         yield from Inner()
 
     def f(x):
-        told.clear()
+        messages.clear()
         held[:] = [outer()]
         g = held[0]
         seen = [next(g), g.send(5), g.throw(KeyError), g.throw(KeyError(1))]
         g.close()
-        return x + 1, seen, list(told)
+        return x + 1, seen, list(messages)
 
     same(f, (X,), (X,), breaks=None)
 
@@ -963,9 +963,9 @@ def test_iterators_of_itertools_at_a_break(name, monkeypatch):
     monkeypatch.setenv("TRACER_STRICT", "1")
 
     def fn(x):
-        made = ITERATORS[name](x)
-        first = next(made)
+        result = ITERATORS[name](x)
+        first = next(result)
         tracer_core.graph_break()
-        return first, list(itertools.islice(made, 3)), x + 1
+        return first, list(itertools.islice(result, 3)), x + 1
 
     same(fn, (torch.ones(2),), (torch.zeros(2),), graphs=None, breaks=None)

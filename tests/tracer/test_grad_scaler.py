@@ -102,8 +102,8 @@ def test_a_scheduler_wraps_the_step() -> None:
 def test_inductor_compiles_every_operator(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from tracer_core.dispatch import compile_graph
 
-    found: list[Any] = []
-    monkeypatch.setattr(compile_graph, "report", found.append)
+    actual: list[Any] = []
+    monkeypatch.setattr(compile_graph, "report", actual.append)
     options = {"fused": True} if fused else {}
     ours, eager = (_scaled("Adam", True, **options)() for _ in range(2))
     compiled = tracer_core.compile(ours.step)
@@ -112,6 +112,8 @@ def test_inductor_compiles_every_operator(fused: bool, monkeypatch: pytest.Monke
             torch.testing.assert_close(compiled(x), eager.step(x))
             mine, theirs = ours.watched[2].state_dict(), eager.watched[2].state_dict()
             assert mine == theirs
-    assert not found and len(counter.graphs) <= (2 if fused else 5)
-    for one, other in zip(ours.watched[0].parameters(), eager.watched[0].parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert not actual and len(counter.graphs) <= (2 if fused else 5)
+    for parameter, other in zip(
+        ours.watched[0].parameters(), eager.watched[0].parameters(), strict=True
+    ):
+        torch.testing.assert_close(parameter, other, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, twin
+from tests.tracer.eager_reference import View, twin
 from tracer_core.testing import CaptureCounter
 
 
@@ -31,14 +31,14 @@ class Adapters(torch.nn.Module):
         return self.base(x) + self.adapters[self.active](x)
 
     def flags(self) -> Any:
-        return {name: one.requires_grad for name, one in self.named_parameters()}
+        return {name: parameter.requires_grad for name, parameter in self.named_parameters()}
 
 
 def switched(net: Adapters) -> Any:
     def program(x: torch.Tensor, name: str) -> Any:
         net.use(name)
         first = net(x)
-        asked = [one.requires_grad for one in net.adapters["a"].parameters()]
+        asked = [parameter.requires_grad for parameter in net.adapters["a"].parameters()]
         net.adapters["a"].weight.requires_grad = True
         return first, asked, net.base.weight.requires_grad
 
@@ -67,9 +67,9 @@ def test_flags_take_effect_after_the_call() -> None:
     for name in "abba":
         with torch.no_grad():
             torch.testing.assert_close(fast(x, name), switched(other)(x, name))
-        for one in (net, other):
-            one.zero_grad()
-            one(x).pow(2).sum().backward()
+        for value in (net, other):
+            value.zero_grad()
+            value(x).pow(2).sum().backward()
         for (_, mine), (_, theirs) in zip(
             net.named_parameters(), other.named_parameters(), strict=True
         ):
@@ -92,8 +92,8 @@ def test_gradients_that_are_recorded_later_end_the_graph(backend: str) -> None:
         return program, View(net.flags)
 
     x = torch.randn(2, 3)
-    found = twin(make, (x, "a"), (x, "b"), (x, "a"), backend=backend)
-    assert {kind for kind, _, _ in found.counter.breaks} == {"tensor_metadata_mutation"}
+    actual = twin(make, (x, "a"), (x, "b"), (x, "a"), backend=backend)
+    assert {kind for kind, _, _ in actual.counter.breaks} == {"tensor_metadata_mutation"}
 
 
 @pytest.mark.parametrize("leave", [

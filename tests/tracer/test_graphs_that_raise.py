@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
-from tests.support.kept_copies import kept_copies
-from tests.tracer.twin import same, twin
+from tests.support.copied_tensors import copied_tensors
+from tests.tracer.eager_reference import same, twin
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.testing import CaptureCounter, compare
 
@@ -99,7 +99,7 @@ def test_nobody_reads_the_result(name, backend):
         y = y + 1
         return x * 2
 
-    steps = [(X, one) for one in (right, wrong, right)]
+    steps = [(X, value) for value in (right, wrong, right)]
     twin(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
 
 
@@ -109,7 +109,7 @@ def test_nobody_reads_what_is_indexed(backend):
         x[other]
         return x * 2
 
-    steps = [(X, torch.tensor(one)) for one in ([0, 1], [0, 7], [-1, -1], [-9, 0])]
+    steps = [(X, torch.tensor(value)) for value in ([0, 1], [0, 7], [-1, -1], [-9, 0])]
     twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
 
 
@@ -128,7 +128,7 @@ def test_nobody_reads_what_is_written(name, backend):
         WRITES[name](torch.tensor([4, 5]), other)
         return x * 2
 
-    steps = [(X, torch.tensor(one)) for one in ([0, 0], [0, 1], [1, 2], [0, 1])]
+    steps = [(X, torch.tensor(value)) for value in ([0, 0], [0, 1], [1, 2], [0, 1])]
     twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
 
 
@@ -281,7 +281,7 @@ def test_no_copies_where_nothing_can_raise(monkeypatch):
     """After the first run, a graph of plain operators copies nothing; nor one whose only check
     comes first.
     """
-    made = kept_copies(monkeypatch)
+    result = copied_tensors(monkeypatch)
 
     def plain(x, index):
         y = x[index]
@@ -294,11 +294,11 @@ def test_no_copies_where_nothing_can_raise(monkeypatch):
         return x[index]
 
     for fn, copies in ((plain, [1, 0, 0]), (checked, [1, 1, 1])):
-        made.clear()
+        result.clear()
         compiled = tracer_core.compile(fn, backend="eager")
         for _ in range(3):
             compiled(X.clone(), IN)
-        assert [one for _, one in made] == copies
+        assert [item for _, item in result] == copies
 
 
 def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
@@ -353,22 +353,22 @@ def test_kernels_that_write_before_they_check():
     compiled = tracer_core.compile(fn, backend="inductor")
     with CaptureCounter() as counter:
         for index in (IN, OUT, IN):
-            plain, mine, before = X.clone(), X.clone(), len(log)
+            eager, mine, before = X.clone(), X.clone(), len(log)
             outcomes = []
-            for run, x in ((fn, plain), (compiled, mine)):
+            for run, x in ((fn, eager), (compiled, mine)):
                 try:
                     outcomes.append(run(x, index))
                 except Exception as error:
                     outcomes.append(type(error))
             compare(*outcomes)
-            compare(plain, mine)
+            compare(eager, mine)
             assert len(log) == before + 2
     assert len(counter.graphs) == 1
 
 
 def test_a_training_step_copies_no_parameters(monkeypatch):
     """What follows from the gradients is written to when nothing can raise any more."""
-    made = kept_copies(monkeypatch)
+    result = copied_tensors(monkeypatch)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -383,8 +383,8 @@ def test_a_training_step_copies_no_parameters(monkeypatch):
     compiled = tracer_core.compile(step, backend="eager")
     for _ in range(5):
         compiled(X, torch.tensor([0, 1, 4]))
-    tensors, copies = made[-1]
-    assert tensors > 10 and copies == 3, made  # the statistics of the batch norm
+    tensors, copies = result[-1]
+    assert tensors > 10 and copies == 3, result  # the statistics of the batch norm
 
 
 def test_kernels_may_write_before_checks_unless_gradients_come_between():
@@ -443,8 +443,8 @@ def test_writes_of_a_backend_at_fault_are_undone(error):
 
     def backend(gm, example_inputs):
         def run(*inputs):
-            for one in inputs:
-                one.data.add_(1)
+            for value in inputs:
+                value.data.add_(1)
             raise error("of the backend")
 
         return run

@@ -521,15 +521,15 @@ class Writing(nn.Module):
 def sharing(change):
     @torch.no_grad()
     def run():
-        net, plain = Writing(), Writing()
+        net, writing = Writing(), Writing()
         fast = tracer_core.compile(net, backend="eager")
-        for one in (net, plain):
-            (fast if one is net else plain)(X), (fast if one is net else plain)(X)
-        xs = [change(one, X.clone()) for one in (net, plain)]
+        for value in (net, writing):
+            (fast if value is net else writing)(X), (fast if value is net else writing)(X)
+        xs = [change(value, X.clone()) for value in (net, writing)]
         with CaptureCounter() as counter:
             for _ in range(3):
-                torch.testing.assert_close(fast(xs[0]), plain(xs[1]))
-                torch.testing.assert_close(net.total, plain.total)
+                torch.testing.assert_close(fast(xs[0]), writing(xs[1]))
+                torch.testing.assert_close(net.total, writing.total)
         assert len(counter.recompiles) == 1, "a backend may rely on what shares memory"
 
     return run
@@ -585,11 +585,11 @@ def test_a_written_buffer_comes_to_share_memory(change, form, monkeypatch):
 
 def test_a_training_module_writes_its_statistics():
     net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)))
-    plain = type(net)(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)))
-    plain.load_state_dict(net.state_dict())
+    eager = type(net)(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)))
+    eager.load_state_dict(net.state_dict())
     fast = tracer_core.compile(net, backend="eager")
     for i in range(4):
         x = X + i
-        torch.testing.assert_close(fast(x), plain(x))
-    for (name, one), other in zip(net.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(one, other, msg=name)
+        torch.testing.assert_close(fast(x), eager(x))
+    for (name, item), other in zip(net.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(item, other, msg=name)

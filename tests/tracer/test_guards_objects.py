@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.recompile_limits import limits_told
+from tests.support.recompile_limits import reported_limits
 from tests.tracer.facts import Box
 from tracer_core import markers
 from tracer_core.execution.entry import guarded_cache
@@ -40,7 +40,7 @@ def segments_of(fn):
 
 @pytest.fixture
 def no_warnings():
-    with limits_told(count=0):
+    with reported_limits(count=0):
         yield
 
 
@@ -62,15 +62,15 @@ def test_a_method_of_a_thousand_plain_objects(no_warnings):
         def __call__(self, x):
             return x * self.k
 
-    made = [Scale(float(i)) for i in range(1000)]
+    result = [Scale(float(i)) for i in range(1000)]
     fast = tracer_core.compile(Scale.__call__, backend="eager", dynamic=False)
     with CaptureCounter() as counter:
         for _ in range(8):  # each captures a few: nobody knows in the first that they come again
-            for one in made[:200]:
-                compare(one(X), fast(one, X))
+            for value in result[:200]:
+                compare(value(X), fast(value, X))
         tries = counting_tries(fast)
-        for one in made[:200]:
-            compare(one(X), fast(one, X))
+        for item in result[:200]:
+            compare(item(X), fast(item, X))
     assert len(counter.graphs) == 200
     assert tries() == 200, "each object's own variant is the first that is tried"
 
@@ -122,12 +122,12 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
 
     first, second = Net(), Net()
     with CaptureCounter() as counter:
-        with limits_told(match=r"mode.* but it is 8"):
+        with reported_limits(match=r"mode.* but it is 8"):
             for mode in range(12):
                 first.mode = mode
                 compare(X * mode, first(X))
         assert len(counter.graphs) == 8
-        with limits_told(count=0):
+        with reported_limits(count=0):
             for mode in range(100, 105):
                 second.mode = mode
                 compare(X * mode, second(X))
@@ -136,7 +136,7 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
 
 def test_variants_of_objects_that_are_gone_count():
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
-    with CaptureCounter() as counter, limits_told():
+    with CaptureCounter() as counter, reported_limits():
         for i in range(20):
             compare(X * i, fast(Box(k=i), X))
     assert len(counter.graphs) == 8
@@ -147,7 +147,7 @@ def test_the_overall_bound(monkeypatch):
     monkeypatch.setattr(guarded_cache, "MAX_CACHE_ENTRIES", 10)
     boxes = [Box(k=i) for i in range(15)]
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
-    with CaptureCounter() as counter, limits_told():
+    with CaptureCounter() as counter, reported_limits():
         for _ in range(2):
             for b in boxes:
                 compare(X * b.k, fast(b, X))
@@ -188,13 +188,13 @@ def test_objects_that_take_no_weak_references():
         __slots__ = ("k",)
 
     fast = tracer_core.compile(lambda s, x: x * s.k, backend="eager", dynamic=False)
-    made = []
+    result = []
     for i in range(5):
         s = S()
         s.k = i
-        made.append(s)
+        result.append(s)
         compare(X * i, fast(s, X))
-    for s in made:
+    for s in result:
         compare(X * s.k, fast(s, X))
 
 

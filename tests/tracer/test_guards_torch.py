@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import same, twin
 from tests.tracer.facts import Box, Facts, X, check
-from tests.tracer.twin import same, twin
 
 fact = Facts()
 
@@ -402,9 +402,9 @@ def test_reasons_of_every_kind_of_change_are_told_once():
 
     with CaptureCounter() as counter:
         fast(X)
-        for told, change in changes.items():
+        for messages, change in changes.items():
             change()
             fast(X)
             fast(X)
-            assert told in counter.recompiles[-1][1], counter.recompiles[-1]
+            assert messages in counter.recompiles[-1][1], counter.recompiles[-1]
     assert len(counter.recompiles) == len(changes)

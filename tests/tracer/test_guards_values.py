@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import module
 from tests.tracer.facts import Box, Facts, check
-from tests.tracer.twin import module
 
 fact = Facts()
 
@@ -357,9 +357,9 @@ def _():
 
 @fact("object: same attribute on two objects becomes one object", told="q")
 def _():
-    one, two = Box(k=1), Box(k=1)
-    p, q = Box(o=one), Box(o=two)
-    return (lambda x: x * (2 if p.o is q.o else 3)), lambda: setattr(q, "o", one)
+    box, two = Box(k=1), Box(k=1)
+    p, q = Box(o=box), Box(o=two)
+    return (lambda x: x * (2 if p.o is q.o else 3)), lambda: setattr(q, "o", box)
 
 
 @fact("class: attribute", told="k")
@@ -797,7 +797,10 @@ def _():
 
 @fact("module: what its __getattr__ returns", told="VALUES")
 def _():
-    m = module("VALUES = {'k': 2}\ndef __getattr__(name):\n    return VALUES[name]\n")
+    m = module(
+        "VALUES = {'k': 2}\ndef __getattr__(name):\n    if name in VALUES:\n"
+        "        return VALUES[name]\n    raise AttributeError(name)\n"
+    )
     return (lambda x: x * m.k), lambda: m.VALUES.update(k=3)
 
 
@@ -907,8 +910,8 @@ def _():
 
 @fact("sys.modules: entry replaced, seen by an import in the function")
 def _():
-    sys.modules["tracer_swapped"] = one = types.ModuleType("tracer_swapped")
-    one.k = 2
+    sys.modules["tracer_swapped"] = item = types.ModuleType("tracer_swapped")
+    item.k = 2
     two = types.ModuleType("tracer_swapped")
     two.k = 3
 

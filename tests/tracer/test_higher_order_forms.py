@@ -72,11 +72,11 @@ def test_a_pullback_that_leaves(backend):
         x = leaf(n, 3)
         (want, eager), (got, ours) = program(x), compiled(x)
         torch.testing.assert_close(got, want)
-        cotangents = tuple(torch.randn_like(one) for one in want)
+        cotangents = tuple(torch.randn_like(item) for item in want)
         for _ in range(2):
             gradients, others = ours(cotangents), eager(cotangents)
             torch.testing.assert_close(gradients, others)
-        loss, other = (sum(one.square().sum() for one in part) for part in (gradients, others))
+        loss, other = (sum(item.square().sum() for item in part) for part in (gradients, others))
         torch.testing.assert_close(
             torch.autograd.grad(loss, (x, weight)), torch.autograd.grad(other, (x, weight))
         )

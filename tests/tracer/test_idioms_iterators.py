@@ -94,10 +94,10 @@ def test_an_iterator_is_left_where_the_program_left_it() -> None:
 
     for calls in range(4):
         fn, rest = make()
-        plain, plain_rest = make()
+        eager, plain_rest = make()
         compiled = tracer_core.compile(fn, backend="eager")
         for _ in range(calls):
-            assert torch.equal(compiled(X), plain(X))
+            assert torch.equal(compiled(X), eager(X))
         left, wanted = rest(), plain_rest()
         assert [name for name, _ in left] == [name for name, _ in wanted]
 

@@ -54,9 +54,9 @@ def test_pickles_that_depend_on_identity_break() -> None:
 def test_plain_data_is_loaded() -> None:
     def make() -> Any:
         def fn(x: torch.Tensor) -> Any:
-            made = pickle.loads(pickle.dumps({"a": 2, "b": [1.5, "c"]}))
-            made["b"].append(1)
-            return x * made["a"], made
+            data = pickle.loads(pickle.dumps({"a": 2, "b": [1.5, "c"]}))
+            data["b"].append(1)
+            return x * data["a"], data
 
         return fn
 
@@ -81,8 +81,8 @@ def test_modules_that_are_imported_already() -> None:
     def make() -> Any:
         def fn(x: torch.Tensor) -> Any:
             module = importlib.import_module("torch.nn.functional")
-            found = importlib.util.find_spec("torch") is not None
-            return module.relu(x) + found
+            actual = importlib.util.find_spec("torch") is not None
+            return module.relu(x) + actual
 
         return fn
 
@@ -107,19 +107,19 @@ def test_descriptors_called_by_hand() -> None:
     def make() -> Any:
         world = Slotted()
         world.value = 2.0
-        plain = types.SimpleNamespace()
+        namespace = types.SimpleNamespace()
 
         def fn(x: torch.Tensor) -> Any:
             Slotted.value.__set__(world, Slotted.value.__get__(world) + 1)
             Slotted.other.__set__(world, x)
             Slotted.other.__delete__(world)
-            object.__setattr__.__get__(plain)("k", 3)
+            object.__setattr__.__get__(namespace)("k", 3)
             try:
                 Slotted.other.__get__(world)
             except AttributeError:
                 x = x + 1
             y = x * Slotted.twice.fget(world) + Slotted.more.__get__(world)()
-            return y + plain.k, Slotted.value.__get__(None, Slotted) is Slotted.value
+            return y + namespace.k, Slotted.value.__get__(None, Slotted) is Slotted.value
 
         return fn
 
@@ -160,10 +160,10 @@ class Setting:
 
 def _said(make: Any, calls: int, capture: Any) -> None:
     """Compares what is shown, in its order, by the eager and the compiled function."""
-    plain, fn = make(), make()
+    eager, fn = make(), make()
     compiled = tracer_core.compile(fn, backend="eager")
     for _ in range(calls):
-        want = plain(X), capture()
+        want = eager(X), capture()
         got = compiled(X), capture()
         assert torch.equal(want[0], got[0])
         assert want[1] == got[1]
@@ -290,9 +290,9 @@ def test_isinstance_looks_at_a_tensor_of_the_graph() -> None:
     def make() -> Any:
         def fn(x: torch.Tensor) -> Any:
             y = x * 2
-            told = isinstance(y, Matrix), isinstance(y, Vector), isinstance(y, (Vector, Matrix))
+            messages = isinstance(y, Matrix), isinstance(y, Vector), isinstance(y, (Vector, Matrix))
             row = y.sum(0)
-            return y, told, isinstance(row, Vector), isinstance(row > 0, (Vector, int))
+            return y, messages, isinstance(row, Vector), isinstance(row > 0, (Vector, int))
 
         return fn
 
@@ -315,8 +315,8 @@ def test_a_cached_function_asked_after_a_change() -> None:
 
         def fn(x: torch.Tensor) -> Any:
             world.calls += 1
-            made = recipe("b c a", names=("b", "c"), ndim=x.dim())
-            return x * made[2] + world.calls, made, recipe("b c a", ("b", "c"), ndim=2)
+            result = recipe("b c a", names=("b", "c"), ndim=x.dim())
+            return x * result[2] + world.calls, result, recipe("b c a", ("b", "c"), ndim=2)
 
         return fn, world
 
@@ -400,7 +400,7 @@ def test_the_module_of_an_exported_program() -> None:
 
     seen = tracer_core.explain(fn)(X)
     assert torch.equal(seen.result, fn(X))
-    assert {one.kind for one in seen.breaks} <= {"native_python", "live_iterator"}
+    assert {record.kind for record in seen.breaks} <= {"native_python", "live_iterator"}
     assert seen.graph_count == 2 and seen.graph_break_count <= 2
     with pytest.raises(AssertionError, match="Guard failed"):
         tracer_core.compile(fn, backend="eager")(torch.ones(5, 3))

@@ -159,11 +159,11 @@ def test_the_thread_of_the_call() -> None:
 
     compiled = tracer_core.compile(fn, backend="eager")
     assert compiled(X)[1:] == compiled(X)[1:] == ("MainThread", True, True)
-    told: list[Any] = []
-    other = threading.Thread(target=lambda: told.append(compiled(X)[1:]), name="other")
+    messages: list[Any] = []
+    other = threading.Thread(target=lambda: messages.append(compiled(X)[1:]), name="other")
     other.start()
     other.join()
-    assert told == [("other", False, True)]
+    assert messages == [("other", False, True)]
     assert tracer_core.explain(fn)(X).graph_break_count == 0
 
 
@@ -192,11 +192,11 @@ def test_a_thread_local_with_an_init_and_methods() -> None:
     fn = make()
     compiled = tracer_core.compile(fn, backend="eager")
     compiled(X)
-    told: list[Any] = []
-    other = threading.Thread(target=lambda: told.append(compiled(X)))
+    messages: list[Any] = []
+    other = threading.Thread(target=lambda: messages.append(compiled(X)))
     other.start()
     other.join()
-    assert torch.equal(told[0][0], X * 3 + 1) and told[0][1] == 1
+    assert torch.equal(messages[0][0], X * 3 + 1) and messages[0][1] == 1
     assert torch.equal(compiled(X)[0], X * 3 + 2)
 
 
@@ -227,20 +227,20 @@ def test_context_variables() -> None:
             other.set(other.get() + 1)
             return x, variable.get(None)
 
-        def look(given: Any) -> Any:
+        def look(value: Any) -> Any:
             return variable.get("unset"), other.get()
 
         fn.look = look  # type: ignore[attr-defined]
         return fn
 
     context = contextvars.copy_context()
-    plain, fn = make(), make()
+    eager, fn = make(), make()
     compiled = tracer_core.compile(fn, backend="eager")
     for _ in range(4):
-        want, got = context.run(plain, X), context.run(compiled, X)
+        want, got = context.run(eager, X), context.run(compiled, X)
         assert torch.equal(want[0], got[0]) and want[1] == got[1] is None
-        assert context.run(plain.look, X) == context.run(fn.look, X)
-    assert plain.look(X) == fn.look(X) == ("unset", 1.0)  # this context has its own
+        assert context.run(eager.look, X) == context.run(fn.look, X)
+    assert eager.look(X) == fn.look(X) == ("unset", 1.0)  # this context has its own
     assert context.run(tracer_core.explain(fn), X).graph_break_count == 0
 
 

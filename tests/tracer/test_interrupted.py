@@ -25,7 +25,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 
 import tracer_core
-from tests.tracer.twin import module
+from tests.tracer.eager_reference import module
 from tracer_core.errors import BackendError, TracerError
 from tracer_core.execution import capture_lock
 from tracer_core.execution.capture import trace as capturing
@@ -110,16 +110,16 @@ def objects():
         space.a, space.c = space.b, x
         del space.b
         slots.b, slots.a = slots.a, x
-        made = C()
-        made.extra = x
+        c = C()
+        c.extra = x
         try:
             C.late = g(x)
-            raise ValueError(made.k)
+            raise ValueError(c.k)
         except ValueError as error:
             space.error = error.args
         finally:
             C.n += 10
-        return C.late + made.k
+        return C.late + c.k
 
     def look():
         return [list(vars(space).items()), [getattr(slots, n, None) for n in ("a", "b")], C.n,
@@ -130,7 +130,7 @@ def objects():
 
 @program
 def globals_and_modules():
-    made = module(
+    built = module(
         """
 n = 0
 hist = []
@@ -146,9 +146,9 @@ def f(x):
     return fresh + n
 """.replace("del globals_never_there", "globals_never_there")
     )
-    before = dict(vars(made))
-    return made.f, lambda: [(k, v if k in ("n", "fresh") else None) for k, v in vars(made).items()
-                            if k in before or k == "fresh"] + [list(made.hist)]  # fmt: skip
+    before = dict(vars(built))
+    return built.f, lambda: [(k, v if k in ("n", "fresh") else None) for k, v in vars(built).items()
+                            if k in before or k == "fresh"] + [list(built.hist)]  # fmt: skip
 
 
 @program
@@ -266,11 +266,11 @@ def torch_state():
 
 
 def lock_is_free():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(_take()))
+    actual = []
+    thread = threading.Thread(target=lambda: actual.append(_take()))
     thread.start()
     thread.join()
-    return found[0]
+    return actual[0]
 
 
 def _take():

@@ -11,7 +11,7 @@ import typing
 import pytest
 
 import tracer_core
-from tests.tracer.twin import module
+from tests.tracer.eager_reference import module
 
 T, S = typing.TypeVar("T"), typing.TypeVar("S")
 NEW = pytest.mark.skipif(
@@ -107,11 +107,11 @@ def test_a_union_across_a_break(members):
     """A break behind it, and one before what is read of it."""
 
     def fn(x):
-        made = MEMBERS[members]()
+        result = MEMBERS[members]()
         tracer_core.graph_break()
-        held = [made, x]
+        held = [result, x]
         tracer_core.graph_break()
-        return held, typing.get_args(made), made == MEMBERS[members]()
+        return held, typing.get_args(result), result == MEMBERS[members]()
 
     compiled = tracer_core.compile(fn, backend="eager")
     for x in (1, 2, 1):
@@ -136,7 +136,7 @@ def test_the_parts_of_a_ParamSpec():
 
 @NEW
 def test_aliases_of_an_alias_statement():
-    made = module(
+    result = module(
         "from typing import Callable, TypeVar\n"
         "T = TypeVar('T')\n"
         "def make():\n"
@@ -145,11 +145,11 @@ def test_aliases_of_an_alias_statement():
     )
 
     def fn(alias):
-        found = alias[str]
+        alia = alias[str]
         tracer_core.graph_break()
-        return found, found.__args__, found.__origin__
+        return alia, alia.__args__, alia.__origin__
 
     compiled = tracer_core.compile(fn, backend="eager")
     for _ in range(3):
-        alias = made.make()[made.T,]
+        alias = result.make()[result.T,]
         assert outcome(compiled, alias) == outcome(fn, alias)

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import same, twin
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import same, twin
 from tracer_core.testing import compare
 from tracer_core.trace import class_creation
 
@@ -807,7 +807,7 @@ def isinstance_and_issubclass_on_made_classes(x):
     )
 
 
-# -- classes that outlive the segment
+# -- classes that outlive the region
 # --------------------------------------------------------------------------------
 
 
@@ -872,8 +872,8 @@ def test_the_class_is_returned():
 
     import tracer_core
 
-    made = tracer_core.compile(f, backend="eager")(X)
-    torch.testing.assert_close(made()(Y), f(X)()(Y))
+    result = tracer_core.compile(f, backend="eager")(X)
+    torch.testing.assert_close(result()(Y), f(X)()(Y))
 
 
 def test_super_still_works_in_a_class_that_is_returned():
@@ -981,7 +981,7 @@ def enumerations_of_the_libraries_own_ways(x):
         CYAN = enum.auto()
         RED = enum.auto()
 
-    return x * Simple.RED.value, repr(E.A), [one.name for one in Simple], Simple(1).name
+    return x * Simple.RED.value, repr(E.A), [item.name for item in Simple], Simple(1).name
 
 
 @program
@@ -1164,8 +1164,14 @@ def classes_that_typing_makes_are_of_the_caller(x):
     Entry = typing.TypedDict("Entry", {"a": int})  # noqa: UP013
     Other = typing.TypedDict("Other", {"b": str}, total=False)  # noqa: UP013
     Id = typing.NewType("Id", int)
-    made = [Row, Entry, Other, Id]
-    return x + Id(1), [one.__module__ for one in made], tuple(Row(3)), Entry(a=1), Other.__total__
+    result = [Row, Entry, Other, Id]
+    return (
+        x + Id(1),
+        [item.__module__ for item in result],
+        tuple(Row(3)),
+        Entry(a=1),
+        Other.__total__,
+    )
 
 
 @program(graphs=None, breaks=None)
@@ -1187,10 +1193,10 @@ def members_of_an_enumeration_whose_text_cannot_be_read(x):
 @program(graphs=None, breaks=None)
 def typing_caches_aliases_of_a_class_that_is_made_in_each_call(x):
     Entry = typing.TypedDict("Entry", {"a": int})  # noqa: UP013
-    one, other = typing.Optional[Entry], typing.Union[None, Entry]  # noqa: UP045
+    item, other = typing.Optional[Entry], typing.Union[None, Entry]  # noqa: UP045
     tracer_core.graph_break()
-    same = one == other, one.__args__[0] is Entry, other.__args__[1] is Entry
-    return x + 1, same, one is typing.Optional[Entry]  # noqa: UP045
+    same = item == other, item.__args__[0] is Entry, other.__args__[1] is Entry
+    return x + 1, same, item is typing.Optional[Entry]  # noqa: UP045
 
 
 @program(graphs=None, breaks=None)
@@ -1205,9 +1211,9 @@ def an_alias_of_an_alias_lives_across_a_break(x):
 
     go.__annotations__["args"] = typing.Unpack[Pack[int, str]]
     tracer_core.graph_break()
-    found = typing.get_type_hints(go)
+    type_hints = typing.get_type_hints(go)
     tracer_core.graph_break()
-    return x + 1, found == {"args": typing.Unpack[Pack[int, str]]}
+    return x + 1, type_hints == {"args": typing.Unpack[Pack[int, str]]}
 
 
 @program
@@ -1216,8 +1222,8 @@ def super_passes_over_a_method_in_c(x):
         def copies(self):
             return super(collections.defaultdict, self).copy(), super().copy()
 
-    plain, own = Lists(list, a=1).copies()
-    return x + 1, type(plain) is dict, type(own) is Lists, plain == own
+    eager, own = Lists(list, a=1).copies()
+    return x + 1, type(eager) is dict, type(own) is Lists, eager == own
 
 
 @program(graphs=None, breaks=None)
@@ -1391,11 +1397,11 @@ def test_protocols_ask_the_object_too():
         pass
 
     def make():
-        return lambda one, x: (isinstance(one, Goes), x + 1)
+        return lambda value, x: (isinstance(value, Goes), x + 1)
 
-    plain, able, blocked = A(), A(), A()
+    a, able, blocked = A(), A(), A()
     able.go, blocked.go = print, None
-    twin(make, (plain, X), (able, X), (blocked, X), (plain, X))
+    twin(make, (a, X), (able, X), (blocked, X), (a, X))
 
 
 @program
@@ -1430,8 +1436,8 @@ def test_a_metaclass_that_answers_any_name():
     def g(x):
         return x + 1, Outer.attribute()
 
-    for one in (f, g):
-        same(one, (X,), (X,), breaks=None)
+    for value in (f, g):
+        same(value, (X,), (X,), breaks=None)
 
 
 @program(graphs=None, breaks=None)
@@ -1505,8 +1511,8 @@ def test_an_enumeration_of_members_and_others():
             FIRST = (enum.auto(), "a")
             SECOND = 5
 
-        made = [Mode.BOTH, type(Mode.BOTH).__name__, len(Mode), Mode.WRITE.value]
+        result = [Mode.BOTH, type(Mode.BOTH).__name__, len(Mode), Mode.WRITE.value]
         tracer_core.graph_break()
-        return x, made, Mode.BOTH, list(Mode.__members__), Pair.FIRST.value, len(Pair)
+        return x, result, Mode.BOTH, list(Mode.__members__), Pair.FIRST.value, len(Pair)
 
     same(fn, (X,), (Y,), graphs=None, breaks=None)

@@ -31,14 +31,14 @@ class Equal(dict):
 
 @program
 def counter_and_dict(x):
-    counter, plain = collections.Counter("aab"), {"a": 2, "b": 1}
-    return x + 1, counter == plain, plain == counter, counter != plain, counter == {"a": 1}
+    counter, eager = collections.Counter("aab"), {"a": 2, "b": 1}
+    return x + 1, counter == eager, eager == counter, counter != eager, counter == {"a": 1}
 
 
 @program
 def ordered_and_plain_dict(x):
-    one, other = collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1)
-    return x + 1, one == other, one == dict(other), dict(one) == other, one != other
+    item, other = collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1)
+    return x + 1, item == other, item == dict(other), dict(item) == other, item != other
 
 
 @program
@@ -88,8 +88,8 @@ def fraction_and_numbers(x):
 
 @program
 def numpy_scalars(x):
-    one, two = numpy.float64(1.5), numpy.int64(2)
-    return x + 1, one == 1.5, two == 2, 2 == two, one < two, two >= 2, one != two, two in [1, 2]
+    item, two = numpy.float64(1.5), numpy.int64(2)
+    return x + 1, item == 1.5, two == 2, 2 == two, item < two, two >= 2, item != two, two in [1, 2]
 
 
 class NoEqual:
@@ -320,12 +320,12 @@ def floats_and_text_of_subclasses(x):
 @program
 def membership_stops_at_the_first_equal(x):
     items = iter([1, 2, 3, 4])
-    found = 2 in items
+    actual = 2 in items
     squares = (n * n for n in range(6))
     also = 9 in squares
     doubled = map(lambda n: 2 * n, [1, 2, 3, 4])
     third = 4 in doubled
-    return x + 1, found, list(items), also, list(squares), third, list(doubled)
+    return x + 1, actual, list(items), also, list(squares), third, list(doubled)
 
 
 class Iterated:
@@ -361,9 +361,9 @@ class Noted:
 def order_of_comparisons(x):
     notes = []
     items = [Noted(i, notes) for i in range(4)]
-    found = Noted(2, notes) in items, 1 in tuple(items), Noted(1, notes) in iter(items)
+    actual = Noted(2, notes) in items, 1 in tuple(items), Noted(1, notes) in iter(items)
     where = items.index(2), items.count(3)
-    return x + 1, found, where, notes
+    return x + 1, actual, where, notes
 
 
 @program
@@ -447,8 +447,8 @@ def methods_called_by_name(x):
 
 @program
 def deques_compare(x):
-    one, other = collections.deque([1, 2]), collections.deque([1, 3])
-    return x + 1, one == other, one < other, one >= other, one != other, one == [1, 2]
+    item, other = collections.deque([1, 2]), collections.deque([1, 3])
+    return x + 1, item == other, item < other, item >= other, item != other, item == [1, 2]
 
 
 class Color(enum.Enum):
@@ -576,43 +576,48 @@ class Thing:
 
 
 def pairs_of_containers():
-    one, other, kind = Thing(), Thing(), type("Kind", (), {})
+    thing, other, kind = Thing(), Thing(), type("Kind", (), {})
     return [
         ((Thing, kind), (Thing, Thing)),
-        ((one, 1), (other, 1)),
-        ([one, other], [one, one]),
-        ([one, [other]], [one, [one]]),
-        ((one, {"a": other}), (one, {"a": one})),
-        ((one,), (one, other)),
+        ((thing, 1), (other, 1)),
+        ([thing, other], [thing, thing]),
+        ([thing, [other]], [thing, [thing]]),
+        ((thing, {"a": other}), (thing, {"a": thing})),
+        ((thing,), (thing, other)),
         ((Thing, 1), (Thing, 2)),
-        ((Thing, 1), (Thing, one)),
-        ([one, 1], (one, 1)),
-        ([(1, one), 2], [(1, other), 2]),
+        ((Thing, 1), (Thing, thing)),
+        ([thing, 1], (thing, 1)),
+        ([(1, thing), 2], [(1, other), 2]),
     ]
 
 
 @pytest.mark.parametrize("at", range(len(pairs_of_containers())))
 @pytest.mark.parametrize("negated", [False, True])
 def test_containers_of_objects_that_differ_and_then_do_not(at, negated):
-    def f(x, one, other):
-        return x * 2 if (one != other if negated else one == other) else x * 3
+    def f(x, item, other):
+        return x * 2 if (item != other if negated else item == other) else x * 3
 
-    x, (one, other) = torch.ones(2), pairs_of_containers()[at]
+    x, (value, other) = torch.ones(2), pairs_of_containers()[at]
     fast = tracer_core.compile(f, backend="eager")
-    for left, right in [(one, other), (one, type(other)(one)), (one, other), (other, other)]:
+    for left, right in [
+        (value, other),
+        (value, type(other)(value)),
+        (value, other),
+        (other, other),
+    ]:
         for _ in range(2):
             assert torch.equal(fast(x, left, right), f(x, left, right))
 
 
 def test_a_list_of_objects_that_becomes_equal_in_place():
-    one, other, x = Thing(), Thing(), torch.ones(2)
+    thing, other, x = Thing(), Thing(), torch.ones(2)
 
     def f(x, left, right):
         return x * 2 if left == right else x * 3
 
     fast = tracer_core.compile(f, backend="eager")
-    left, right = [one, other, 1], [one, one, 1]
-    for item in (one, other, one, one, 1):
+    left, right = [thing, other, 1], [thing, thing, 1]
+    for item in (thing, other, thing, thing, 1):
         right[1] = item
         assert torch.equal(fast(x, left, right), f(x, left, right))
         left[1] = item

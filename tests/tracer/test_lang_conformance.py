@@ -19,8 +19,8 @@ import weakref
 import pytest
 
 import tracer_core
+from tests.tracer.eager_reference import same
 from tests.tracer.programs import Programs, X, Y
-from tests.tracer.twin import same
 
 program = Programs()
 broken = functools.partial(program, graphs=None, breaks=None)
@@ -33,8 +33,8 @@ class HoldsBuiltins:
 
 @program(graphs=None, breaks=None)
 def builtin_functions_as_class_attributes(x):
-    made = HoldsBuiltins()
-    return x + 1, made.make([1, 2]), sorted([3, 1], key=made.key(lambda a, b: a - b))
+    builtins = HoldsBuiltins()
+    return x + 1, builtins.make([1, 2]), sorted([3, 1], key=builtins.key(lambda a, b: a - b))
 
 
 @broken
@@ -42,10 +42,10 @@ def attributes_of_generators(x):
     def numbers():
         yield 1
 
-    made = numbers()
-    names = made.__name__, made.__qualname__, made.gi_code.co_name
-    made.__name__ = "renamed"
-    return x + 1, names, made.__name__, made.gi_running, made.gi_frame is None, list(made)
+    result = numbers()
+    names = result.__name__, result.__qualname__, result.gi_code.co_name
+    result.__name__ = "renamed"
+    return x + 1, names, result.__name__, result.gi_running, result.gi_frame is None, list(result)
 
 
 @program
@@ -62,15 +62,15 @@ def arguments_of_stop_iteration(x):
         yield 1
         return result
 
-    found = []
+    actual = []
     for result in (None, 0, (1, 2)):
-        made = numbers(result)
-        next(made)
+        created = numbers(result)
+        next(created)
         try:
-            next(made)
+            next(created)
         except StopIteration as stop:
-            found.append((stop.args, stop.value))
-    return x + 1, found
+            actual.append((stop.args, stop.value))
+    return x + 1, actual
 
 
 @broken
@@ -79,21 +79,21 @@ def a_closed_generator_after_a_break(x):
         yield 1
         yield 2
 
-    made = numbers()
-    next(made)
-    made.close()
+    result = numbers()
+    next(result)
+    result.close()
     tracer_core.graph_break()
-    return x + 1, made.gi_frame is None, made.gi_suspended, list(made)
+    return x + 1, result.gi_frame is None, result.gi_suspended, list(result)
 
 
 @broken
 def keys_with_objects_after_a_break(x):
-    found = {(1, object()): 1}
+    actual = {(1, object()): 1}
     tracer_core.graph_break()
-    key = next(iter(found))
-    found[key] = 2
+    key = next(iter(actual))
+    actual[key] = 2
     tracer_core.graph_break()
-    return x + 1, found[key], len(found)
+    return x + 1, actual[key], len(actual)
 
 
 class Colliding:
@@ -104,9 +104,9 @@ class Colliding:
 @broken
 def keys_that_hold_keys(x):
     key = Colliding()
-    found = {key: 1, (key, 1): 2}
+    actual = {key: 1, (key, 1): 2}
     tracer_core.graph_break()
-    return x + 1, found[key], list(found.values()), found.pop((key, 1)), len(found)
+    return x + 1, actual[key], list(actual.values()), actual.pop((key, 1)), len(actual)
 
 
 @broken
@@ -139,14 +139,14 @@ def a_slot_of_another_class(x):
         __slots__ = ("own",)
         borrowed = Holder.slot
 
-    made, found = Borrower(), []
-    made.own = 3
+    borrower, actual = Borrower(), []
+    borrower.own = 3
     tracer_core.graph_break()
     try:
-        found.append(made.borrowed)
+        actual.append(borrower.borrowed)
     except TypeError as error:
-        found.append(str(error))
-    return x + 1, found, made.own
+        actual.append(str(error))
+    return x + 1, actual, borrower.own
 
 
 @broken
@@ -268,14 +268,14 @@ def proxies_of_objects_that_die(x):
     numbers = {1}
     proxy = weakref.proxy(numbers)
     tracer_core.graph_break()
-    found = [len(proxy), isinstance(proxy, set)]
+    actual = [len(proxy), isinstance(proxy, set)]
     numbers = None
     gc.collect()
     try:
-        found.append(len(proxy))
+        actual.append(len(proxy))
     except ReferenceError:
-        found.append("dead")
-    return x + 1, found
+        actual.append("dead")
+    return x + 1, actual
 
 
 @broken
@@ -356,13 +356,13 @@ class Keys:
 
 @program
 def keys_of_mapping_patterns(x):
-    found, log = collections.defaultdict(int, a=0, b=1), []
-    match found:
+    actual, log = collections.defaultdict(int, a=0, b=1), []
+    match actual:
         case {"c": _}:
             log.append("c")
         case {"b": b, **rest}:
             log.append((b, rest))
-    return x + 1, log, dict(found)
+    return x + 1, log, dict(actual)
 
 
 @broken
@@ -390,8 +390,8 @@ def annotations_of_a_class_without_any(x):
 @broken
 def a_memo_for_deepcopy(x):
     memo, inner = {}, [1]
-    made = copy.deepcopy([inner], memo)
-    return x + 1, id(memo) in memo, memo[id(inner)] is made[0]
+    result = copy.deepcopy([inner], memo)
+    return x + 1, id(memo) in memo, memo[id(inner)] is result[0]
 
 
 PLAIN = """
@@ -413,12 +413,12 @@ def test_code_that_is_made_has_the_future_imports_of_its_module():
 
 @broken
 def modules_of_what_a_call_makes(x):
-    found = []
+    actual = []
     for _ in range(5):
         pair = collections.namedtuple("pair", ["a", "b"])
         colour = enum.Enum("colour", "red blue")
-        found += [pair.__module__, typing.TypeVar("T").__module__, colour.__module__]
-    return x + 1, set(found) == {__name__}
+        actual += [pair.__module__, typing.TypeVar("T").__module__, colour.__module__]
+    return x + 1, set(actual) == {__name__}
 
 
 @broken

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tracer.eager_reference import same
 from tests.tracer.programs import X
-from tests.tracer.twin import same
 
 
 class NoTruth:
@@ -87,10 +87,10 @@ CALLS = {
 def test_a_disabled_method(name):
     def program(x):
         try:
-            found = CALLS[name]()
+            text = CALLS[name]()
         except TypeError as error:
-            found = str(error)
-        return found, x * 2
+            text = str(error)
+        return text, x * 2
 
     same(program, (X,), (X,), breaks=None)
 

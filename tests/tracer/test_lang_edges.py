@@ -351,9 +351,9 @@ class Meta(type):
         return cls.__name__, key
 
     def __call__(cls, *args):
-        made = super().__call__()
-        made.args = args
-        return made
+        result = super().__call__()
+        result.args = args
+        return result
 
 
 class OfMeta(metaclass=Meta):
@@ -425,9 +425,9 @@ def fraction_of_whole_numbers_of_a_class_across_a_break(x):
 
         __floordiv__ = __mul__
 
-    made = fractions.Fraction(Whole(3), Whole(5))
+    fraction = fractions.Fraction(Whole(3), Whole(5))
     print(end="")
-    return x + 1, type(made.numerator) is Whole, type(made.denominator) is Whole
+    return x + 1, type(fraction.numerator) is Whole, type(fraction.denominator) is Whole
 
 
 @program(graphs=None, breaks=None)
@@ -435,9 +435,9 @@ def a_module_whose_class_hides_its_dictionary(x):
     class Hiding(types.ModuleType):
         __dict__ = 8
 
-    made = Hiding("made")
+    hiding = Hiding("made")
     print(end="")
-    return x + 1, texts_of(lambda: dir(made))
+    return x + 1, texts_of(lambda: dir(hiding))
 
 
 @program(graphs=None, breaks=None)
@@ -473,9 +473,9 @@ _ITEM = typing.TypeVar("_ITEM")
 def parameters_of_aliases_across_a_break(x):
     alias = list[_ITEM]
     print(end="")
-    found = dict[str, alias].__parameters__
+    parameters = dict[str, alias].__parameters__
     print(end="")
-    return x + 1, found[0] is _ITEM
+    return x + 1, parameters[0] is _ITEM
 
 
 class Nested(list):
@@ -491,13 +491,13 @@ class Unprintable:
 
 @program(graphs=None, breaks=None)
 def recursive_texts(x):
-    nested, one = Nested("ab"), Unprintable()
+    nested, unprintable = Nested("ab"), Unprintable()
     nested.append(nested)
     text = repr(nested)
     print(end="")
     nested.append("c")
-    told = reprlib.repr(one) == f"<Unprintable instance at {id(one):#x}>"
-    return x + 1, text, repr(nested), told
+    messages = reprlib.repr(unprintable) == f"<Unprintable instance at {id(unprintable):#x}>"
+    return x + 1, text, repr(nested), messages
 
 
 @program(graphs=None, breaks=None)
@@ -557,7 +557,7 @@ def outcome(function, *args, **kwargs):
 
 
 def sorts(x):
-    return [outcome(sorted, [], reverse=one) for one in (2.5, "a", None, [], True, 0, 2**70)]
+    return [outcome(sorted, [], reverse=value) for value in (2.5, "a", None, [], True, 0, 2**70)]
 
 
 def pops(x):
@@ -580,7 +580,7 @@ def groups(x):
 
 
 def arrays(x):
-    return [outcome(torch.Tensor.__array__, one) for one in (1, "a", [])]
+    return [outcome(torch.Tensor.__array__, value) for value in (1, "a", [])]
 
 
 class Level(enum.IntEnum):
@@ -607,8 +607,8 @@ def metaclasses(x):
     level = Level.HIGH
     return [
         *(
-            outcome(operator.mod, one, level)
-            for one in (bytearray(b"ab"), b"ab", "ab", "%d", b"%d")
+            outcome(operator.mod, value, level)
+            for value in (bytearray(b"ab"), b"ab", "ab", "%d", b"%d")
         ),
         outcome(lambda: [*level]),
         outcome(lambda: 1 in level),
@@ -629,7 +629,7 @@ def test_arguments_are_checked_as_python_checks_them(checked):
 
 
 class Undecided:
-    """An object that must not be asked for its truth value."""
+    """An object that must not be asked for its bool."""
 
     def __bool__(self):
         raise ValueError("asked")
@@ -657,13 +657,13 @@ def test_results_are_made_without_asking_for_their_truth_values():
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
 def test_get_of_nothing_is_an_error(kind):
     def program(x):
-        found = []
-        for given in ((None, None), (None,), (None, int), (1,), (1, int)):
+        actual = []
+        for value in ((None, None), (None,), (None, int), (1,), (1, int)):
             try:
-                found.append(type(kind(len).__get__(*given)))
+                actual.append(type(kind(len).__get__(*value)))
             except TypeError as error:
-                found.append(str(error))
-        return found
+                actual.append(str(error))
+        return actual
 
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(2):
@@ -707,13 +707,13 @@ def test_arguments_of_the_initialiser_of_classes_are_counted():
         pass
 
     def program(x):
-        found = []
-        for given in ((), (1,), (1, 1), ("a", (), {}), (1, 2, 3, 4)):
+        actual = []
+        for value in ((), (1,), (1, 1), ("a", (), {}), (1, 2, 3, 4)):
             try:
-                found.append(type.__init__(Plain, *given))
+                actual.append(type.__init__(Plain, *value))
             except TypeError as error:
-                found.append(str(error))
-        return found
+                actual.append(str(error))
+        return actual
 
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(2):
@@ -748,8 +748,8 @@ def test_an_iterator_with_an_exhausted_part_is_dead_at_a_break():
 
 
 def test_an_ordered_dict_that_was_empty_has_the_memory_of_its_entries():
-    def program(x, found):
-        found.update([(i, x) for i in range(3)])
+    def program(x, actual):
+        actual.update([(i, x) for i in range(3)])
         return x + 1
 
     ours, eager = collections.OrderedDict(), collections.OrderedDict()
@@ -759,13 +759,13 @@ def test_an_ordered_dict_that_was_empty_has_the_memory_of_its_entries():
 
 
 def test_super_by_another_name_after_a_break_says_what_is_missing():
-    plain = super
+    eager = super
 
     def dead(first, x):
         x = x + 1
         tracer_core.graph_break()
         try:
-            plain()
+            eager()
         except RuntimeError as error:
             return error.args
 
@@ -774,7 +774,7 @@ def test_super_by_another_name_after_a_break_says_what_is_missing():
         del first
         tracer_core.graph_break()
         try:
-            plain()
+            eager()
         except RuntimeError as error:
             return error.args
 
@@ -788,13 +788,13 @@ def test_super_by_another_name_after_a_break_says_what_is_missing():
 )
 def test_groups_of_what_are_no_tensors_are_torchs_error(lists):
     def program(x):
-        found = []
-        for given in ((lists,), (lists, False), (lists, 0)):
+        actual = []
+        for value in ((lists,), (lists, False), (lists, 0)):
             try:
-                torch._C._group_tensors_by_device_and_dtype(*given)
+                torch._C._group_tensors_by_device_and_dtype(*value)
             except Exception as error:
-                found.append((type(error), str(error)))
-        return found
+                actual.append((type(error), str(error)))
+        return actual
 
     compiled = tracer_core.compile(program, backend="eager")
     assert compiled(torch.ones(1)) == program(torch.ones(1))

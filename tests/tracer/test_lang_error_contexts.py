@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 
 class Slots:
@@ -111,13 +111,13 @@ class Missing:
 
 def test_an_attribute_error_names_what_was_looked_up():
     def f(x, missing):
-        found = []
+        actual = []
         for look in (lambda: missing.size, lambda: missing.broken, lambda: Missing().size):
             try:
                 look()
             except AttributeError as error:
-                found += [error.name, error.obj is missing, type(error.obj)]
-        return x + 1, found
+                actual += [error.name, error.obj is missing, type(error.obj)]
+        return x + 1, actual
 
     same(f, (torch.ones(2), Missing()), (torch.ones(2), Missing()))
 
@@ -176,18 +176,18 @@ def test_an_error_that_a_generator_raises_in_place_of_a_stop_keeps_its_context()
         yield
 
     def f(x):
-        made = ends_wrongly()
+        result = ends_wrongly()
         tracer_core.graph_break()
         try:
             raise TypeError
         except TypeError:
-            return next(made)
+            return next(result)
 
     same(f, (torch.ones(2),), (torch.zeros(2),), breaks=None)
 
 
 def test_an_error_that_was_raised_again_is_the_context_of_the_next():
-    """`finally` raises it again in plain Python; the operator fails inside a context manager."""
+    """`finally` raises it again in eager Python; the operator fails inside a context manager."""
 
     @contextlib.contextmanager
     def noted(log):
@@ -211,11 +211,11 @@ def test_an_error_that_was_raised_again_is_the_context_of_the_next():
         log = []
         with pytest.raises(RuntimeError) as caught:
             function(torch.nn.Parameter(torch.ones(2, 3)), log)
-        found, error = [], caught.value
+        actual, error = [], caught.value
         while error is not None:
-            found.append((type(error), str(error)))
+            actual.append((type(error), str(error)))
             error = error.__context__
-        return found, log
+        return actual, log
 
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(2):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import twin
 from tests.tracer.programs import Programs, X, Y
-from tests.tracer.twin import twin
 
 program = Programs()
 
@@ -39,7 +39,7 @@ def context_of_an_exception_in_a_handler(x):
 
 @program
 def cause_and_suppressed_context(x):
-    found = []
+    actual = []
     for cause in (None, TypeError("c"), TypeError):
         try:
             try:
@@ -47,10 +47,10 @@ def cause_and_suppressed_context(x):
             except ValueError:
                 raise KeyError("b") from cause
         except KeyError as error:
-            found.append(
+            actual.append(
                 (chain_of(error), type(error.__cause__).__name__, type(error.__context__).__name__)
             )
-    return x + 1, found
+    return x + 1, actual
 
 
 @program
@@ -254,17 +254,17 @@ def exception_hierarchy_and_order_of_clauses(x):
     class B(A, KeyError):
         pass
 
-    found = []
+    actual = []
     for kind in (A, B, KeyError, IndexError):
         try:
             raise kind("k")
         except B:
-            found.append("B")
+            actual.append("B")
         except (A, IndexError) as error:
-            found.append(type(error).__name__)
+            actual.append(type(error).__name__)
         except LookupError:
-            found.append("lookup")
-    return x + 1, found
+            actual.append("lookup")
+    return x + 1, actual
 
 
 @program
@@ -292,15 +292,15 @@ def same_exception_raised_twice(x):
 
 @program
 def system_exit_and_base_exceptions(x):
-    found = []
+    actual = []
     for kind in (SystemExit, GeneratorExit, StopIteration, StopAsyncIteration, BaseException):
         try:
             raise kind(2)
         except Exception as error:
-            found.append(("Exception", type(error).__name__))
+            actual.append(("Exception", type(error).__name__))
         except BaseException as error:
-            found.append(("BaseException", type(error).__name__, error.args))
-    return x + 1, found
+            actual.append(("BaseException", type(error).__name__, error.args))
+    return x + 1, actual
 
 
 @program(graphs=None, breaks=None)
@@ -324,7 +324,7 @@ def keys_without_a_hash(x):
         def __hash__(self):
             return "a"
 
-    found = []
+    actual = []
     for key in (
         [],
         {},
@@ -345,7 +345,7 @@ def keys_without_a_hash(x):
             lambda: held.update([(key, 1)]), lambda: kept.add(key),
             lambda: kept.update([key]), lambda: kept.remove(key), lambda: kept.discard(key),
             lambda: set([key]), lambda: frozenset([key]), lambda: dict([(key, 1)]),
-            lambda: {one: 1 for one in [key]}, lambda: {one for one in [key]},
+            lambda: {value: 1 for value in [key]}, lambda: {value for value in [key]},
             lambda: dict.fromkeys([key]), lambda: held.pop(key), lambda: operator.delitem(held, key),
             lambda: hash(key), lambda: kept | {key}, lambda: kept.union([key]),
             lambda: kept.intersection([key]), lambda: held | {key: 1},
@@ -353,8 +353,8 @@ def keys_without_a_hash(x):
             try:
                 step()
             except Exception as error:
-                found.append((chain_of(error), len(held), len(kept)))
-    return x + 1, found
+                actual.append((chain_of(error), len(held), len(kept)))
+    return x + 1, actual
 
 
 @program
@@ -561,7 +561,7 @@ def except_star_handler_raises(x):
 
 @program
 def except_star_raises_what_it_caught(x):
-    found = []
+    actual = []
     for again in (True, False):
         try:
             try:
@@ -571,8 +571,8 @@ def except_star_raises_what_it_caught(x):
                     raise group
                 raise
         except ExceptionGroup as caught:
-            found.append((caught.message, [repr(error) for error in caught.exceptions]))
-    return x + 1, found
+            actual.append((caught.message, [repr(error) for error in caught.exceptions]))
+    return x + 1, actual
 
 
 @program
@@ -657,14 +657,14 @@ def generator_handles_and_reraises(x):
             yield str(error)
             raise KeyError("second") from error
 
-    found = []
+    actual = []
     it = gen()
     try:
         while True:
-            found.append(next(it))
+            actual.append(next(it))
     except KeyError as error:
-        found.append(chain_of(error))
-    return x + 1, found
+        actual.append(chain_of(error))
+    return x + 1, actual
 
 
 def test_state_is_changed_once_before_a_caught_exception():
@@ -721,10 +721,10 @@ AMBIGUOUS = ("comprehension", "comparison in a comprehension", "generator", "dic
 
 @pytest.mark.parametrize("form", AMBIGUOUS)
 def test_the_truth_of_a_tensor_raises_inside_try(form):
-    plain, logs = ambiguous_truth(form), ([], [])
-    fast = tracer_core.compile(plain, backend="eager")
+    eager, logs = ambiguous_truth(form), ([], [])
+    fast = tracer_core.compile(eager, backend="eager")
     for t in (torch.ones(2), torch.ones(2), torch.ones(1), 2 * torch.ones(2)):
-        want, got = plain(t, [0, 1, 2], logs[0]), fast(t, [0, 1, 2], logs[1])
+        want, got = eager(t, [0, 1, 2], logs[0]), fast(t, [0, 1, 2], logs[1])
         torch.testing.assert_close(got, want)
         assert logs[0] == logs[1]
 
@@ -768,9 +768,9 @@ def a_class_of_c_code_that_takes_no_attributes(x):
 
 class Coded(ExceptionGroup):
     def __new__(cls, message, errors, code):
-        made = super().__new__(cls, message, errors)
-        made.code = code
-        return made
+        _ = super().__new__(cls, message, errors)
+        _.code = code
+        return _
 
     def derive(self, errors):
         return Coded(self.message, errors, self.code)
@@ -781,11 +781,11 @@ def test_a_group_with_a_constructor_of_its_own_lives_across_a_break():
         try:
             raise Coded("m", [ValueError("a"), TypeError("b")], 42)
         except* ValueError as group:
-            found = group
+            actual = group
             print(end="")
         except* TypeError as group:
             other = group
-        return x + found.code, found.exceptions[0].args, other.code, type(other).__name__
+        return x + actual.code, actual.exceptions[0].args, other.code, type(other).__name__
 
     twin(lambda: f, (X,), (Y,), breaks=None)
 

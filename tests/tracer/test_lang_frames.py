@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 from tracer_core.errors import TracerError
 
 X = torch.arange(3.0)
@@ -104,12 +104,12 @@ def _misspelt():
 
 
 def _frames_of(error):
-    entry, found = error.__traceback__.tb_next, []
+    entry, actual = error.__traceback__.tb_next, []
     while entry is not None:
-        found.append((entry.tb_frame.f_code.co_name, entry.tb_lineno, entry.tb_frame.f_lineno,
+        actual.append((entry.tb_frame.f_code.co_name, entry.tb_lineno, entry.tb_frame.f_lineno,
                       entry.tb_frame.f_locals.get("number")))  # fmt: skip
         entry = entry.tb_next
-    return found
+    return actual
 
 
 def _formatted(error):
@@ -219,18 +219,18 @@ def test_a_hook_sees_the_lines_and_calls_of_the_program(set_hook):
 
 def test_a_generator_that_reads_its_frame_when_it_is_closed():
     def f(x):
-        found = []
+        actual = []
 
         def counted():
             try:
                 yield 1
             finally:
-                found.append(sys._getframe().f_code.co_name)
+                actual.append(sys._getframe().f_code.co_name)
 
-        made = counted()
-        next(made)
-        del made
-        return x + 1, found
+        result = counted()
+        next(result)
+        del result
+        return x + 1, actual
 
     same(f, (X,), (X,), graphs=0, breaks=None)
 
@@ -342,11 +342,11 @@ def test_a_program_replaces_a_module():
 
 def test_a_trace_has_less_room_for_recursion_than_the_program():
     def f(x, depth):
-        one, other = [], []
+        item, other = [], []
         for _ in range(depth):
-            one, other = [one], [other]
+            item, other = [item], [other]
         try:
-            return x + (one == other)
+            return x + (item == other)
         except RecursionError:
             return x - 1
 

@@ -42,9 +42,9 @@ def list_extend_that_raises_keeps_items(x):
     says += texts_of(lambda: more.extend(broken()), errors=ValueError)
     table = {}
     says += texts_of(lambda: table.update((n, n) for n in broken()), errors=ValueError)
-    found = {0}
-    says += texts_of(lambda: found.update(broken()), errors=ValueError)
-    return x + 1, items, more, table, found, says
+    actual = {0}
+    says += texts_of(lambda: actual.update(broken()), errors=ValueError)
+    return x + 1, items, more, table, actual, says
 
 
 @program
@@ -104,11 +104,11 @@ def dict_update_from_a_mapping(x):
 
 @program
 def set_update_sees_earlier_members(x):
-    found = set()
-    found.update(seen_while(found), seen_while(found, 2))
+    items = set()
+    items.update(seen_while(items), seen_while(items, 2))
     kept = {0, 1, 2, 5}
     kept.difference_update(len(kept) - n for n in range(3))
-    return x + 1, found, kept, {1, 2} | set(seen_while(found, 1))
+    return x + 1, items, kept, {1, 2} | set(seen_while(items, 1))
 
 
 @program
@@ -243,11 +243,11 @@ def unpacking_takes_one_more(x):
 
 @program
 def searches_stop(x):
-    one, two, three = itertools.count(), itertools.count(), itertools.count(5)
+    item, two, three = itertools.count(), itertools.count(), itertools.count(5)
     return (
         x + 1,
-        3 in one,
-        next(one),
+        3 in item,
+        next(item),
         operator.indexOf(two, 4),
         next(two),
         any(n > 6 for n in three),
@@ -257,10 +257,10 @@ def searches_stop(x):
 
 @program
 def generators_inside_constructors(x):
-    made = []
+    result = []
 
     def noted(n):
-        made.append(n)
+        result.append(n)
         return n
 
     return (
@@ -270,7 +270,7 @@ def generators_inside_constructors(x):
         dict((noted(n), n) for n in range(2)),
         collections.deque((noted(n) for n in range(3)), 2),
         dict.fromkeys(noted(n) for n in "cd"),
-        made,
+        result,
     )
 
 
@@ -366,13 +366,13 @@ def test_a_dictionary_takes_the_items_of_each_call(source, how, kind):
 
     compiled = tracer_core.compile(program, backend="eager")
     for n in (1, 2, 3):
-        found = []
-        for one in (program, compiled):
+        actual = []
+        for value in (program, compiled):
             items = SOURCES[source](n)
-            first, *_ = one(torch.ones(1), kind(), items)
+            first, *_ = value(torch.ones(1), kind(), items)
             left = list(items) if hasattr(items, "__next__") else None
-            found.append((str(first), left))
-        assert found[0] == found[1]
+            actual.append((str(first), left))
+        assert actual[0] == actual[1]
 
 
 class Unwilling(dict):
@@ -393,8 +393,8 @@ def test_c_code_is_asked_after_a_method_that_declines(left, right):
 
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(2):
-        found, expected = compiled(torch.ones(1)), program(torch.ones(1))
-        assert found == expected and type(found) is type(expected)
+        actual, expected = compiled(torch.ones(1)), program(torch.ones(1))
+        assert actual == expected and type(actual) is type(expected)
 
 
 def test_a_view_of_a_dictionary_takes_the_rows_of_a_tensor():

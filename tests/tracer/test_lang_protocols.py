@@ -13,8 +13,8 @@ from fractions import Fraction
 
 import pytest
 
+from tests.tracer.eager_reference import same
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import same
 
 program = Programs()
 
@@ -278,9 +278,9 @@ def eq_without_hash_is_unhashable(x):
 @program
 def list_methods_call_eq(x):
     items = [EqOnly(1), EqOnly(2), EqOnly(1)]
-    found = items.index(EqOnly(2)), items.count(EqOnly(1)), EqOnly(2) in items
+    actual = items.index(EqOnly(2)), items.count(EqOnly(1)), EqOnly(2) in items
     items.remove(EqOnly(1))
-    return x * len(items), found, [e.n for e in items]
+    return x * len(items), actual, [e.n for e in items]
 
 
 class EqShown(EqOnly):
@@ -1023,9 +1023,9 @@ def generic_classes_of_typing(x):
 
 class Meta(type):
     def __call__(cls, *args, **kwargs):
-        made = super().__call__(*args, **kwargs)
-        made.tag = cls.__name__
-        return made
+        result = super().__call__(*args, **kwargs)
+        result.tag = cls.__name__
+        return result
 
     @property
     def size(cls):
@@ -1056,8 +1056,8 @@ class Singleton(type):
 
 @pytest.mark.parametrize("uses", [1, 2])
 def test_singleton_metaclass_fills_its_table_once(uses):
+    from tests.tracer.eager_reference import twin
     from tests.tracer.programs import X, Y
-    from tests.tracer.twin import twin
 
     def make():
         class One(metaclass=Singleton):
@@ -1200,8 +1200,8 @@ def test_conversions_by_c_code(number):
             for function in functions:
                 value = cls(*arguments)
                 try:
-                    made = function(value)
-                    log.append((type(made).__name__, made))
+                    result = function(value)
+                    log.append((type(result).__name__, result))
                 except (TypeError, ValueError, ArithmeticError) as error:
                     log.append(str(error))
 
@@ -1237,11 +1237,11 @@ def test_a_registered_class_is_no_subclass_to_operators():
         return {name: method(name, answer) for name in names}
 
     abstract = abc.ABCMeta("Abstract", (), methods(NotImplemented))
-    plain = abstract.register(type("Plain", (), methods(4)))
+    eager = abstract.register(type("Plain", (), methods(4)))
 
     def f(x):
         log.clear()
-        a, b = abstract(), plain()
+        a, b = abstract(), eager()
         return x + 1, a == b, a < b, a + b, divmod(a, b), list(log)
 
     same(f, (X,), (Y,), breaks=None)
@@ -1314,7 +1314,7 @@ def text_of_a_subclass_stays_one(x):
         f"{A()!r}",
         str([A()]),
     )
-    return x + 1, [(type(one).__name__, str.__str__(one)) for one in texts], str(errors="strict")
+    return x + 1, [(type(text).__name__, str.__str__(text)) for text in texts], str(errors="strict")
 
 
 @program
@@ -1361,11 +1361,11 @@ def special_methods_found_by_descriptors_are_asked_once(x):
         __exit__ = Found(lambda self, *error: True)
 
     a = A()
-    found = [len(a), a + 1, a[2], 3 in a, str(a)]
+    actual = [len(a), a + 1, a[2], 3 in a, str(a)]
     with a as entered:
-        found.append(entered)
+        actual.append(entered)
         raise ValueError
-    return x + 1, found, asked
+    return x + 1, actual, asked
 
 
 @program
@@ -1460,10 +1460,10 @@ def objects_that_notice_every_question(x):
         def __class__(self):
             raise RuntimeError("asked")
 
-    one = Logs()
-    one.v = 2
+    logs = Logs()
+    logs.v = 2
     texts = texts_of(lambda: isinstance(Says(), bool), errors=RuntimeError)
-    return x * one.v, len(one), len(Raises()), isinstance(Raises(), Raises), asked, texts
+    return x * logs.v, len(logs), len(Raises()), isinstance(Raises(), Raises), asked, texts
 
 
 @program.cases()

@@ -1,5 +1,5 @@
 """Constructs whose bytecode or meaning changed between CPython 3.11 and 3.14, at graph breaks too:
-super-instructions, calls, truth values, ``with``, comprehensions, frame locals, annotations, template
+super-instructions, calls, bools, ``with``, comprehensions, frame locals, annotations, template
 strings, ``finally``, monitoring, generators and the garbage collector.
 
 Programs in the syntax of a later Python are source text, and are skipped on an earlier one.
@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import module, same, twin
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import module, same, twin
 from tracer_core import graph_break
 from tracer_core.testing import compare
 
@@ -104,15 +104,15 @@ class Twice(Scaled):
 def calls_with_keywords(x):
     first = described(x, scale=2, other=x)
     second = described(*[x, x], **{"scale": 3, "a b": 1})
-    made = Twice(by=x.shape[0], extra=1)
-    return first, second, made.times(x, plus=2), made(value=x, plus=1), dict(a=x, b=2)
+    twice = Twice(by=x.shape[0], extra=1)
+    return first, second, twice.times(x, plus=2), twice(value=x, plus=1), dict(a=x, b=2)
 
 
 @at_breaks
 def calls_with_keywords_around_breaks(x):
-    made = Twice(broken(2), extra=broken(x.mean()))
+    twice = Twice(broken(2), extra=broken(x.mean()))
     first = described(broken(x), scale=broken(2), other=broken(x))
-    second = made.times(broken(x), plus=broken(1))
+    second = twice.times(broken(x), plus=broken(1))
     third = described(*broken([x]), **broken({"scale": 3}))
     return first, second, third, (broken(described) if x.dim() else None)(x, scale=4)
 
@@ -143,7 +143,7 @@ def callables_that_are_computed(x):
     return table["f"](x)[0], adder(3)(x, by=2), (adder(4) if x.dim() > 1 else adder(5))(x)
 
 
-# -- truth values --
+# -- bools --
 
 
 class Truth:
@@ -183,26 +183,26 @@ class Compared:
 def truth_values_are_asked_once(x):
     log = []
     yes, no = Truth(True, log), Truth(False, log)
-    found = [not yes, not no, not not yes]
-    found.append("a" if yes and not no else "b")
-    found += [(yes and no) is no, (yes or no) is yes, (no or yes) is yes]
+    actual = [not yes, not no, not not yes]
+    actual.append("a" if yes and not no else "b")
+    actual += [(yes and no) is no, (yes or no) is yes, (no or yes) is yes]
     while no or not yes:
         break
     if not (no or not yes):
-        found.append("c")
-    found += [bool(Sized(0)), not Sized(2), bool(Compared([]) < 1), 1 in Compared([1])]
+        actual.append("c")
+    actual += [bool(Sized(0)), not Sized(2), bool(Compared([]) < 1), 1 in Compared([1])]
     assert yes
-    return x * len(log), found, log
+    return x * len(log), actual, log
 
 
 @program
 def comparisons_give_what_their_methods_give(x):
     text, nothing = Compared("text"), Compared([])
-    found = [text < 1, nothing < 1, text == 1, not nothing < 1, 0 < 1 < 2 > text]
-    found.append("yes" if text < 1 else "no")
-    found.append("yes" if nothing == 1 else "no")
-    found.append([n for n in (1, 2) if nothing < n])
-    return x + len(found), found
+    actual = [text < 1, nothing < 1, text == 1, not nothing < 1, 0 < 1 < 2 > text]
+    actual.append("yes" if text < 1 else "no")
+    actual.append("yes" if nothing == 1 else "no")
+    actual.append([n for n in (1, 2) if nothing < n])
+    return x + len(actual), actual
 
 
 @program
@@ -222,7 +222,7 @@ def truth_values_that_are_errors(x):
     return x + 1, texts_of(
         lambda: not Wrong(),
         lambda: 1 if Negative() else 2,
-        lambda: [one for one in (1,) if Raises()],
+        lambda: [value for value in (1,) if Raises()],
         errors=(TypeError, ValueError, KeyError),
     )
 
@@ -259,9 +259,9 @@ class Manager:
 @program
 def with_statements(x):
     log = []
-    with Manager(log) as one, Manager(log, swallows=True), torch.no_grad():
+    with Manager(log) as item, Manager(log, swallows=True), torch.no_grad():
         x = x * 2
-        log.append(one.swallows)
+        log.append(item.swallows)
         raise ValueError("swallowed")
     for n in range(3):
         with Manager(log):
@@ -312,12 +312,12 @@ def what_is_no_context_manager(x):
         def __init__(self):
             self.__enter__ = self.__exit__ = lambda *_: None
 
-    def enter(one):
-        with one:
+    def enter(item):
+        with item:
             pass
 
     ones = (1, OnlyEnter(), OnlyExit(), Asynchronous(), InInstance(), None)
-    return x + 1, texts_of(*[lambda one=one: enter(one) for one in ones])
+    return x + 1, texts_of(*[lambda value=item: enter(value) for item in ones])
 
 
 # -- constants that instructions name --
@@ -326,9 +326,9 @@ def what_is_no_context_manager(x):
 @program
 def constants_that_instructions_name(x):
     numbers = [x, x + 1]
-    found = [tuple(n * 2 for n in numbers), all(n.dim() for n in numbers)]
-    found.append(any(n.dim() > 5 for n in numbers))
-    return found
+    actual = [tuple(n * 2 for n in numbers), all(n.dim() for n in numbers)]
+    actual.append(any(n.dim() > 5 for n in numbers))
+    return actual
 
 
 @at_breaks
@@ -340,7 +340,7 @@ def generators_in_all_and_any_around_breaks(x):
 
 
 def test_assertions():
-    made = module("""
+    result = module("""
 def fn(x):
     assert x.dim() == 2
     try:
@@ -348,18 +348,18 @@ def fn(x):
     except AssertionError as error:
         return x + 1, error.args
 """)
-    same(made.fn, (X,), (Y,), graphs=1)
+    same(result.fn, (X,), (Y,), graphs=1)
 
 
 def test_all_and_tuple_of_another_meaning():
-    made = module("""
+    result = module("""
 def all(them):
     return ["all", *them]
 def fn(x):
     any = tuple = lambda them: [len(list(them)), "local"]
     return x + 1, all(n for n in (1, 0)), any(n for n in (1, 0)), tuple(n for n in (1, 2))
 """)
-    same(made.fn, (X,), (Y,), graphs=1)
+    same(result.fn, (X,), (Y,), graphs=1)
 
 
 # -- exception tables --
@@ -409,13 +409,13 @@ def test_a_class_that_makes_no_cause():
 @at_breaks
 def the_text_of_a_group(x):
     members = [ValueError(1), TypeError(2)]
-    made = [ExceptionGroup("a", members), ExceptionGroup("b", tuple(members))]
-    made += [ExceptionGroup("c", collections.deque(members)), ExceptionGroup("d", members)]
-    first = [repr(group) for group in made]
+    result = [ExceptionGroup("a", members), ExceptionGroup("b", tuple(members))]
+    result += [ExceptionGroup("c", collections.deque(members)), ExceptionGroup("d", members)]
+    first = [repr(group) for group in result]
     members.clear()
-    made[3].args = ("other",)
+    result[3].args = ("other",)
     broken(x)
-    return x + 1, first, [repr(group) for group in made]
+    return x + 1, first, [repr(group) for group in result]
 
 
 @program
@@ -436,15 +436,15 @@ def groups_that_split_in_their_own_way(x):
         try:
             raise kind("group", [OSError("a"), ValueError("b")])
         except* ValueError as group:
-            found.append(repr(group))
+            actual.append(repr(group))
         except* OSError as group:
-            found.append(repr(group))
+            actual.append(repr(group))
 
-    found = []
+    actual = []
     handle(Long)
     if sys.version_info >= (3, 13):  # before, CPython does not look at what it is given
-        found += texts_of(lambda: handle(NoTuple), lambda: handle(Short))
-    return x + 1, found
+        actual += texts_of(lambda: handle(NoTuple), lambda: handle(Short))
+    return x + 1, actual
 
 
 @at_breaks
@@ -511,9 +511,9 @@ def fn(x):
 @pytest.mark.filterwarnings("ignore:.*'finally' block:SyntaxWarning")
 @pytest.mark.parametrize("breaks", [False, True])
 def test_finally_that_leaves(breaks):
-    made = module(LEAVES, BREAK=broken if breaks else lambda value: value)
+    result = module(LEAVES, BREAK=broken if breaks else lambda value: value)
     expected = {"breaks": None} if breaks else {"graphs": 1}
-    same(made.fn, (X,), (Y,), **expected)
+    same(result.fn, (X,), (Y,), **expected)
 
 
 # -- comprehensions --
@@ -589,14 +589,14 @@ def test_iterators_around_breaks(name):
     make = ITERATORS[name]
 
     def fn(x, n):
-        made, found = make(n), []
-        found.append(next(made))
+        result, actual = make(n), []
+        actual.append(next(result))
         graph_break()
-        found.append(next(made))
+        actual.append(next(result))
         for item, _ in zip(make(n), range(3)):
-            found.append(item)
+            actual.append(item)
             graph_break()
-        return x + 1, found, next(made, None)
+        return x + 1, actual, next(result, None)
 
     same(fn, (X, 1), (X, 7), (Y, 1), breaks=None)
 
@@ -944,16 +944,16 @@ def test_template_strings(name):
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings came with Python 3.14")
 def test_template_strings_that_are_arguments():
-    made = module("""
+    result = module("""
 def template(x, n):
     return t"{x} at {n}"
 def fn(made, x):
     first, n = made.values
     return first + x, n * 2, made.interpolations[1].value, len(list(made)), (made + t"!").strings
 """)
-    compiled = tracer_core.compile(made.fn, backend="eager")
-    for template in (made.template(X, 1), made.template(Y, 2), made.template(X, 1)):
-        compare(made.fn(template, X), compiled(template, X))
+    compiled = tracer_core.compile(result.fn, backend="eager")
+    for template in (result.template(X, 1), result.template(Y, 2), result.template(X, 1)):
+        compare(result.fn(template, X), compiled(template, X))
 
 
 NEW_SYNTAX = {
@@ -1012,8 +1012,8 @@ def attributes_of_the_class_of_classes(x):
     def wrapper(*args):
         return args
 
-    told = texts_of(lambda: functools.update_wrapper(wrapper, type))
-    return wrapper(x)[0] + 1, told, wrapper.__name__, wrapper.__doc__ == type.__doc__
+    texts = texts_of(lambda: functools.update_wrapper(wrapper, type))
+    return wrapper(x)[0] + 1, texts, wrapper.__name__, wrapper.__doc__ == type.__doc__
 
 
 @program
@@ -1029,11 +1029,11 @@ def attributes_that_compilers_write(x):
             self.c = self.a
             return self.a
 
-    made = {n: v for n, v in vars(Box).items() if n in ("__static_attributes__", "__doc__")}
+    result = {n: v for n, v in vars(Box).items() if n in ("__static_attributes__", "__doc__")}
     line = (
         getattr(Box, "__firstlineno__", 0) - attributes_that_compilers_write.__code__.co_firstlineno
     )
-    return Box().get() + 1, sorted(map(str, made.items())), line, list(vars(Box))
+    return Box().get() + 1, sorted(map(str, result.items())), line, list(vars(Box))
 
 
 @program
@@ -1043,28 +1043,28 @@ def the_state_of_a_generator(x):
         yield got
 
     def counted():
-        told.append((made.gi_running, made.gi_suspended))
+        messages.append((result.gi_running, result.gi_suspended))
         yield x + 1
         yield from inner()
         return 5
 
-    told = []
-    made = counted()
+    messages = []
+    result = counted()
     for sent in (None, None, "sent"):
-        told.append((made.gi_running, made.gi_suspended, made.gi_yieldfrom is None))
-        told.append(made.send(sent))
-    told.append(made.close())
-    told.append((made.gi_running, made.gi_suspended, made.gi_code.co_name))
-    return x, told
+        messages.append((result.gi_running, result.gi_suspended, result.gi_yieldfrom is None))
+        messages.append(result.send(sent))
+    messages.append(result.close())
+    messages.append((result.gi_running, result.gi_suspended, result.gi_code.co_name))
+    return x, messages
 
 
 @at_breaks
 def the_frame_of_a_generator(x):
-    made = (row for row in x)
-    told = [inspect.getgeneratorstate(made)]
-    first = next(made)
-    told += [inspect.getgeneratorstate(made), made.gi_frame is None, made.close()]
-    return first, told, inspect.getgeneratorstate(made), made.gi_frame
+    result = (row for row in x)
+    messages = [inspect.getgeneratorstate(result)]
+    first = next(result)
+    messages += [inspect.getgeneratorstate(result), result.gi_frame is None, result.close()]
+    return first, messages, inspect.getgeneratorstate(result), result.gi_frame
 
 
 @program
@@ -1093,10 +1093,10 @@ def generators_around_breaks(x):
         except GeneratorExit:
             return broken(x)
 
-    made = counted()
-    first = next(made)
-    second = made.throw(ValueError)
-    return first, broken(second), made.gi_suspended, broken(made).close()
+    result = counted()
+    first = next(result)
+    second = result.throw(ValueError)
+    return first, broken(second), result.gi_suspended, broken(result).close()
 
 
 # -- tools that watch, the garbage collector --
@@ -1157,7 +1157,7 @@ def test_a_program_sets_a_tool():
         heard = []
         with watching([sys.monitoring.events.LINE], heard):
             y = inner(x)
-        return y, [one for one in heard if one[0] == "inner"]
+        return y, [item for item in heard if item[0] == "inner"]
 
     same(fn, (X,), (X,), graphs=0, breaks=None)
 
@@ -1193,7 +1193,7 @@ def test_cycles_are_collected_as_in_eager(without_collections):
             gc.collect()
             Node("b", log)
             gc.collect()
-            return y * 2, list(log), [one() is None for one in kept]
+            return y * 2, list(log), [item() is None for item in kept]
 
         return fn, log
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import same, twin
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import same, twin
 from tracer_core.testing import compare
 
 program = Programs()
@@ -53,9 +53,9 @@ class MyFloat(float):
 
 class Tag(str):
     def __new__(cls, text, weight=1):
-        made = super().__new__(cls, text)
-        made.weight = weight
-        return made
+        _ = super().__new__(cls, text)
+        _.weight = weight
+        return _
 
     def shout(self):
         return Tag(self.upper() + "!", self.weight + 1)
@@ -69,8 +69,8 @@ class Rows(list):
         return sum(self)
 
     def __getitem__(self, key):
-        found = super().__getitem__(key)
-        return Rows(found) if isinstance(key, slice) else found
+        actual = super().__getitem__(key)
+        return Rows(actual) if isinstance(key, slice) else actual
 
     def append(self, item):
         super().append(item * 10)
@@ -428,8 +428,8 @@ def dictionaries_and_comprehensions_over_objects(x):
 
 @program
 def equal_numbers_and_text_are_one_key(x):
-    one = 1
-    d = {one: "int", one == 1: "bool", float(one): "float", "1": "text"}
+    item = 1
+    d = {item: "int", item == 1: "bool", float(item): "float", "1": "text"}
     return x + len(d), d[1], d[1.0], {0, False, 0.0, -0.0}, {(1, 2): 3}[1.0, 2]
 
 
@@ -742,9 +742,9 @@ def test_a_reference_that_counts_its_calls():
     target = torch.nn.ReLU()
 
     def f(x):
-        one = CountingReference(target)
-        first, second = one(), one()
-        return x + second[1], first[0] is target, first[1], one.calls
+        reference = CountingReference(target)
+        first, second = reference(), reference()
+        return x + second[1], first[0] is target, first[1], reference.calls
 
     same(f, (X,), (X,), breaks=None)
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.eager_reference import Kw, module, twin
 from tests.tracer.programs import Programs, X, Y, texts_of
-from tests.tracer.twin import Kw, module, twin
 from tracer_core.testing import CaptureCounter
 
 program = Programs()
@@ -284,12 +284,12 @@ def argument_errors(x):
     def g():
         return 0
 
-    texts, one = [], {"b": 1}
+    texts, item = [], {"b": 1}
     for step in (lambda: f(), lambda: f(1, 2), lambda: f(1, 2, 3, c=4), lambda: f(a=1, b=2, c=3),
     lambda: f(1, 2, c=3, d=4),
                  lambda: f(1, 2, b=3, c=4), lambda: g(1), lambda: g(k=1), lambda: f(*3),
                  lambda: f(**3),
-                 lambda: f(1, **one, **one), lambda: f(**{1: 2})):  # fmt: skip
+                 lambda: f(1, **item, **item), lambda: f(**{1: 2})):  # fmt: skip
         try:
             step()
         except TypeError as error:
@@ -325,14 +325,14 @@ def defaults_see_the_definition(x):
 def closures_over_loop_variables(x):
     late = [lambda: i for i in range(3)]
     early = [lambda i=i: i for i in range(3)]
-    made = []
+    result = []
     for n in range(3):
 
         def get():
             return n
 
-        made.append(get)
-    return x + 1, [f() for f in late], [f() for f in early], [f() for f in made]
+        result.append(get)
+    return x + 1, [f() for f in late], [f() for f in early], [f() for f in result]
 
 
 @program
@@ -734,8 +734,8 @@ def test_a_compiled_async_function_runs_as_it_is(make):
     compiled = tracer_core.compile(make, backend="eager")
 
     async def run(fn, *args):
-        made = fn(*args)
-        return [v async for v in made] if make is counted else await made
+        result = fn(*args)
+        return [v async for v in result] if make is counted else await result
 
     extra = (2,) if make is counted else ()
     with CaptureCounter() as counter:
@@ -778,7 +778,7 @@ def test_keyword_arguments_of_the_compiled_function():
 
 def test_globals_of_a_module_change():
     def make():
-        made = module(
+        result = module(
             "K = 2\n"
             "def helper(x): return x * K\n"
             "def f(x):\n"
@@ -787,7 +787,7 @@ def test_globals_of_a_module_change():
             "    return helper(x) + COUNT\n",
             COUNT=0,
         )
-        return made.f, made
+        return result.f, result
 
     twin(
         make,

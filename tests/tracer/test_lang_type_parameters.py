@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import module, same, twin
+from tests.tracer.eager_reference import module, same, twin
 
 X, Y = torch.ones(2, 3), torch.full((2, 3), 2.0)
 NEW = pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
@@ -62,18 +62,18 @@ def test_the_module_of_a_variable():
     source = (
         "import typing\ndef fn(x):\n    return x + 1, typing.TypeVar('T').__module__ == __name__\n"
     )
-    made = module(source)
-    same(made.fn, (X,), (Y,), graphs=1)
+    result = module(source)
+    same(result.fn, (X,), (Y,), graphs=1)
 
 
 def test_a_generic_class_with_a_hook_of_its_own():
     def fn(x):
-        T, told = typing.TypeVar("T"), []
+        T, messages = typing.TypeVar("T"), []
 
         class Base(typing.Generic[T]):
             def __init_subclass__(cls, **options):
                 super().__init_subclass__()
-                told.append((cls.__name__, options))
+                messages.append((cls.__name__, options))
 
         class Sub(Base[int], tag=1):
             def __init__(self, v):
@@ -81,7 +81,7 @@ def test_a_generic_class_with_a_hook_of_its_own():
 
         return (
             x * Sub(2).v,
-            told,
+            messages,
             [p.__name__ for p in Base.__parameters__],
             Sub.__orig_bases__ == (Base[int],),
         )

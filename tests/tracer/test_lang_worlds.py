@@ -12,8 +12,8 @@ import functools
 import pytest
 import torch
 
+from tests.tracer.eager_reference import twin
 from tests.tracer.programs import X, Y
-from tests.tracer.twin import twin
 
 WORLDS: dict[str, tuple] = {}
 
@@ -324,12 +324,12 @@ def bound_methods_kept_on_an_object():
     return lambda x: box.method(x), box
 
 
-@world(lambda made: made.clear(), lambda made: None)
+@world(lambda result: result.clear(), lambda result: None)
 def classes_made_by_one_call_are_used_by_the_next():
-    made: list = []
+    result: list = []
 
     def f(x):
-        if not made:
+        if not result:
 
             class Keeper:
                 k = 4
@@ -337,10 +337,10 @@ def classes_made_by_one_call_are_used_by_the_next():
                 def get(self, x):
                     return x * self.k
 
-            made.append(Keeper)
-        return made[0]().get(x), len(made)
+            result.append(Keeper)
+        return result[0]().get(x), len(result)
 
-    return f, made
+    return f, result
 
 
 @world(lambda state: state.update(a=5), lambda state: state.update(b=1))

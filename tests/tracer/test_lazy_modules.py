@@ -39,32 +39,32 @@ def trained(make: Callable[[], Any]) -> tuple[list[Any], str]:
         torch.manual_seed(0)
         out = module(X + step)
         out.sum().backward()
-        results.append((out, {name: one.clone() for name, one in module.state_dict().items()}))
-    results.append([one.grad for one in module.parameters()])
+        results.append((out, {name: item.clone() for name, item in module.state_dict().items()}))
+    results.append([parameter.grad for parameter in module.parameters()])
     return results, type(module).__name__
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_lazy_module(name: str) -> None:
     want = trained(MODULES[name])
-    made: list[Any] = []
+    result: list[Any] = []
 
     def make() -> Any:
-        made.append(tracer_core.compile(MODULES[name]()))
-        return made[0]
+        result.append(tracer_core.compile(MODULES[name]()))
+        return result[0]
 
     got = trained(make)
     assert got[1] == want[1]
     torch.testing.assert_close(got[0], want[0])
-    assert any(one.graph is not None for one in markers.compiled(made[0]).function.records)
+    assert any(record.graph is not None for record in markers.compiled(result[0]).function.records)
 
 
 def test_lazy_module_of_a_function() -> None:
     torch.manual_seed(0)
-    plain, lazy = nn.LazyLinear(3), nn.LazyLinear(3)
+    linear, lazy = nn.LazyLinear(3), nn.LazyLinear(3)
     fast = tracer_core.compile(lambda x: lazy(x).relu())
     for step in range(3):
         torch.manual_seed(1)
-        want = plain(X + step).relu()
+        want = linear(X + step).relu()
         torch.manual_seed(1)
         torch.testing.assert_close(fast(X + step), want)

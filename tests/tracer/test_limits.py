@@ -15,11 +15,11 @@ import torch
 
 import tracer_core
 from benchmarks import changing
-from tests.support.recompile_limits import limits_told
-from tests.tracer.twin import replaced, same
+from tests.support.recompile_limits import reported_limits
+from tests.tracer.eager_reference import replaced, same
 from tracer_core.errors import RecompileLimitError
 from tracer_core.execution import activation
-from tracer_core.execution import capture as capturing
+from tracer_core.execution.capture import trace as capturing
 from tracer_core.execution.entry import guarded_cache
 from tracer_core.markers import compiled as behind
 from tracer_core.testing import CaptureCounter, compare
@@ -50,7 +50,7 @@ def calls_says(x):
 
 def test_the_limit_warns_once_and_names_the_guard():
     compiled = tracer_core.compile(lambda x, word: x + len(word), backend="eager")
-    with limits_told(match="word == 'word7'.*'word8'") as caught:
+    with reported_limits(match="word == 'word7'.*'word8'") as caught:
         for word in WORDS:
             assert torch.equal(compiled(X, word), X + len(word))
     assert len(caught) == 1
@@ -61,7 +61,7 @@ def test_the_limit_ends_no_program_that_makes_errors_of_warnings():
         return x.sin() if word == "a" else x + len(word)
 
     compiled = tracer_core.compile(words, backend="eager")
-    with warnings.catch_warnings(), limits_told(count=1):
+    with warnings.catch_warnings(), reported_limits(count=1):
         warnings.simplefilter("error")
         for word in WORDS:
             torch.testing.assert_close(compiled(X, word), words(X, word))
@@ -117,11 +117,11 @@ def test_a_nested_function_at_its_limit_costs_only_the_entries_that_lead_there()
             BOX["word"] = word
             assert torch.equal(compiled(X), halves_and_says(X))
     assert "recompile_limit" in {kind for kind, _, _ in counter.breaks}
-    found = behind(compiled).function.records
-    targets = [{node.target for node in one.graph.graph.nodes} for one in found if one.graph]
-    assert sum("div" in one for one in targets) == 1  # it ends in another function
-    assert sum({operator.sub, operator.add} <= one for one in targets) == 1  # it led there
-    assert sum(operator.sub in one for one in targets) == 2
+    records = behind(compiled).function.records
+    targets = [{node.target for node in item.graph.graph.nodes} for item in records if item.graph]
+    assert sum("div" in target for target in targets) == 1  # it ends in another function
+    assert sum({operator.sub, operator.add} <= target for target in targets) == 1  # it led there
+    assert sum(operator.sub in target for target in targets) == 2
 
 
 def test_the_limit_of_the_config_is_used():
@@ -133,7 +133,7 @@ def line_of(caplog, fn, *args):
     with caplog.at_level(logging.INFO, logger="tracer_core"):
         tracer_core.compile(fn, backend="eager")(*args)
     return [
-        (one.levelname, one.getMessage()) for one in caplog.records if one.name == "tracer_core"
+        (item.levelname, item.getMessage()) for item in caplog.records if item.name == "tracer_core"
     ]
 
 
@@ -146,33 +146,33 @@ def interpreted(monkeypatch):
     """Names of what was interpreted: traces, and activations that were run to their end by the
     machine.
     """
-    found = []
+    actual = []
 
     def watched(owner, name):
         original = getattr(owner, name)
 
         def call(*args, **kwargs):
-            found.append(name)
+            actual.append(name)
             return original(*args, **kwargs)
 
         monkeypatch.setattr(owner, name, call)
 
     watched(capturing, "capture")
     watched(RealMachine, "finish")
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("name", changing.VALUES)
 def test_after_the_limit_nothing_is_interpreted_any_more(name, interpreted):
     make = changing.VALUES[name]
-    (plain, step), (function, step_compiled) = make(), make()
+    (eager, step), (function, step_compiled) = make(), make()
     compiled = tracer_core.compile(function, backend="eager")
-    with limits_told() as caught:
+    with reported_limits() as caught:
         for n in range(1, 30):
-            compare(step(plain, n), step_compiled(compiled, n))
+            compare(step(eager, n), step_compiled(compiled, n))
         interpreted.clear()
         for n in range(30, 60):
-            compare(step(plain, n), step_compiled(compiled, n))
+            compare(step(eager, n), step_compiled(compiled, n))
     assert interpreted == []
     compiled_functions = 3 if "compiled_one" in name else 1
     assert len(caught) == compiled_functions
@@ -181,11 +181,11 @@ def test_after_the_limit_nothing_is_interpreted_any_more(name, interpreted):
 @pytest.mark.parametrize("name", changing.NUMBERS)
 def test_a_number_that_changes_never_reaches_the_limit(name, interpreted):
     make = changing.NUMBERS[name]
-    (plain, step), (function, step_compiled) = make(), make()
+    (eager, step), (function, step_compiled) = make(), make()
     compiled = tracer_core.compile(function, backend="eager")
     with CaptureCounter() as counter:
         for n in range(5, 35):
-            compare(step(plain, n), step_compiled(compiled, n))
+            compare(step(eager, n), step_compiled(compiled, n))
     assert len(counter.graphs) == 2
 
 
@@ -196,30 +196,30 @@ def test_the_warning_says_what_kept_changing_and_what_helps():
 
     config = Config()
     compiled = tracer_core.compile(lambda x, config: x + len(config.name), backend="eager")
-    with limits_told() as caught:
+    with reported_limits() as caught:
         for word in WORDS:
             config.name = word
             compiled(X, config)
-    (one,) = caught
-    assert (one.message.source, one.message.count) == ("config.name", 8)
-    assert one.message.values == tuple(repr(word) for word in WORDS[:9])
+    (item,) = caught
+    assert (item.message.source, item.message.count) == ("config.name", 8)
+    assert item.message.values == tuple(repr(word) for word in WORDS[:9])
     assert "config.name kept changing ('word0', 'word1', 'word2', ..., 'word7', 'word8')" in str(
-        one.message
+        item.message
     )
-    assert "tracer_core.disable" in one.message.hint
-    assert one.filename == __file__
+    assert "tracer_core.disable" in item.message.hint
+    assert item.filename == __file__
 
 
 def test_the_warning_of_a_lambda_made_in_each_call():
     compiled = tracer_core.compile(lambda x, f: x if f is len else f(x), backend="eager")
-    with limits_told(match="because f kept changing.*\n.*once, outside of the call"):
+    with reported_limits(match="because f kept changing.*\n.*once, outside of the call"):
         for n in range(12):
             compiled(X, lambda x, n=n: x + n)
 
 
 def test_the_warning_of_sizes_that_stay_static():
     compiled = tracer_core.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    with limits_told(match=r"because x kept changing(.|\n)*mark_dynamic") as caught:
+    with reported_limits(match=r"because x kept changing(.|\n)*mark_dynamic") as caught:
         for n in range(2, 14):
             compiled(torch.ones(n, 2))
     assert caught[0].message.values[:2] == (
@@ -235,7 +235,7 @@ def test_one_warning_for_many_objects():
 
     compiled = tracer_core.compile(Scaler.scale, backend="eager")
     kept = [Scaler() for _ in range(3)]
-    with limits_told() as caught:
+    with reported_limits() as caught:
         for n, scaler in enumerate(kept):
             for word in WORDS:
                 scaler.word = f"{n} {word}"
@@ -252,13 +252,13 @@ def test_objects_made_for_each_call_reach_the_limit_together(interpreted):
 
     HELD = [None]
     compiled = tracer_core.compile(holds, backend="eager")
-    with limits_told(count=0):
+    with reported_limits(count=0):
         for n in range(40):
-            HELD[0] = one = Held()
-            one.word = f"word {n}"
+            HELD[0] = item = Held()
+            item.word = f"word {n}"
             if n == 30:
                 interpreted.clear()
-            compare(holds(X, one), compiled(X, one))
+            compare(holds(X, item), compiled(X, item))
     assert interpreted == []
 
 
@@ -271,7 +271,7 @@ def test_reset_brings_compilation_back_and_the_warning_too():
         compiled(X, "another")
     assert counter.graphs == []
     tracer_core.reset()
-    with CaptureCounter() as counter, limits_told() as caught:
+    with CaptureCounter() as counter, reported_limits() as caught:
         for word in WORDS:
             assert torch.equal(compiled(X, word), X + len(word))
     assert len(counter.graphs) == 8 and len(caught) == 1
@@ -311,7 +311,7 @@ def test_lookups_that_find_nothing_become_rare():
         looked.append(1)
         return guarded_cache.MISS
 
-    closed = guarded_cache.Closed([attempt], lambda state: state)
+    closed = guarded_cache.RecompileLimitReached([attempt], lambda state: state)
     assert [closed((n,)) for n in range(4096)] == [(n,) for n in range(4096)]
     assert len(looked) < 30
 
@@ -323,7 +323,7 @@ def test_a_place_where_a_third_of_the_lookups_find_something_runs_natively():
         served.append(1)
         return state if state[0] % 24 < 8 else guarded_cache.MISS
 
-    closed = guarded_cache.Closed([attempt], lambda state: state)
+    closed = guarded_cache.RecompileLimitReached([attempt], lambda state: state)
     assert [closed((n,)) for n in range(24 * 400)] == [(n,) for n in range(24 * 400)]
     assert len(served) < 24 * 400 / 10
 
@@ -401,7 +401,7 @@ def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
                 interpreted.clear()
             compare(breaks(X), compiled(X))
     assert interpreted == []
-    assert "runs natively: more than 2 places" in caplog.text
+    assert "runs eagerly: more than 2 places" in caplog.text
 
 
 def test_fullgraph_raises_at_the_limit_and_serves_what_fits():
@@ -451,7 +451,7 @@ def test_the_line_comes_once_and_names_the_module(caplog):
         compiled = tracer_core.compile(module, backend="eager")
         for x in (X, torch.randn(5, 4), X.double().float()):
             compiled(x)
-    lines = [one.getMessage() for one in caplog.records if one.name == "tracer_core"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "tracer_core"]
     assert len(lines) == 1 and "Linear" in lines[0]
 
 
@@ -468,7 +468,7 @@ def writes(x, y):
 def test_the_reason_of_a_recompile_names_what_differs():
     y = torch.ones(3, 4)
     for function, before, after, reason in (
-        (fills, ([], [], X), (one := [], one, X), "a is not b"),
+        (fills, ([], [], X), (item := [], item, X), "a is not b"),
         (
             writes,
             (X.clone(), y),
@@ -498,8 +498,8 @@ def test_the_reason_of_a_recompile_names_what_differs():
         with CaptureCounter() as counter:
             compare(function(*copy.deepcopy(before)), compiled(*before))
             compare(function(*copy.deepcopy(after)), compiled(*after))
-        ((_, told),) = counter.recompiles
-        assert reason in told
+        ((_, messages),) = counter.recompiles
+        assert reason in messages
 
 
 def test_the_reason_names_a_size_that_no_longer_follows_from_another():
@@ -511,8 +511,8 @@ def test_the_reason_names_a_size_that_no_longer_follows_from_another():
         for n, m in ((3, 3), (5, 5), (5, 6)):
             x, y = torch.ones(n, 2), torch.ones(m, 2)
             compare(both(x, y), compiled(x, y))
-    ((_, told),) = counter.recompiles
-    assert "y.shape[0] == x.shape[0]" in told
+    ((_, messages),) = counter.recompiles
+    assert "y.shape[0] == x.shape[0]" in messages
 
 
 def test_the_reason_names_a_setting_of_torch():
@@ -521,7 +521,9 @@ def test_the_reason_names_a_setting_of_torch():
         compiled(X)
         with torch.no_grad():
             compiled(X)
-    assert [told for _, told in counter.recompiles] == ["torch settings: is_grad_enabled() is True"]
+    assert [messages for _, messages in counter.recompiles] == [
+        "torch settings: is_grad_enabled() is True"
+    ]
 
 
 class Found:
@@ -553,16 +555,16 @@ def test_a_loop_of_the_first_call_alone_leaves_later_calls_compiled(always):
 
     fast = tracer_core.compile(run, backend="eager")
     x, table = torch.randn(3), {}
-    with limits_told(count=int(always)) as told:
+    with reported_limits(count=int(always)) as messages:
         for n in range(4):
             torch.testing.assert_close(fast(x, table), run(x, dict(table)))
             assert table == {"torch": KINDS[15]}
             if n == 0:
-                assert not told  # no later call may come there
+                assert not messages  # no later call may come there
     with CaptureCounter() as counter:
         fast(x, table)
     assert counter.graphs == []
-    found = behind(fast)
-    assert found is not None
-    kept = [one for one in found.function.breaks if one.kind == "recompile_limit"]
+    actual = behind(fast)
+    assert actual is not None
+    kept = [record for record in actual.function.breaks if record.kind == "recompile_limit"]
     assert bool(kept) == always

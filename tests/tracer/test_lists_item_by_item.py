@@ -54,20 +54,20 @@ def program(seed):
 
 def session(step, seed):
     """What each of eight calls gives and leaves: the list, and one that it is added to."""
-    draw, found = random.Random(seed), []
+    draw, actual = random.Random(seed), []
     items, log = [draw.randint(0, 4) for _ in range(5)], []
     for _ in range(8):
         try:
             result = step(torch.ones(2), items, log)
         except (IndexError, ValueError) as error:
             result = str(error)
-        found.append((result, list(items), list(log)))
+        actual.append((result, list(items), list(log)))
         del log[3:]
         if items and draw.random() < 0.5:
             items[draw.randrange(len(items))] = draw.randint(0, 4)
         if draw.random() < 0.3 or len(items) < 4:
             items[:] = [draw.randint(0, 4) for _ in range(draw.randint(4, 6))]
-    return found
+    return actual
 
 
 @pytest.mark.sweep(keep=25)

@@ -1,4 +1,4 @@
-"""Loops with a graph break in them: one segment for the body, whatever the item; numbers that
+"""Loops with a graph break in them: one region for the body, whatever the item; numbers that
 change are inputs.
 """
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -392,11 +392,11 @@ def test_eval_in_an_expression_of_a_loop_sees_the_variables():
 
 
 def ordered_items(x, d):
-    found = []
+    actual = []
     for key, value in d.items():
         tracer_core.graph_break()
-        found.append((key, x * value))
-    return found
+        actual.append((key, x * value))
+    return actual
 
 
 def ordered_values_backwards(x, d):
@@ -408,13 +408,13 @@ def ordered_values_backwards(x, d):
 
 
 def ordered_made_here(x, d):
-    made = OrderedDict((key + "2", value + 1) for key, value in d.items())
-    found = []
-    for key, value in made.items():
+    ordered_dict = OrderedDict((key + "2", value + 1) for key, value in d.items())
+    actual = []
+    for key, value in ordered_dict.items():
         x = x * value
         tracer_core.graph_break()
-        found.append((key, x))
-    return found
+        actual.append((key, x))
+    return actual
 
 
 def ordered_halfway(x, d):
@@ -425,10 +425,10 @@ def ordered_halfway(x, d):
 
 
 def ordered_at_its_end(x, d):
-    given, spent = iter(d.values()), iter(d)
-    first = [next(given) for _ in range(len(d))], list(spent)
+    inputs, spent = iter(d.values()), iter(d)
+    first = [next(inputs) for _ in range(len(d))], list(spent)
     tracer_core.graph_break()
-    return x * 2, first, next(given, "end"), next(spent, "end"), list(given)
+    return x * 2, first, next(inputs, "end"), next(spent, "end"), list(inputs)
 
 
 def ordered_replaced_behind_a_break(x, d):
@@ -453,12 +453,12 @@ def ordered_grown_behind_a_break(x, d):
 
 
 def ordered_with_the_same_values(x, d):
-    one = [1]
-    made = OrderedDict(a=one, b=one, c=one)
-    values = iter(made.values())
+    item = [1]
+    ordered_dict = OrderedDict(a=item, b=item, c=item)
+    values = iter(ordered_dict.values())
     next(values)
     tracer_core.graph_break()
-    made["c"] = [5]
+    ordered_dict["c"] = [5]
     return x * len(d), list(values)
 
 

@@ -50,14 +50,14 @@ def grown(call, calls, warm=200):
     tracemalloc.start()
     try:
         call(0)
-        found = [_left()]
+        actual = [_left()]
         for start in range(0, calls, -(-calls // ROUNDS)):
             for i in range(start, min(start + -(-calls // ROUNDS), calls)):
                 call(i)
-            found.append(_left())
+            actual.append(_left())
     finally:
         tracemalloc.stop()
-    return tuple(ROUNDS * min(b - a for a, b in zip(one, one[1:])) for one in zip(*found))
+    return tuple(ROUNDS * min(b - a for a, b in zip(pair, pair[1:])) for pair in zip(*actual))
 
 
 def _left():
@@ -177,14 +177,14 @@ def test_compiling_and_dropping_functions():
 
 
 def test_a_leak_is_seen_and_a_table_that_python_makes_anew_is_none():
-    kept, made = [], iter(range(10**9))
+    kept, result = [], iter(range(10**9))
 
     def leaking(i):
         kept.append([i])
 
     def interning(i):
         for _ in range(500):  # 150,000 in all: more than the table has room for
-            sys.intern(f"interned by test_memory {next(made)}")
+            sys.intern(f"interned by test_memory {next(result)}")
 
     size, objects = grown(leaking, 300)
     assert objects >= 295 and size > 300 * 56, (size, objects)
@@ -213,6 +213,25 @@ def test_a_compiled_function_is_collected():
         ]
 
     assert all(dropped(make))
+
+
+@pytest.mark.parametrize("n_calls", [1, 40], ids=["before a comparison", "after one"])
+def test_what_was_captured_dies_with_the_function(n_calls, monkeypatch):
+    """Without garbage collection: weights that a program has dropped give their memory back."""
+    monkeypatch.setenv("TRACER_STRICT", "0")
+    net = Net()
+    fast = tracer_core.compile(net.forward)
+    for _ in range(n_calls):
+        fast(X)
+    weight, function = weakref.ref(net.layers[0].weight), markers.compiled(fast).function
+    record = weakref.ref(function.records[0])
+    gc.collect()
+    gc.disable()
+    try:
+        del fast, function, net
+        assert record() is None and weight() is None
+    finally:
+        gc.enable()
 
 
 def test_a_compiled_module_is_collected():
@@ -403,8 +422,8 @@ def test_what_the_program_rebinds_is_freed_at_the_next_call(held, replaced):
             return optimizer.zero_grad()
         if held == "tensor":
             return x + tensor
-        one = {"closure": module, "dict": table["m"], "list": row[0], "attribute": holder.m}[held]
-        return one(x)
+        item = {"closure": module, "dict": table["m"], "list": row[0], "attribute": holder.m}[held]
+        return item(x)
 
     compiled = tracer_core.compile(step, backend="eager")
     x = torch.randn(2, 3)

@@ -32,33 +32,33 @@ class Net(nn.Module):
 
 
 def _copies(gradients: Any) -> list[Any]:
-    return [None if one is None else one.clone() for one in gradients]
+    return [None if gradient is None else gradient.clone() for gradient in gradients]
 
 
-Seen = list[Any]
+Comparison = list[Any]
 
 
-def _full(module: nn.Module, seen: Seen) -> Any:
+def _full(module: nn.Module, seen: Comparison) -> Any:
     return module.register_full_backward_hook(
         lambda m, gi, go: seen.append((m is module, _copies(gi), _copies(go)))
     )
 
 
-def _pre(module: nn.Module, seen: Seen) -> Any:
+def _pre(module: nn.Module, seen: Comparison) -> Any:
     return module.register_full_backward_pre_hook(
         lambda m, go: seen.append((m is module, _copies(go)))
     )
 
 
-def _halves(module: nn.Module, seen: Seen) -> Any:
+def _halves(module: nn.Module, seen: Comparison) -> Any:
     return module.register_full_backward_hook(lambda m, gi, go: (gi[0] / 2, *gi[1:]))
 
 
-def _replaces(module: nn.Module, seen: Seen) -> Any:
+def _replaces(module: nn.Module, seen: Comparison) -> Any:
     return module.register_full_backward_pre_hook(lambda m, go: tuple(g * 3 for g in go))
 
 
-def _grad_cam(module: nn.Module, seen: Seen) -> Any:
+def _grad_cam(module: nn.Module, seen: Comparison) -> Any:
     kept: dict[str, Any] = {}
     module.register_forward_hook(lambda m, args, out: kept.update(out=out))
 
@@ -69,14 +69,14 @@ def _grad_cam(module: nn.Module, seen: Seen) -> Any:
     return module.register_full_backward_hook(backward)
 
 
-def _with_kwargs(module: nn.Module, seen: Seen) -> Any:
+def _with_kwargs(module: nn.Module, seen: Comparison) -> Any:
     module.register_forward_pre_hook(
         lambda m, args, kwargs: ((args[0] * 2, *args[1:]), kwargs), with_kwargs=True
     )
     return _full(module, seen)
 
 
-HOOKS: dict[str, Callable[[nn.Module, Seen], Any]] = {
+HOOKS: dict[str, Callable[[nn.Module, Comparison], Any]] = {
     "full": _full,
     "pre": _pre,
     "both": lambda m, seen: (_pre(m, seen), _full(m, seen))[1],
@@ -94,7 +94,7 @@ PLACES: dict[str, Callable[[Any], nn.Module]] = {
 
 def _run(compile: Callable[[Any], Any], hook: Any, at: Any, both: bool, leaf: bool) -> Any:
     net = compile(Net(both))
-    seen: Seen = []
+    seen: Comparison = []
     results = []
     handle = hook(at(net), seen)
     for step in range(4):
@@ -104,7 +104,7 @@ def _run(compile: Callable[[Any], Any], hook: Any, at: Any, both: bool, leaf: bo
         x.requires_grad_(leaf)
         net.zero_grad()
         out = net(x)
-        total = sum(one.square().sum() for one in out) if both else out.square().sum()
+        total = sum(item.square().sum() for item in out) if both else out.square().sum()
         total.backward()
         results.append((out, x.grad, [p.grad.clone() for p in net.parameters()]))
         with torch.no_grad():

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.support.recompile_limits import limits_told
+from tests.support.recompile_limits import reported_limits
 from tests.support.threads import together
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -37,8 +37,8 @@ class Net(nn.Module):
 
 
 def net():
-    made = Net()
-    return made, made
+    result = Net()
+    return result, result
 
 
 STEPS = {
@@ -115,8 +115,8 @@ def test_class_forward_monkeypatched():
 def test_layers(make, train):
     def build():
         torch.manual_seed(1)
-        made = make().train(train)
-        return made, made
+        result = make().train(train)
+        return result, result
 
     x = torch.randint(10, (2, 3)) if isinstance(make(), nn.Embedding) else torch.randn(2, 3, 4)
     twin(build, (x,), (x,), breaks=0)
@@ -133,8 +133,8 @@ def test_multihead_attention():
 def test_encoder_layer_without_grad(train):
     def build():
         torch.manual_seed(1)
-        made = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).train(train)
-        return made, made
+        result = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).train(train)
+        return result, result
 
     with torch.no_grad():
         twin(build, (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), breaks=0)
@@ -157,11 +157,11 @@ def test_gradients():
         fn(x).sum().backward()
         return [p.grad.clone() for p in m.parameters() if p.grad is not None]
 
-    plain, target = Net(), Net()
+    net, target = Net(), Net()
     compiled = tracer_core.compile(target, backend="eager")
     for x in (X, Y):
         torch.manual_seed(0)
-        want = grads(plain, plain, x)
+        want = grads(net, net, x)
         torch.manual_seed(0)
         for a, b in zip(want, grads(compiled, target, x), strict=True):
             assert torch.allclose(a, b)
@@ -198,7 +198,7 @@ def test_grad_mode_recompiles():
 
 def test_recompile_limit_warns_once_and_is_right():
     compiled = tracer_core.compile(lambda x, s: (x + 1, s + "!"), backend="eager")
-    with limits_told(count=1):
+    with reported_limits(count=1):
         for i in range(20):
             assert compiled(X, str(i))[1] == f"{i}!"
 

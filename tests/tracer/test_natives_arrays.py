@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter
 from tracer_core.trace import traced_arrays
 
@@ -56,17 +56,17 @@ def _steps(value):
 
 def check(function, *arrays):
     """Compares three calls with NumPy; returns whether all was one graph."""
-    tensors = [torch.from_numpy(one.copy()) for one in arrays]
+    tensors = [torch.from_numpy(array.copy()) for array in arrays]
 
     def program(*tensors):
-        return function(*[one.numpy() for one in tensors])
+        return function(*[tensor.numpy() for tensor in tensors])
 
     def run(call):
-        given = [one.clone() for one in tensors]
+        inputs = [tensor.clone() for tensor in tensors]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return call(*given), [one.numpy() for one in given]
+                return call(*inputs), [item.numpy() for item in inputs]
         except Exception as error:
             return type(error).__name__, str(error), None
 
@@ -74,7 +74,7 @@ def check(function, *arrays):
     want = run(program)
     with CaptureCounter() as counter:
         for _ in range(2):
-            assert (told := difference(want, run(compiled))) is None, told
+            assert (messages := difference(want, run(compiled))) is None, messages
     tracer_core.reset()
     return not counter.breaks
 

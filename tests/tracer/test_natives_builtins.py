@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, same, twin
+from tests.tracer.eager_reference import View, same, twin
 
 X = torch.randn(3, 4)
 
@@ -275,20 +275,20 @@ def test_what_is_no_pair_for_a_dictionary():
             yield "key"
             raise TypeError("the program's own")
 
-        made = (
+        result = (
             lambda: [key_only()],
             lambda: [("a", x), key_only()],
             lambda: [1],
             lambda: [x.dim()],
         )
-        found = []
-        for make in made:
+        actual = []
+        for make in result:
             for use in (dict, {}.update, collections.OrderedDict):
                 try:
                     use(make())
                 except TypeError as error:
-                    found.append((str(error), getattr(error, "__notes__", None)))
-        return x + 1, found
+                    actual.append((str(error), getattr(error, "__notes__", None)))
+        return x + 1, actual
 
     same(fn, (X,), (X + 1,), breaks=None)
 
@@ -323,11 +323,11 @@ def bisected(x, cents):
 
     items = sorted(cents)
     bisect.insort(items, 2)
-    found = (
+    actual = (
         bisect.bisect_left([Money(c) for c in items], Money(3)),
         bisect.bisect(items, -2, key=lambda c: -c),
     )
-    return x * found[0], items, found
+    return x * actual[0], items, actual
 
 
 ON_OBJECTS = {
@@ -527,14 +527,14 @@ def test_iterators_of_constants_are_run_by_c_code():
 
     def f(x):
         forward, backward = itertools.tee(itertools.repeat(0, 5_000_000))
-        found = any(forward)
+        has_any = any(forward)
         del backward
         first, second = itertools.tee(enumerate("abc"))
         begun = next(first)
         pairs = all(itertools.chain(zip(range(1, 9), "ab", strict=False), [0])), list(second)
         biggest = max(itertools.islice(itertools.count(3, 2), 50_000))
         digits = iter(range(10))
-        return x + biggest, found, begun, pairs, list(first), 3 in digits, list(digits)
+        return x + biggest, has_any, begun, pairs, list(first), 3 in digits, list(digits)
 
     same(f, (X,), (X,))
 
@@ -576,10 +576,10 @@ class Int(int):
 def test_the_power_of_three(make):
     def f(x, operands):
         try:
-            found = pow(*operands)
+            actual = pow(*operands)
         except TypeError as error:
             return x - 1, str(error)
-        return x + 1, type(found).__name__, repr(getattr(found, "n", found))
+        return x + 1, type(actual).__name__, repr(getattr(actual, "n", actual))
 
     fast = tracer_core.compile(f, backend="eager")
     for _ in range(3):

@@ -13,7 +13,7 @@ import types
 
 import pytest
 
-import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
+import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
 from tracer_core.natives import effects
 
 MODULES = (

@@ -46,7 +46,7 @@ import torch
 from test.support import import_helper
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -615,12 +615,12 @@ def test_a_type_written_after_a_change_of_state():
 
         return f, box
 
-    (plain, wanted), (fn, box) = make(), make()
+    (eager, wanted), (fn, box) = make(), make()
     compiled = tracer_core.compile(fn, backend="eager")
     with CaptureCounter() as counter:
         for x, name in ((X, "NotWrittenYet"), (X, "NotWrittenYet"), (Y, "NorThis")):
             got = compiled(x, name)
-            compare(plain(x, name), got)
+            compare(eager(x, name), got)
             assert box == wanted
     assert not counter.breaks
 
@@ -738,11 +738,11 @@ def steps_of(fn, *args):
     from tracer_core.trace.tracer import Tracer
 
     seen = []
-    plain = Tracer.run_chain
+    eager = Tracer.run_chain
 
     def run_chain(self, frames):
         try:
-            return plain(self, frames)
+            return eager(self, frames)
         finally:
             seen.append(self.steps)
 
@@ -751,7 +751,7 @@ def steps_of(fn, *args):
         with CaptureCounter() as counter:
             tracer_core.compile(fn, backend="eager")(*args)
     finally:
-        Tracer.run_chain = plain
+        Tracer.run_chain = eager
     assert not counter.breaks
     return sum(seen)
 

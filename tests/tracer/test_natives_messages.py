@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 from tracer_core.testing import CaptureCounter
 
 X = torch.arange(3.0)
@@ -30,14 +30,14 @@ def warned(function, *calls, action="always"):
         warnings.simplefilter(action)
         for call in calls:
             function(*call)
-    return [(str(one.message), one.category, one.filename, one.lineno) for one in seen]
+    return [(str(item.message), item.category, item.filename, item.lineno) for item in seen]
 
 
 def shown(function, *calls):
     """Returns what the calls write to the standard streams, and their warnings."""
     with contextlib.redirect_stderr(io.StringIO()) as both, contextlib.redirect_stdout(both):
-        found = warned(function, *calls)
-    return both.getvalue(), found
+        actual = warned(function, *calls)
+    return both.getvalue(), actual
 
 
 def helper(x):
@@ -150,7 +150,9 @@ def test_warnings_are_recorded_inside():
             warnings.simplefilter("always")
             helper(x)
             y = x * 2
-        return y + 1, [(str(one.message), one.category, one.lineno, one.filename) for one in seen]
+        return y + 1, [
+            (str(item.message), item.category, item.lineno, item.filename) for item in seen
+        ]
 
     same(f, (X,), (X + 1,))
 
@@ -181,7 +183,7 @@ def test_a_filter_stays_after_the_call():
                 function(X)
                 warnings.warn("early two")
                 warnings.warn("late")
-            return [str(one.message) for one in seen], warnings.filters[0]
+            return [str(item.message) for item in seen], warnings.filters[0]
 
     assert around(tracer_core.compile(f, backend="eager")) == around(f)
 
@@ -210,7 +212,7 @@ def test_a_break_inside_catch_warnings():
             warnings.warn("after")
             y = x + 1
         warnings.warn("outside")
-        return y, [str(one.message) for one in seen]
+        return y, [str(item.message) for item in seen]
 
     fast = tracer_core.compile(f, backend="eager")
     calls = [(X,)] * 5
@@ -325,7 +327,7 @@ def test_a_log_handler_of_the_program_is_called_at_once():
     def run(function):
         records.clear()
         return [function(X).tolist() for _ in range(4)], [
-            (one.lineno, one.funcName) for one in records
+            (record.lineno, record.funcName) for record in records
         ]
 
     assert run(tracer_core.compile(f, backend="eager")) == run(f)
@@ -340,9 +342,9 @@ def test_python_warns_of_what_the_program_does():
             yield str(error)
 
     def f(x, flag):
-        made = counted()
-        next(made)
-        caught = made.throw(ValueError, ValueError("old"), None)
+        result = counted()
+        next(result)
+        caught = result.throw(ValueError, ValueError("old"), None)
         return x * ~flag, caught
 
     fast = tracer_core.compile(f, backend="eager")
@@ -391,7 +393,7 @@ def _partial_as_a_method(text):
 
 @pytest.mark.parametrize("function", [_deprecated_call, _partial_as_a_method])
 def test_libraries_and_C_code_warn_at_every_call(function):
-    """They run natively otherwise, where a warning would be shown once, from the tracer's lines."""
+    """They run eagerly otherwise, where a warning would be shown once, from the tracer's lines."""
 
     def fn(text):
         return function(text), text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -149,12 +149,12 @@ def test_a_tensor_of_an_array_writes_to_it():
 
         return f, types.SimpleNamespace(read=data.tolist)
 
-    (plain, world), (target, other) = make(), make()
+    (eager, world), (target, other) = make(), make()
     import tracer_core
 
     compiled = tracer_core.compile(target, backend="eager")
     for x in (X, Y, X):
-        assert torch.equal(plain(x), compiled(x))
+        assert torch.equal(eager(x), compiled(x))
         assert world.read() == other.read()
 
 
@@ -225,10 +225,10 @@ def test_work_around_a_conversion_is_captured():
 
 def test_views_made_before_a_break_share_memory_after_it():
     def f(x):
-        whole = np.arange(6)
-        part = whole.reshape(2, 3)
+        full = np.arange(6)
+        part = full.reshape(2, 3)
         print(end="", flush=[])
-        whole[0] = 9
-        return x + int(part[0, 0]), whole.tolist()
+        full[0] = 9
+        return x + int(part[0, 0]), full.tolist()
 
     same(f, (X,), (Y,), breaks=None)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 BACKENDS = ["eager", "inductor"]
 TIES = torch.tensor([3.0, 1.0, 3.0, -0.0, 0.0, 1.0, 2.0, 3.0]).repeat(6)
@@ -36,7 +36,7 @@ FUNCTIONS = {
     "convolve": lambda a: np.convolve(a, [0.25, 0.5, 0.25], mode="same"),
     "trapezoid": lambda a: np.trapezoid(a, dx=0.5),
     "isin": lambda a: np.isin(a, [1.0, 3.0]),
-    "whole numbers": lambda a: np.argsort((a > 0).astype(np.int64)),
+    "integers": lambda a: np.argsort((a > 0).astype(np.int64)),
     "double precision": lambda a: np.percentile(a.astype(np.float64), 12.5),
 }
 

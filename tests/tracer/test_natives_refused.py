@@ -24,13 +24,13 @@ CALLS = {
 def test_calls(name):
     def program(x):
         try:
-            found = CALLS[name](x)
+            actual = CALLS[name](x)
         except Exception as error:
-            found = type(error), str(error)
-        return x + 1, found
+            actual = type(error), str(error)
+        return x + 1, actual
 
     compiled, x = tracer_core.compile(program), torch.ones(2)
     for _ in range(2):
-        result, found = compiled(x)
+        result, results = compiled(x)
         assert torch.equal(result, x + 1)
-        assert found == program(x)[1]
+        assert results == program(x)[1]

@@ -1,5 +1,5 @@
-"""The effect table itself: its rows have unique names, and the rows that a trace uses can be
-counted.
+"""The native effects table itself: its rows have unique names, and the rows that a trace uses can
+be counted.
 """
 
 from __future__ import annotations

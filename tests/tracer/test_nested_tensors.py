@@ -113,14 +113,14 @@ def near(want: Any, got: Any) -> None:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     elif isinstance(want, (list, tuple)):
         assert len(want) == len(got)
-        for one, other in zip(want, got, strict=True):
-            near(one, other)
+        for item, other in zip(want, got, strict=True):
+            near(item, other)
     else:
         assert want == got
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda value: value.__name__)
 def test_inference(program, backend):
     """One graph, and a second one once lengths have changed; a list's lengths are compared, and
     their order is guarded."""
@@ -138,20 +138,20 @@ def differentiated(model, values, offsets) -> list[Any]:
     values = values.detach().clone().requires_grad_()
     results = model(values, offsets)
     results = results if isinstance(results, tuple) else (results,)
-    flat = [one.values() if one.is_nested else one for one in results]
+    flat = [result.values() if result.is_nested else result for result in results]
     draws = torch.Generator().manual_seed(7)
     total = sum(
-        (one * torch.randn(one.shape, generator=draws).to(one.dtype)).sum()
-        for one in flat
-        if one.is_floating_point()
+        (leaf * torch.randn(leaf.shape, generator=draws).to(leaf.dtype)).sum()
+        for leaf in flat
+        if leaf.is_floating_point()
     )
     total.backward()
-    return [values.grad, *(one.grad for one in model.parameters() if one.grad is not None)]
+    return [values.grad, *(item.grad for item in model.parameters() if item.grad is not None)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "program", [one for one in PROGRAMS if one is not facts_of], ids=lambda one: one.__name__
+    "program", [item for item in PROGRAMS if item is not facts_of], ids=lambda value: value.__name__
 )
 def test_gradients(program, backend):
     """Against eager's in float64, for lengths that change."""
@@ -210,8 +210,8 @@ def test_inputs(name, backend, grad):
 
 def gradient(x, results):
     results = results if isinstance(results, tuple) else (results,)
-    tensors = [one for one in results if isinstance(one, torch.Tensor) and one.requires_grad]
-    sum((one.values() if one.is_nested else one).square().sum() for one in tensors).backward()
+    tensors = [item for item in results if isinstance(item, torch.Tensor) and item.requires_grad]
+    sum((item.values() if item.is_nested else item).square().sum() for item in tensors).backward()
     return x.grad
 
 
@@ -240,12 +240,12 @@ def test_guards_of_an_input(backend):
 
 
 @pytest.mark.parametrize(
-    "program", [layers, padded, attention, returned], ids=lambda one: one.__name__
+    "program", [layers, padded, attention, returned], ids=lambda value: value.__name__
 )
 def test_they_are_lowered(program):
     compiled = tracer_core.compile(Model(program), backend="inductor", fullgraph=True)
     compiled(*packed(1, 3, 5))
-    eagerly = [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    eagerly = [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
     assert not any(text.startswith("lowering") for text in eagerly)
 
 
@@ -255,8 +255,8 @@ def test_derivatives_of_the_operator():
     query = packed(1, 5)[0].double().unflatten(-1, [2, 4]).requires_grad_()
     key, value = (packed(s, 4)[0].double().unflatten(-1, [2, 4]).requires_grad_() for s in (2, 3))
 
-    def function(*given):
-        return attend(None, *given, offsets, others)
+    def function(*value):
+        return attend(None, *value, offsets, others)
 
     assert torch.autograd.gradcheck(function, (query, key, value))
     assert torch.autograd.gradgradcheck(function, (query, key, value))

@@ -42,7 +42,7 @@ def test_an_encoder_of_a_padded_batch(norm):
         for name, mask in MASKS.items():
             want = encoder(x, src_key_padding_mask=mask)
             got = compiled(x, src_key_padding_mask=mask)
-            torch.testing.assert_close(got, want, msg=lambda told, name=name: f"{name}: {told}")
+            torch.testing.assert_close(got, want, msg=lambda lines, name=name: f"{name}: {lines}")
             assert got.stride() == want.stride(), name
     assert len(backend.graphs) == 2  # one for each dtype of the mask
 
@@ -111,7 +111,7 @@ class Quantized(nn.Module):
     def forward(self, x):
         weight = self.weights(self.linear.weight)
         y = nn.functional.linear(self.observed(x), weight, self.linear.bias)
-        return y, *[one.clone() for one in self.buffers()]
+        return y, *[buffer.clone() for buffer in self.buffers()]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import twin
+from tests.tracer.eager_reference import twin
 from tracer_core.testing import CaptureCounter
 
 X = torch.linspace(-1, 1, 4)
@@ -59,7 +59,7 @@ OF_DICTS: dict[str, Callable[[Any, Any], Any]] = {
     "generator": lambda x, d: x * sum(value * 2 for value in d.values()),
     "zip": lambda x, d: [x * a + b for a, b in zip(d.values(), d.values(), strict=True)],
     "enumerate": lambda x, d: [x * value + i for i, value in enumerate(d.values())],
-    "map": lambda x, d: [x * value for value in map(lambda one: one + 1, d.values())],
+    "map": lambda x, d: [x * value for value in map(lambda value: value + 1, d.values())],
     "chain": lambda x, d: _loop(x, itertools.chain(d.values(), d.values())),
     "sorted": lambda x, d: [x * value for _, value in sorted(d.items(), reverse=True)],
     "next": lambda x, d: x * next(iter(d.values())),
@@ -92,17 +92,19 @@ OF_SEQUENCES: dict[str, Callable[[Any, Any], Any]] = {
     "reversed": lambda x, v: _loop(x, reversed(v)),
     "slice": lambda x, v: x * v[:2][1] + v[::-1][0],
     "copied": lambda x, v: x * list(v)[0] + tuple(v)[1],
-    "map": lambda x, v: [x * value for value in map(lambda one: one + 1, v)],
+    "map": lambda x, v: [x * value for value in map(lambda value: value + 1, v)],
     "generator": lambda x, v: x * sum(value * 2 for value in v),
-    "iterator": lambda x, v: (it := iter(v), x * next(it) + next(it), [x * one for one in it])[1:],
+    "iterator": lambda x, v: (it := iter(v), x * next(it) + next(it), [x * item for item in it])[
+        1:
+    ],
 }
 
 
-def _settles(program: Callable[[Any, Any], Any], given: Callable[[int], Any]) -> None:
+def _settles(program: Callable[[Any, Any], Any], function: Callable[[int], Any]) -> None:
     compiled = tracer_core.compile(program, backend="eager")
     with CaptureCounter() as counter:
         for number in range(6):
-            want, got = program(X, given(number)), compiled(X, given(number))
+            want, got = program(X, function(number)), compiled(X, function(number))
             torch.testing.assert_close(got, want, rtol=0, atol=0)
     assert len(counter.graphs) == 2 and not counter.breaks
 
@@ -210,7 +212,7 @@ def test_the_dictionary_changes_meanwhile(program: Any) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    return [list(one) if hasattr(one, "__iter__") else one for one in value] if isinstance(
+    return [list(item) if hasattr(item, "__iter__") else item for item in value] if isinstance(
         value, (tuple, list)) and not isinstance(value, torch.Tensor) else value  # fmt: skip
 
 

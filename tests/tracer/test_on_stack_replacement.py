@@ -99,18 +99,18 @@ def test_a_method_that_asks_super_and_its_own_variables():
 
 def test_loops_in_loops_and_comprehensions():
     def f(n):
-        found = []
+        actual = []
         for i in range(n):
             for j in range(i % 3):
                 if j == 1:
                     continue
                 tracer_core.graph_break()
-                found.append([i * k for k in range(j + 1) if k != 2])
+                actual.append([i * k for k in range(j + 1) if k != 2])
             else:
-                found.append({i: len(found)})
+                actual.append({i: len(actual)})
             if i > n - 3:
                 break
-        return found
+        return actual
 
     same(f, 60)
 
@@ -129,8 +129,8 @@ def test_an_exception_leaves_with_the_programs_lines():
     def lines(function):
         with pytest.raises(KeyError) as caught:
             function(X, 60, 40)
-        found = traceback.extract_tb(caught.value.__traceback__)
-        return [(one.name, one.lineno) for one in found if one.name in ("sums", "calls_sums")]
+        actual = traceback.extract_tb(caught.value.__traceback__)
+        return [(item.name, item.lineno) for item in actual if item.name in ("sums", "calls_sums")]
 
     assert lines(compiled) == lines(calls_sums)
 

@@ -31,7 +31,7 @@ from tracer_core.bytecode.semantics import (
     NameSemantics,
     OperatorSemantics,
 )
-from tracer_core.bytecode.versions import RUNNING, VERSIONS, Step, Version
+from tracer_core.bytecode.versions import RUNNING, VERSIONS, OpcodeStep, Version
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
 
@@ -182,7 +182,7 @@ def test_every_opcode_of_this_python_has_a_handler_or_a_reason():
 def test_reasons_are_sentences(version):
     known = _table(version)
     reasons = [*known.unsupported.values()]
-    reasons += [why for one in known.unsupported_intrinsics.values() for why in one.values()]
+    reasons += [why for item in known.unsupported_intrinsics.values() for why in item.values()]
     assert all(len(reason.split()) > 2 for reason in reasons)
 
 
@@ -223,11 +223,15 @@ def test_no_intrinsic_is_named_that_this_python_lacks():
     assert named <= known
 
 
-def _decoded(name: str, arg: int, raw: types.CodeType) -> tuple[Step, ...]:
+def _decoded(name: str, arg: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
     """Returns what an instruction of this Python with an argument is decoded to."""
-    found = [Instruction(name, dis.opmap[name], arg, 0, 0, None, 1)]
+    actual = [Instruction(name, dis.opmap[name], arg, 0, 0, None, 1)]
     rewrite = RUNNING.rewrites.get(name)
-    return rewrite(found, 0, raw) if rewrite else (Step(name, argument_meaning(found[0], raw)),)
+    return (
+        rewrite(actual, 0, raw)
+        if rewrite
+        else (OpcodeStep(name, argument_meaning(actual[0], raw)),)
+    )
 
 
 def test_every_binary_operator_of_this_python_is_meant():
@@ -239,14 +243,14 @@ def test_every_binary_operator_of_this_python_is_meant():
             assert step.arg == arg and SYMBOLS[arg] == symbol
             assert symbol.removesuffix("=") in table, described
         else:
-            assert (symbol, step) == ("[]", Step("BINARY_SUBSCR", None))
+            assert (symbol, step) == ("[]", OpcodeStep("BINARY_SUBSCR", None))
 
 
 def test_every_comparison_of_this_python_is_meant():
     assert set(COMPARE) == set(dis.cmp_op)
     for symbol in dis.cmp_op:
         raw = compile(f"a {symbol} b", "", "eval")
-        assert Step("COMPARE_OP", symbol) in _steps(raw)
+        assert OpcodeStep("COMPARE_OP", symbol) in _steps(raw)
 
 
 NEW_IN_314 = pytest.mark.skipif(sys.version_info < (3, 14), reason="an opcode of Python 3.14")
@@ -255,7 +259,9 @@ NEW_IN_314 = pytest.mark.skipif(sys.version_info < (3, 14), reason="an opcode of
 @NEW_IN_314
 def test_every_special_method_of_this_python_is_meant():
     for arg, name in enumerate(opcode._special_method_names):
-        assert _decoded("LOAD_SPECIAL", arg, _decoded.__code__) == (Step("LOAD_SPECIAL", name),)
+        assert _decoded("LOAD_SPECIAL", arg, _decoded.__code__) == (
+            OpcodeStep("LOAD_SPECIAL", name),
+        )
 
 
 @NEW_IN_314
@@ -305,13 +311,13 @@ def _plain(value):
     if isinstance(value, types.CellType):
         return _plain(value.cell_contents)
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _steps(raw: types.CodeType) -> list[Step]:
+def _steps(raw: types.CodeType) -> list[OpcodeStep]:
     code = decode(raw)
-    return [Step(name, arg) for name, arg in zip(code.names, code.args, strict=True)]
+    return [OpcodeStep(name, arg) for name, arg in zip(code.names, code.args, strict=True)]
 
 
 def _nested(raw: types.CodeType) -> Iterator[types.CodeType]:
@@ -330,19 +336,19 @@ def test_instructions_are_those_of_dis(name):
     source += "\nasync def every(them):\n    async for one in them:\n        print(one)\n"
     for raw in _nested(compile(source, name, "exec")):
         want = [
-            (one.opname, one.arg, one.offset, one.argval if one.opcode in JUMPS else None)
-            for one in dis.get_instructions(raw)
-            if one.opname not in DECODED_AWAY
+            (item.opname, item.arg, item.offset, item.argval if item.opcode in JUMPS else None)
+            for item in dis.get_instructions(raw)
+            if item.opname not in DECODED_AWAY
         ]
-        got = [(one.name, one.arg, one.offset, one.target) for one in instructions(raw)]
+        got = [(item.name, item.arg, item.offset, item.target) for item in instructions(raw)]
         assert got == want
         decode(raw)
 
 
 def busy(numbers):
     total = {}
-    for one in numbers:
-        total[str(one)] = one + 1 if one > 2 else super(int, one).__hash__()
+    for number in numbers:
+        total[str(number)] = number + 1 if number > 2 else super(int, number).__hash__()
     return [*total, len(total), *(n for n in total)]
 
 
@@ -359,7 +365,7 @@ def test_code_that_a_tool_watches_is_decoded_as_before():
     """CPython replaces instructions where a tool wants to hear of events."""
     want = instructions(busy.__code__.replace())
     events, tool = sys.monitoring.events, sys.monitoring.DEBUGGER_ID
-    every = [one for name, one in vars(events).items() if name.isupper() and one]
+    every = [var for name, var in vars(events).items() if name.isupper() and var]
     sys.monitoring.use_tool_id(tool, "test")
     try:
         sys.monitoring.set_events(tool, functools.reduce(operator.or_, every))

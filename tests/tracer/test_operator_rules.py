@@ -32,7 +32,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 
 def facts(result):
     parts = [result] if isinstance(result, torch.Tensor) else result
-    return [(tuple(one.shape), tuple(one.stride()), one.dtype, one.device) for one in parts]
+    return [(tuple(part.shape), tuple(part.stride()), part.dtype, part.device) for part in parts]
 
 
 def layouts(shape, dtype):
@@ -49,10 +49,10 @@ def answers(func, args):
     known = RULES[func](*args)
     if known is None:
         return 0
-    found = [
+    actual = [
         (tuple(shape), tuple(stride), dtype, device) for shape, stride, dtype, device in known[1]
     ]
-    assert found == facts(func(*args)), (func, [getattr(one, "shape", one) for one in args])
+    assert actual == facts(func(*args)), (func, [getattr(arg, "shape", arg) for arg in args])
     return 1
 
 
@@ -68,41 +68,41 @@ SCALARS = (aten.le.Scalar, aten.lt.Scalar, aten.ne.Scalar)
 
 @pytest.mark.parametrize("func", [*BINARY, *UNARY, *COMPARISONS, *SCALARS], ids=str)
 def test_operators_by_element(func):
-    given = 0
+    inputs = 0
     with FakeTensorMode():
         for shape, dtype in itertools.product(SHAPES, DTYPES):
-            for one in layouts(shape, dtype):
+            for layout in layouts(shape, dtype):
                 others = [[]] if func in UNARY else [[2], [0.5], [True]]
                 if func in BINARY or func in COMPARISONS:
                     others = [[torch.empty(3)], *([two] for two in layouts(shape, dtype)), *others]
                 for rest in others:
                     try:
-                        func(one, *rest)
+                        func(layout, *rest)
                     except (RuntimeError, TypeError):
                         continue  # not defined for these
-                    given += answers(func, [one, *rest])
-    assert given > 20
+                    inputs += answers(func, [layout, *rest])
+    assert inputs > 20
 
 
 def test_where():
-    given = 0
+    inputs = 0
     with FakeTensorMode():
         for shape, dtype in itertools.product(SHAPES, DTYPES):
-            for test, one in itertools.product(layouts(shape, torch.bool), layouts(shape, dtype)):
-                for other in (one, torch.empty((), dtype=dtype), torch.empty(())):
-                    given += answers(aten.where.self, [test, one, other])
-                    given += answers(aten.where.self, [test, other, one])
-    assert given > 20
+            for test, item in itertools.product(layouts(shape, torch.bool), layouts(shape, dtype)):
+                for other in (item, torch.empty((), dtype=dtype), torch.empty(())):
+                    inputs += answers(aten.where.self, [test, item, other])
+                    inputs += answers(aten.where.self, [test, other, item])
+    assert inputs > 20
 
 
 def test_concatenations():
-    given = 0
+    inputs = 0
     with FakeTensorMode():
         for shape, dtype in itertools.product(SHAPES[2:], DTYPES):
-            for one in layouts(shape, dtype):
+            for layout in layouts(shape, dtype):
                 for dim in range(-len(shape), len(shape)):
-                    given += answers(aten.cat.default, [[one, one, one], dim])
-    assert given > 20
+                    inputs += answers(aten.cat.default, [[layout, layout, layout], dim])
+    assert inputs > 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -117,7 +117,7 @@ def test_batch_norms_in_training(dtype):
                     aten._native_batch_norm_legit_functional.default,
                     [x, *channels, True, 0.1, 1e-5],
                 )
-                given = [
+                inputs = [
                     x,
                     x,
                     channels[0],
@@ -127,7 +127,7 @@ def test_batch_norms_in_training(dtype):
                     1e-5,
                     [True, True, True],
                 ]
-                answers(aten.native_batch_norm_backward.default, given)
+                answers(aten.native_batch_norm_backward.default, inputs)
                 known = batch_norm_in_training(x, *channels, True, 0.1, 1e-5)
                 if known is not None:
                     expected = facts(aten.native_batch_norm.default(x, *channels, True, 0.1, 1e-5))
@@ -138,13 +138,13 @@ def test_batch_norms_in_training(dtype):
 def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
     """torch's fakes say (50, 5, 1) and (2,)."""
     with FakeTensorMode():
-        turned, plain = (
+        turned, eager = (
             torch.empty_strided((5, 10, 5), (1, 5, 50), device=device),
             torch.empty((5, 10, 5), device=device),
         )
         gaps = torch.empty_strided((10,), (2,), device=device)
         for func, args, strides in (
-            (aten.floor_divide.default, (turned, plain), (1, 5, 50)),
+            (aten.floor_divide.default, (turned, eager), (1, 5, 50)),
             (aten.uniform.default, (gaps,), (1,)),
         ):
             assert laid_out(func, args, {}, func(*args)).stride() == strides
@@ -155,18 +155,20 @@ def test_results_of_ambiguous_operands_are_laid_out_as_kernels_do(device):
     """TensorIterator skips dimensions that an operand is broadcast along; fakes do not."""
     layouts = ((1, 1, 1, 17), (1, 1, 1, 1)), ((2, 3, 1), (1, 2, 6))
     for func in (aten.bitwise_and.Tensor, aten.add.Tensor):
-        real = func(*(torch.empty_strided(*one, dtype=torch.int32) for one in layouts))
+        real = func(*(torch.empty_strided(*layout, dtype=torch.int32) for layout in layouts))
         with FakeTensorMode(), torch.no_grad():
-            given = [torch.empty_strided(*one, dtype=torch.int32, device=device) for one in layouts]
-            assert laid_out(func, tuple(given), {}, func(*given)).stride() == real.stride()
+            inputs = [
+                torch.empty_strided(*layout, dtype=torch.int32, device=device) for layout in layouts
+            ]
+            assert laid_out(func, tuple(inputs), {}, func(*inputs)).stride() == real.stride()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_gradient_of_softmax_in_another_dtype_ends_the_graph(device):
     with FakeTensorMode() as mode:
         rows, half = (torch.empty(5, 5, dtype=t, device=device) for t in (None, torch.float16))
-        for given, ends in ((rows, True), (half, False)):
-            call = (given, half, 0, half.dtype)
+        for inputs, ends in ((rows, True), (half, False)):
+            call = (inputs, half, 0, half.dtype)
             assert (
                 unchecked(aten._softmax_backward_data, call, {}, lambda: mode) is not None
             ) is ends
@@ -262,5 +264,5 @@ def test_a_result_of_another_dtype_keeps_its_strides_with_symbolic_sizes():
 
     fast = tracer_core.compile(scaled, dynamic=True)
     for size in (8, 7, 5):
-        given = torch.randn(size, 2, 2, 1).bfloat16().permute(3, 2, 1, 0), torch.tensor(2.0)
-        compare(fast(*given), scaled(*given))
+        inputs = torch.randn(size, 2, 2, 1).bfloat16().permute(3, 2, 1, 0), torch.tensor(2.0)
+        compare(fast(*inputs), scaled(*inputs))

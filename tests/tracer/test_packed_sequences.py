@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tests.tracer.eager_reference import same
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import same
 
 LENGTHS = [[9, 7, 4], [9, 9, 9], [6, 3, 2], [7, 7, 1]]
 
@@ -26,20 +26,20 @@ class Net(nn.Module):
     def forward(self, x: Any, lengths: Any, state: Any = None) -> Any:
         options = {"batch_first": self.batch_first}
         packed = pack_padded_sequence(x * 2, lengths, enforce_sorted=self.ordered, **options)
-        found, state = self.inner(packed, state)
-        padded, sizes = pad_packed_sequence(found, padding_value=0.5, **options)
+        actual, state = self.inner(packed, state)
+        padded, sizes = pad_packed_sequence(actual, padding_value=0.5, **options)
         return padded + 1, sizes, state
 
 
 def calls(batch_first: bool = True, ordered: bool = True, tensors: bool = True) -> list[Any]:
-    found = []
+    actual = []
     for lengths in LENGTHS:
         torch.manual_seed(sum(lengths))
         x = torch.randn(3, 9, 5, dtype=torch.float64)
         x = (x if batch_first else x.transpose(0, 1)).requires_grad_()
         lengths = lengths if ordered else lengths[1:] + lengths[:1]
-        found.append((x, torch.tensor(lengths) if tensors else lengths))
-    return found
+        actual.append((x, torch.tensor(lengths) if tensors else lengths))
+    return actual
 
 
 KINDS = {
@@ -61,9 +61,9 @@ def test_layers(kind: str, backend: str) -> None:
         def make(ordered: bool = ordered, batch_first: bool = batch_first) -> Any:
             return Net(of, ordered, batch_first, **options)
 
-        whole = 1 if backend == "inductor" else None  # the other one breaks at such sizes
-        given = calls(batch_first, ordered)
-        same_gradients(make, *given, graphs=whole, breaks=whole and 0, backend=backend)
+        full = 1 if backend == "inductor" else None  # the other one breaks at such sizes
+        inputs = calls(batch_first, ordered)
+        same_gradients(make, *inputs, graphs=full, breaks=full and 0, backend=backend)
 
 
 def test_without_gradients_and_whole() -> None:
@@ -73,38 +73,42 @@ def test_without_gradients_and_whole() -> None:
 
 
 def test_lengths_in_a_list() -> None:
-    given = calls(tensors=False)
-    same_gradients(lambda: Net(nn.LSTM, True, True), *given, backend="inductor", graphs=None)
+    inputs = calls(tensors=False)
+    same_gradients(lambda: Net(nn.LSTM, True, True), *inputs, backend="inductor", graphs=None)
 
 
 def test_a_state_that_is_given() -> None:
     state = tuple(torch.randn(1, 3, 4, dtype=torch.float64) for _ in range(2))
-    given = [(*call, state) for call in calls()]
-    same_gradients(lambda: Net(nn.LSTM, True, True), *given, graphs=1, backend="inductor")
-    given = [(*call, state[0]) for call in calls()]
-    same_gradients(lambda: Net(nn.GRU, True, True), *given, graphs=1, backend="inductor")
+    inputs = [(*call, state) for call in calls()]
+    same_gradients(lambda: Net(nn.LSTM, True, True), *inputs, graphs=1, backend="inductor")
+    inputs = [(*call, state[0]) for call in calls()]
+    same_gradients(lambda: Net(nn.GRU, True, True), *inputs, graphs=1, backend="inductor")
 
 
 def test_other_numbers_of_sequences() -> None:
-    given = [
+    inputs = [
         (torch.randn(n, 9, 5, dtype=torch.float64), torch.arange(n, 0, -1) + 1)
         for n in (3, 5, 4, 6)
     ]
-    same_gradients(lambda: Net(nn.LSTM, True, True), *given, graphs=2, backend="inductor")
+    same_gradients(lambda: Net(nn.LSTM, True, True), *inputs, graphs=2, backend="inductor")
 
 
 def test_one_step_and_one_sequence() -> None:
     x = torch.randn(3, 9, 5, dtype=torch.float64)
-    given = [(x, torch.tensor([4, 2, 2])), (x, torch.tensor([1, 1, 1])), (x[:1], torch.tensor([1]))]
-    same_gradients(lambda: Net(nn.LSTM, True, True), *given, breaks=None, backend="inductor")
+    inputs = [
+        (x, torch.tensor([4, 2, 2])),
+        (x, torch.tensor([1, 1, 1])),
+        (x[:1], torch.tensor([1])),
+    ]
+    same_gradients(lambda: Net(nn.LSTM, True, True), *inputs, breaks=None, backend="inductor")
 
 
 def test_wrong_lengths_raise_as_in_eager() -> None:
     x, good = calls()[0]
     net = Net(nn.LSTM, True, True)
     x = x.detach()
-    bad = [torch.tensor(one) for one in ([4, 7, 9], [10, 2, 1], [3, 2, 0], [3, 2])]
-    steps = [(x, good), *((x, one) for one in bad), (x, good)]
+    bad = [torch.tensor(value) for value in ([4, 7, 9], [10, 2, 1], [3, 2, 0], [3, 2])]
+    steps = [(x, good), *((x, item) for item in bad), (x, good)]
     with torch.no_grad():
         same(net, *steps, breaks=None, backend="inductor")
 

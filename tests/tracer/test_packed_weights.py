@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.tracer.twin import twin
+from tests.tracer.eager_reference import twin
 from tracer_core.testing import CaptureCounter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -87,8 +87,8 @@ def test_recurrent_layers_are_one_graph(kind: Any, backend: str) -> None:
             self.inner = kind(8, 4, num_layers=2, bidirectional=True)
 
         def forward(self, x: torch.Tensor) -> Any:
-            found, state = self.inner(x * 2)
-            return found + 1, state
+            actual, state = self.inner(x * 2)
+            return actual + 1, state
 
     calls = [(torch.randn(5, 2, 8),) for _ in range(3)]
     with torch.no_grad():
@@ -103,15 +103,15 @@ def test_inputs_that_require_grad(backend: str) -> None:
         net = layers()
         return lambda x: (net(x), x.sin())
 
-    plain, fast = make(), tracer_core.compile(make(), backend=backend)
-    for given in (X, Y):
-        one, other = (given.clone().requires_grad_() for _ in range(2))
-        want, got = plain(one), fast(other)
+    eager, fast = make(), tracer_core.compile(make(), backend=backend)
+    for value in (X, Y):
+        item, other = (value.clone().requires_grad_() for _ in range(2))
+        want, got = eager(item), fast(other)
         assert [w.requires_grad for w in want] == [g.requires_grad for g in got]
         torch.testing.assert_close(list(got), list(want))
         want[1].sum().backward()
         got[1].sum().backward()
-        torch.testing.assert_close(other.grad, one.grad)
+        torch.testing.assert_close(other.grad, item.grad)
 
 
 def test_objects_that_are_arguments() -> None:

@@ -60,11 +60,11 @@ class Costs:
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Costs]:
     """The costs of a process that is not strict, whose clock they are."""
-    found = Costs()
-    monkeypatch.setattr(profitability, "clock", lambda: found.now)
+    actual = Costs()
+    monkeypatch.setattr(profitability, "clock", lambda: actual.now)
     monkeypatch.setenv("TRACER_STRICT", "0")
     tracer_core.disable(Costs.call)
-    yield found
+    yield actual
 
 
 def counting(costs: Costs, **settings: Any) -> Backend:
@@ -107,14 +107,14 @@ def ran(costs: Costs, call: Callable[[], Any]) -> str:
 
 
 def function_behind(fast: Any) -> CompiledFunction:
-    found = behind(fast)
-    assert found is not None and isinstance(found.function, CompiledFunction)
-    return found.function
+    actual = behind(fast)
+    assert actual is not None and isinstance(actual.function, CompiledFunction)
+    return actual.function
 
 
 def verdicts(fast: Any) -> list[bool]:
     """Whether each comparison so far chose eager mode."""
-    return [one.native for one in function_behind(fast).verdicts]
+    return [item.native for item in function_behind(fast).verdicts]
 
 
 def test_slower_compiled_calls_give_way_once(
@@ -135,10 +135,10 @@ def test_slower_compiled_calls_give_way_once(
     assert seen == [1] * 4 * ENOUGH  # no call ran twice, none was left out
     assert verdicts(fast) == [True]
     assert ran(costs, lambda: fast(x, 1)) == "eager"
-    said = [one.getMessage() for one in caplog.records if "natively" in one.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
     assert len(said) == 1
-    assert "program: compiled 5.0 µs, eager 1.0 µs a call: runs natively" in said[0]
-    assert "runs natively" in str(tracer_core.last_compile(fast))
+    assert "program: compiled 5.0 µs, eager 1.0 µs a call: runs eagerly" in said[0]
+    assert "runs eagerly" in str(tracer_core.last_compile(fast))
     assert "eager 1.0 µs" in str(tracer_core.explain(fast)(x, 1))
 
 
@@ -220,8 +220,8 @@ def test_with_one_thread_other_processes_do_not_count(
             fast(torch.ones(4))
     finally:
         torch.set_num_threads(before)
-    (found, *_) = function_behind(fast).verdicts
-    is_of_the_costs = (found.compiled, found.eager) == pytest.approx((5e-6, 1e-6))
+    (actual, *_) = function_behind(fast).verdicts
+    is_of_the_costs = (actual.compiled, actual.eager) == pytest.approx((5e-6, 1e-6))
     assert is_of_the_costs == (threads == 1)
 
 
@@ -344,7 +344,11 @@ def test_a_program_that_captures_in_every_call_gives_way(
             check_scaled(fast, held(n))
     assert first < costs.captures <= first + MAX_RECAPTURES // 4 + 1
     assert verdicts(fast) == [True, True]
-    said = [one.getMessage() for one in caplog.records if "tried again later" in one.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "tried again later" in record.getMessage()
+    ]
     assert len(said) == 1
     assert "of the calls captured again" in said[0]
 
@@ -378,11 +382,11 @@ def test_after_a_pause_a_program_that_settles_now_is_compiled(costs: Costs) -> N
         check_scaled(fast, held(n))
     assert verdicts(fast) == [True]
     costs.now += 1000.0
-    one = held(5)
+    item = held(5)
     for _ in range(WATCHED + 2 * ENOUGH):
-        check_scaled(fast, one)
+        check_scaled(fast, item)
     assert verdicts(fast) == [True, False]
-    assert ran(costs, lambda: fast(one, torch.ones(4))) == "compiled"
+    assert ran(costs, lambda: fast(item, torch.ones(4))) == "compiled"
 
 
 def test_many_objects_that_live_on_are_all_captured(costs: Costs) -> None:
@@ -395,8 +399,8 @@ def test_many_objects_that_live_on_are_all_captured(costs: Costs) -> None:
             check_scaled(fast, layer)
     assert costs.captures == len(layers)
     assert not any(verdicts(fast))
-    for one in layers:
-        assert ran(costs, lambda one=one: fast(one, torch.ones(4))) == "compiled"
+    for item in layers:
+        assert ran(costs, lambda value=item: fast(value, torch.ones(4))) == "compiled"
 
 
 @pytest.mark.parametrize(("eager", "native"), [(1e-3, True), (0.1, False)])
@@ -406,9 +410,9 @@ def test_captures_that_go_on_for_long_count_over_all_calls(
     """One call in a hundred captures for a second: little beside long calls, much beside short
     ones, although the calls between have settled."""
     costs.graph, costs.eager, costs.capture = 0.1 * eager, eager, 1.0
-    fast, one = scaling(costs), held(1)
+    fast, item = scaling(costs), held(1)
     for n in range(100 * 2 * MAX_RECAPTURES):
-        check_scaled(fast, held(2) if n % 100 == 99 else one)
+        check_scaled(fast, held(2) if n % 100 == 99 else item)
     assert any(verdicts(fast)) == native
 
 
@@ -536,8 +540,8 @@ def test_functions_that_call_each_other_are_compared_one_after_the_other(costs: 
         assert torch.equal(fast(torch.ones(4)), torch.full((4,), 3.0))
         current = profitability._current
         if current is not None and current() is not None:
-            owners = [function_behind(one) for one in (fast, fast_inner)]
-            timed = [one for one in owners if one.runtime.regions.positional[1] is current()]
+            owners = [function_behind(value) for value in (fast, fast_inner)]
+            timed = [owner for owner in owners if owner.runtime.regions.positional[1] is current()]
             assert len(timed) == 1
     assert len(verdicts(fast)) == len(verdicts(fast_inner)) == 1
     assert verdicts(fast_inner) == [True]
@@ -607,12 +611,12 @@ def test_random_numbers_are_those_of_an_eager_program(costs: Costs) -> None:
     fast = tracer_core.compile(program, backend="inductor")
     x = torch.arange(4.0)
     torch.manual_seed(0)
-    found = [fast(x) for _ in range(2 * ENOUGH)]
+    actual = [fast(x) for _ in range(2 * ENOUGH)]
     torch.manual_seed(0)
     wanted = [program(x) for _ in range(2 * ENOUGH)]
     assert len(function_behind(fast).verdicts) == 1
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    for item, other in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(item, other)
 
 
 def test_reset_forgets_what_was_found(costs: Costs) -> None:
@@ -635,5 +639,5 @@ def test_the_verdict_needs_medians_sums_and_pairs_to_agree() -> None:
     assert verdict(slow, [*quick[:-1], 500.0], 5.0).native
     # samples that overlap widely
     mixed = [4.0, 9.0] * (SAMPLES // 2)
-    assert not verdict([one + 0.6 for one in mixed], mixed, 5.0).native
+    assert not verdict([item + 0.6 for item in mixed], mixed, 5.0).native
     assert statistics.median(slow) == verdict(slow, quick, 5.0).compiled

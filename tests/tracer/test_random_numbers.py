@@ -18,32 +18,32 @@ from tracer_core.testing import CaptureCounter, compare
 INDUCTOR = pytest.param("inductor", marks=pytest.mark.filterwarnings("ignore"))
 
 
-def state_of(one):
-    return one.get_state() if isinstance(one, torch.Generator) else one.getstate()
+def state_of(item):
+    return item.get_state() if isinstance(item, torch.Generator) else item.getstate()
 
 
-def told(found):
+def told(actual):
     """A result, with the state of a generator in place of it."""
-    found = found if isinstance(found, tuple) else (found,)
-    return [state_of(one) if isinstance(one, random.Random | torch.Generator) else one
-            for one in found]  # fmt: skip
+    actual = actual if isinstance(actual, tuple) else (actual,)
+    return [state_of(item) if isinstance(item, random.Random | torch.Generator) else item
+            for item in actual]  # fmt: skip
 
 
 def check(program, generator, backend, breaks=0, graphs=None, calls=4, **options):
     """Compares a program of (tensor, generator) with eager over calls, and the states they leave."""
 
     def run(function, again):
-        one = again()
+        item = again()
         torch.manual_seed(99)
         random.seed(99)
         outcomes = []
         for number in range(calls):
             x = torch.arange(12.0).reshape(3, 4) / 7 + number
             try:
-                found = told(function(x, one))
+                cls = told(function(x, item))
             except Exception as error:
-                found = type(error)
-            outcomes.append((found, state_of(one), torch.get_rng_state(), random.getstate()))
+                cls = type(error)
+            outcomes.append((cls, state_of(item), torch.get_rng_state(), random.getstate()))
         return outcomes
 
     want = run(program, generator)
@@ -62,8 +62,8 @@ def seeded(x, g):
 
 
 def made_inside(x, g):
-    made = torch.Generator().manual_seed(6)
-    return x + torch.rand(4, generator=made), torch.randperm(5, generator=made)
+    result = torch.Generator().manual_seed(6)
+    return x + torch.rand(4, generator=result), torch.randperm(5, generator=result)
 
 
 def given(x, g):
@@ -97,7 +97,7 @@ def fails(x, g):
     return y + x[torch.tensor(7)]
 
 
-OF_TORCH = {one.__name__: one for one in (seeded, made_inside, given, kept, forked, written)}
+OF_TORCH = {value.__name__: value for value in (seeded, made_inside, given, kept, forked, written)}
 
 
 @pytest.mark.parametrize("backend", ["eager", INDUCTOR])
@@ -124,10 +124,10 @@ class Dropping(nn.Module):
 
 
 def test_a_seed_that_changes():
-    plain, compiled = Dropping(), tracer_core.compile(Dropping(), backend="inductor")
+    dropping, compiled = Dropping(), tracer_core.compile(Dropping(), backend="inductor")
     with CaptureCounter() as counter:
         for _ in range(5):
-            want = plain(torch.ones(8), torch.Generator())
+            want = dropping(torch.ones(8), torch.Generator())
             compare(want, compiled(torch.ones(8), torch.Generator()))
     assert len(counter.graphs) == 2 and not counter.breaks
 
@@ -174,10 +174,10 @@ def sliced(x, g):
 
 
 def fresh(x, g):
-    made, items = random.Random(7), [1, 2, 3, 4]
-    made.shuffle(items)
-    more = made.sample(range(10), 3), made.choices([1, 2, 3], k=2), made.gauss(0, 1)
-    return x * made.random() + items[0] + made.choice([5, 6]), more, made
+    result, items = random.Random(7), [1, 2, 3, 4]
+    result.shuffle(items)
+    more = result.sample(range(10), 3), result.choices([1, 2, 3], k=2), result.gauss(0, 1)
+    return x * result.random() + items[0] + result.choice([5, 6]), more, result
 
 
 def the_module(x, g):
@@ -196,11 +196,11 @@ def reseeded(x, g):
 
 
 def from_a_list(x, g):
-    made, given = random.Random(7), [0.1, 0.2, 0.3, 0.4]
-    made.random = given.pop
-    first = made.uniform(1, 10)
+    result, inputs = random.Random(7), [0.1, 0.2, 0.3, 0.4]
+    result.random = inputs.pop
+    first = result.uniform(1, 10)
     tracer_core.graph_break()
-    return x * first + made.triangular(0, 1, 0.5) + made.paretovariate(5), made
+    return x * first + result.triangular(0, 1, 0.5) + result.paretovariate(5), result
 
 
 def dealt(x, g):
@@ -216,16 +216,16 @@ class Countdown(random.Random):
 
 @pytest.mark.parametrize("backend", ["eager", INDUCTOR])
 @pytest.mark.parametrize(
-    "program", [numbers, sliced, fresh, the_module, reseeded], ids=lambda one: one.__name__
+    "program", [numbers, sliced, fresh, the_module, reseeded], ids=lambda value: value.__name__
 )
 def test_numbers_of_python(program, backend):
     check(program, lambda: random.Random(5), backend, calls=6)
 
 
 def with_own_method():
-    found = random.Random(5)
-    found.random = iter([0.9 - i / 100 for i in range(50)]).__next__
-    return found
+    actual = random.Random(5)
+    actual.random = iter([0.9 - i / 100 for i in range(50)]).__next__
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -234,20 +234,20 @@ def with_own_method():
 )
 def test_methods_of_an_object_s_own(program, generator):
     def run(function):
-        one = generator()
-        return [told(function(torch.arange(3.0), one)) for _ in range(4)]
+        item = generator()
+        return [told(function(torch.arange(3.0), item)) for _ in range(4)]
 
     compare(run(program), run(tracer_core.compile(program, backend="eager")))
 
 
 def test_an_object_is_given_a_method_of_its_own():
     def run(function):
-        one, found = random.Random(5), []
+        item, actual = random.Random(5), []
         for number in range(4):
-            found.append(function(torch.arange(3.0), one))
+            actual.append(function(torch.arange(3.0), item))
             if number == 1:
-                one.random = lambda: 0.25
-        return found
+                item.random = lambda: 0.25
+        return actual
 
     compare(run(dealt), run(tracer_core.compile(dealt, backend="eager")))
 
@@ -262,16 +262,16 @@ def test_the_class_has_another_method(monkeypatch):
         return 0.25 + len(drawn) / 100
 
     def run(function):
-        found, one = [], random.Random(5)
+        actual, item = [], random.Random(5)
         for number in range(6):
             if number == 2:
                 monkeypatch.setattr(random.Random, "random", counted, raising=False)
             if number == 4:
                 monkeypatch.undo()
-            found.append((function(torch.arange(3.0), one), function(torch.ones(2), one)))
+            actual.append((function(torch.arange(3.0), item), function(torch.ones(2), item)))
         calls = len(drawn)
         drawn.clear()
-        return found, calls
+        return actual, calls
 
     compare(run(varied), run(tracer_core.compile(varied, backend="eager")))
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import compare
 
 X = torch.randn(2, 3)
@@ -178,11 +178,11 @@ def test_raise_again_what_was_caught_before_a_break():
 def test_iterating_a_changed_deque_487(change):
     def fn(x, items):
         getattr(items, change)(*([5] if "append" in change else []))
-        found = []
+        actual = []
         for item in items:
             print(item, flush=[])
-            found.append(x * item)
-        return found
+            actual.append(x * item)
+        return actual
 
     calls = [(X, collections.deque([1, 2])), (X, collections.deque([3, 4], maxlen=2))]
     same(fn, *calls, *calls, breaks=None)
@@ -191,11 +191,11 @@ def test_iterating_a_changed_deque_487(change):
 def test_iterating_a_dict_with_a_new_key_across_a_break():
     def fn(x, table):
         table["n"] = 1
-        found = []
+        actual = []
         for key in table:
             print(key, flush=[])
-            found.append(x * table[key])
-        return found
+            actual.append(x * table[key])
+        return actual
 
     same(fn, (X, {"a": 2}), (X, {"b": 3}), (X, {"n": 3}), breaks=None)
 
@@ -262,15 +262,15 @@ def test_iterators_that_go_backwards_over_a_dict_20419(view):
 
 def test_arguments_that_do_not_fit_a_c_function():
     def fn(x, items):
-        found = []
+        actual = []
         for call in (lambda: sorted(), lambda: items.index(), lambda: tuple.count(1, 2),
         lambda: math.floor(1, 2),
                      lambda: "a".join(sep=1)):  # fmt: skip
             try:
-                found.append(call())
+                actual.append(call())
             except TypeError as error:
-                found.append(str(error))
-        return found, x + 1
+                actual.append(str(error))
+        return actual, x + 1
 
     same(fn, (X, [1]), (X, [2]), breaks=None)
 
@@ -304,13 +304,13 @@ def test_the_text_of_an_exception_from_before_a_break(text, kind):
         raise kind(*what)
 
     def fn(x, whats):
-        found = []
+        actual = []
         for what in whats:
             try:
                 fail(what)
             except kind as error:
-                found.append(text(error))
-        return found, x + 1
+                actual.append(text(error))
+        return actual, x + 1
 
     same(fn, (X, [("a",), ("b",), (1, "c"), ()]), (X, [("d",)]), breaks=None)
 
@@ -357,7 +357,7 @@ def test_locals_at_a_break_hold_every_variable():
 
 def test_arguments_that_do_not_fit_a_function_written_in_c():
     def f(x, value):
-        found = [x + 1]
+        actual = [x + 1]
         for call in (
             lambda: getattr(value, 3),
             lambda: vars(1, 2),
@@ -365,10 +365,10 @@ def test_arguments_that_do_not_fit_a_function_written_in_c():
             lambda: range(1, 2) ** value,
         ):
             try:
-                found.append(call())
+                actual.append(call())
             except Exception as error:
-                found.append((type(error), str(error)))
-        return found
+                actual.append((type(error), str(error)))
+        return actual
 
     same(f, (X, [1]), (X, "a"), (X, [1]), breaks=None)
 
@@ -535,19 +535,19 @@ def test_what_a_builtin_refuses_is_said_in_its_own_words(call):
 
 def test_a_generator_is_called_by_its_name_in_messages_200849():
     def f(x):
-        made = (i for i in range(3))
-        found = []
+        numbers = (i for i in range(3))
+        actual = []
         for call in (
-            lambda: object.__setattr__(x, made, 1),
-            lambda: [1][made],
-            lambda: made + 1,
-            lambda: -made,
+            lambda: object.__setattr__(x, numbers, 1),
+            lambda: [1][numbers],
+            lambda: numbers + 1,
+            lambda: -numbers,
         ):
             try:
                 call()
             except TypeError as error:
-                found.append(str(error))
-        return x + 1, found
+                actual.append(str(error))
+        return x + 1, actual
 
     same(f, (X,), (X,), breaks=None)
 
@@ -595,7 +595,7 @@ def test_operators_of_a_read_only_view_60094():
     def f(x, table):
         view = types.MappingProxyType({"a": 1})
         kind = types.MappingProxyType
-        found = [
+        actual = [
             kind.__eq__(view, 3),
             kind.__ne__(view, 3),
             view == table,
@@ -605,8 +605,8 @@ def test_operators_of_a_read_only_view_60094():
         try:
             kind.__or__(view, 3)
         except TypeError as error:
-            found.append(str(error))
-        return x + 1, found
+            actual.append(str(error))
+        return x + 1, actual
 
     same(f, (X, {"a": 1}), (X, {"b": 1}), breaks=None)
 
@@ -730,13 +730,13 @@ def test_keywords_of_a_call_that_a_refused_argument_breaks():
 )
 def test_keys_of_dictionaries_that_no_literal_writes_319484(key):
     def f(x, table):
-        found = table.get(key, "no"), key in table
+        actual = table.get(key, "no"), key in table
         try:
-            found = (*found, table[key])
+            actual = (*actual, table[key])
         except KeyError as error:
-            found = (*found, error.args)
+            actual = (*actual, error.args)
         table[key] = 5
-        return x + 1, found
+        return x + 1, actual
 
     same(f, (X, {}), (X, {key: 2}), (X, {}), (X, {"a": 1, key: 3}), breaks=None)
 
@@ -748,8 +748,8 @@ def test_a_property_that_holds_an_argument_301729():
     first, second = [1], [2]
     compiled = tracer_core.compile(f, backend="eager")
     for value in (first, first, second):
-        _, getter, function, made = compiled(X, value)
-        assert getter is function is made.fget is value
+        _, getter, function, result = compiled(X, value)
+        assert getter is function is result.fget is value
 
 
 def test_an_empty_dictionary_does_not_ask_for_a_hash_301674():
@@ -769,12 +769,12 @@ def test_unequal_by_object_is_the_opposite_of_equal_304334():
 
         __hash__ = None
 
-    def f(x, one):
+    def f(x, item):
         return (
             x + 1,
             object.__ne__(3, -3),
-            object.__ne__(one, 1),
-            object.__ne__(one, 2),
+            object.__ne__(item, 1),
+            object.__ne__(item, 2),
             object.__ne__(x, 1),
         )
 
@@ -836,8 +836,8 @@ def test_what_a_builtin_refuses_is_said_in_its_own_words_300144(call):
 
     def f(x):
         try:
-            found = call(value)
-            return x + 1, type(found), list(found or [])
+            actual = call(value)
+            return x + 1, type(actual), list(actual or [])
         except Exception as error:
             return x + 2, type(error), str(error)
 
@@ -932,10 +932,10 @@ def test_the_items_that_a_slice_is_set_to_are_guarded_616807():
 
 def test_a_deep_copy_notes_what_it_made_in_the_memo_given():
     def f(x, memo, value):
-        made = copy.deepcopy(value, memo)
-        kept = memo[id(value)] is made
+        result = copy.deepcopy(value, memo)
+        kept = memo[id(value)] is result
         memo.clear()  # of addresses
-        return x + 1, made, kept
+        return x + 1, result, kept
 
     same(f, (X, {}, [1]), (X, {}, [2]), breaks=None)
 
@@ -947,17 +947,17 @@ def test_object_init_takes_no_arguments_880074():
             self.n = 1
 
     def fn(x, obj, *args):
-        found = []
+        actual = []
         for call in (
             lambda: object.__init__(obj, *args),
             lambda: Base(*args).n,
             lambda: Base(k=1).n,
         ):
             try:
-                found.append(call())
+                actual.append(call())
             except TypeError as error:
-                found.append(str(error))
-        return x + 1, found
+                actual.append(str(error))
+        return x + 1, actual
 
     same(fn, (X, "s"), (X, "s", 1), (X, {1}, 1), (X, 2.5, 1), graphs=None, kinds=())
 
@@ -999,10 +999,10 @@ def test_what_integers_can_hold_is_written(backend):
 def test_the_name_of_a_class_attribute_is_text_604899():
     def fn(x, cls, name):
         try:
-            found = type.__getattribute__(cls, name)
+            text = type.__getattribute__(cls, name)
         except TypeError as error:
-            found = str(error)
-        return x + 1, found
+            text = str(error)
+        return x + 1, text
 
     same(
         fn,
@@ -1016,7 +1016,7 @@ def test_the_name_of_a_class_attribute_is_text_604899():
 
 def test_attributes_that_objects_of_c_types_lack_611404():
     def fn(x, name):
-        found = []
+        actual = []
         for obj in (
             collections.deque([1]),
             datetime.timedelta(2),
@@ -1025,10 +1025,10 @@ def test_attributes_that_objects_of_c_types_lack_611404():
             [1],
         ):
             try:
-                found.append(object.__getattribute__(obj, name))
+                actual.append(object.__getattribute__(obj, name))
             except AttributeError as error:
-                found.append(str(error))
-        return x + 1, found
+                actual.append(str(error))
+        return x + 1, actual
 
     same(fn, (X, "_pending_removals"), (X, "no_such_name"), breaks=None)
 
@@ -1140,8 +1140,8 @@ class AsLong(tuple):
 @pytest.mark.parametrize("kind", [NoLength, AsLong])
 def test_tuples_of_tuples_with_their_own_methods(kind):
     def f(x):
-        one, other = (kind((1, 2)),), (kind((1, 3 if kind is AsLong else 2)),)
-        return x * 2 if one == other and one in [other] else x * 3
+        item, other = (kind((1, 2)),), (kind((1, 3 if kind is AsLong else 2)),)
+        return x * 2 if item == other and item in [other] else x * 3
 
     compiled = tracer_core.compile(f, backend="eager", fullgraph=True)
     x = torch.ones(2)
@@ -1159,7 +1159,7 @@ def test_all_and_any_true(dynamic):
 
     compiled = tracer_core.compile(f, backend="aten_eager", fullgraph=True, dynamic=dynamic)
     for x in (torch.ones(3, 4), torch.tensor([[1.0, -1.0]]), -torch.ones(5, 2)):
-        assert [bool(one) for one in compiled(x)] == [bool(one) for one in f(x)]
+        assert [bool(item) for item in compiled(x)] == [bool(item) for item in f(x)]
 
 
 # -- tensors of which torch makes no fake --
@@ -1171,10 +1171,10 @@ def test_the_values_of_a_sparse_input():
         return s.values() * 2
 
     indices = torch.tensor([[0, 1, 1], [2, 0, 3]])
-    plain = torch.sparse_coo_tensor(indices, torch.randn(3), (4, 5)).coalesce().requires_grad_()
+    eager = torch.sparse_coo_tensor(indices, torch.randn(3), (4, 5)).coalesce().requires_grad_()
     compiled = tracer_core.compile(f, backend="eager")
     for _ in range(2):
-        want, got = f(plain), compiled(plain)
+        want, got = f(eager), compiled(eager)
         torch.testing.assert_close(got, want)
-        (one,), (other,) = (torch.autograd.grad(r.pow(2).sum(), plain) for r in (want, got))
-        torch.testing.assert_close(other.to_dense(), one.to_dense())
+        (item,), (other,) = (torch.autograd.grad(r.pow(2).sum(), eager) for r in (want, got))
+        torch.testing.assert_close(other.to_dense(), item.to_dense())

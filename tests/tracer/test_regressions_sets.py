@@ -9,17 +9,17 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 from tracer_core.testing import compare
 
 X = torch.arange(3.0)
 
 
 def _made(*members):
-    found = set()
+    items = set()
     for member in members:
-        found.add(member)
-    return found
+        items.add(member)
+    return items
 
 
 def test_equal_sets_are_met_in_their_own_order():
@@ -49,12 +49,12 @@ def test_a_set_whose_old_order_cannot_be_restored():
     def f(x, members):
         members.add(7)
         members.discard(8)
-        return x + 1, sorted([one for one in members])
+        return x + 1, sorted([member for member in members])
 
     def sparse():
         members = set(range(200))
-        for one in {*range(200)} - {3, 130}:  # these change places in a table of their own
-            members.discard(one)
+        for item in {*range(200)} - {3, 130}:  # these change places in a table of their own
+            members.discard(item)
         return members
 
     compiled = tracer_core.compile(f, backend="eager")
@@ -129,14 +129,14 @@ def test_a_list_is_added_to_an_object_that_answers_first_419479():
             return iter([5])
 
     def f(x, kind):
-        found = []
+        actual = []
         for target in ([1], collections.deque([1])):
             target += kind()
-            found.append(target)
+            actual.append(target)
         times = [1]
         if kind is Right:
             times *= kind()
-        return x + 1, found, times
+        return x + 1, actual, times
 
     same(f, (X, Right), (X, Declines), (X, Right), breaks=None)
 
@@ -225,7 +225,7 @@ def test_an_iterator_over_a_new_set_is_given_back_602539(make):
         return x + 1, make(new), make({3}), make(members), make(set()), make(frozenset("a")), new
 
     def run(call):
-        return [[list(one) for one in call(X, {n})[1:]] for n in (1, 1, 2)]
+        return [[list(item) for item in call(X, {n})[1:]] for n in (1, 1, 2)]
 
     assert run(tracer_core.compile(f, backend="eager")) == run(f)
 
@@ -261,11 +261,11 @@ def test_sets_of_dictionaries_have_the_order_that_c_code_gives_them():
     """Its table is larger from the start: strings are met in another order than one by one."""
 
     def f(x, table, members):
-        made = set(table), frozenset(table), members.union("%d", table), {*table}
+        result = set(table), frozenset(table), members.union("%d", table), {*table}
         members.update(table)
         # limits.md: the order of these is not always as C code made it
         changed = members.symmetric_difference(table), members.intersection(table)
-        return x + 1, list(map(sorted, changed)), [list(one) for one in (*made, members)]
+        return x + 1, list(map(sorted, changed)), [list(item) for item in (*result, members)]
 
     tables = [dict.fromkeys(map(str, range(first, first + 9 * (first + 1)))) for first in range(5)]
     same(f, *[(X, table, {"a", "b"}) for table in tables], breaks=None)
@@ -279,8 +279,8 @@ def test_a_set_that_a_dictionary_was_added_to_has_its_order():
     for first in range(12):  # for most seeds of hashes, texts collide in one of the tables
         table = dict.fromkeys(map(str, range(first, first + 9 * (first + 1))))
         ours, eager = {"a", "b"}, {"a", "b"}
-        found = tracer_core.compile(f, backend="eager")(X, table, ours)[1]
-        assert found == f(X, table, eager)[1] and list(ours) == list(eager)
+        actual = tracer_core.compile(f, backend="eager")(X, table, ours)[1]
+        assert actual == f(X, table, eager)[1] and list(ours) == list(eager)
 
 
 @pytest.mark.parametrize("read_first", [False, True])

@@ -19,9 +19,9 @@ def test_addr_of_any_layout(backend, beta):
     )
     for added in ADDED:
         expected = torch.addr(added, WIDE[:, 0], WIDE[0], beta=beta)
-        found = fast(added, WIDE[:, 0], WIDE[0])
-        torch.testing.assert_close(found, expected)
-        assert found.stride() == expected.stride()
+        actual = fast(added, WIDE[:, 0], WIDE[0])
+        torch.testing.assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
 
 
 def test_addr_of_symbolic_sizes():
@@ -29,32 +29,32 @@ def test_addr_of_symbolic_sizes():
     for n, m in ((5, 6), (7, 3)):
         a, u, v = torch.rand(m, n).mT, torch.rand(n), torch.rand(m)
         expected = torch.addr(a, u, v, beta=0) * 2
-        found = fast(a, u, v)
-        torch.testing.assert_close(found, expected)
-        assert found.stride() == expected.stride()
+        actual = fast(a, u, v)
+        torch.testing.assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("mean", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("deviation", [torch.float16, torch.float32, torch.float64])
 def test_normal_has_the_dtype_of_the_mean(mean, deviation):
     def noise(m, s):
-        made = torch.normal(m, s)
-        return made, made.dtype.itemsize
+        result = torch.normal(m, s)
+        return result, result.dtype.itemsize
 
-    given = torch.zeros(8, dtype=mean), torch.ones(8, dtype=deviation)
+    inputs = torch.zeros(8, dtype=mean), torch.ones(8, dtype=deviation)
     torch.manual_seed(1)
-    expected = noise(*given)
+    expected = noise(*inputs)
     torch.manual_seed(1)
-    found = tracer_core.compile(noise)(*given)
-    assert found[0].dtype is expected[0].dtype is mean and found[1] == expected[1]
-    assert torch.equal(found[0], expected[0])
+    actual = tracer_core.compile(noise)(*inputs)
+    assert actual[0].dtype is expected[0].dtype is mean and actual[1] == expected[1]
+    assert torch.equal(actual[0], expected[0])
 
 
 def test_block_diag_of_two_dtypes():
     parts = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.long)
-    found = tracer_core.compile(lambda a, b: torch.block_diag(a, b) * 2)(*parts)
+    actual = tracer_core.compile(lambda a, b: torch.block_diag(a, b) * 2)(*parts)
     expected = torch.block_diag(*parts) * 2
-    assert torch.equal(found, expected) and found.dtype is expected.dtype
+    assert torch.equal(actual, expected) and actual.dtype is expected.dtype
 
 
 LAYOUTS = [
@@ -70,10 +70,10 @@ def test_grid_sample_of_any_layout(images, grid):
     def sample(x, g):
         return torch.nn.functional.grid_sample(x, g, align_corners=False)
 
-    given = images(torch.randn(2, 3, 5, 5)), grid(torch.rand(2, 5, 5, 2))
-    found, expected = tracer_core.compile(sample, backend="aten_eager")(*given), sample(*given)
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
+    inputs = images(torch.randn(2, 3, 5, 5)), grid(torch.rand(2, 5, 5, 2))
+    actual, expected = tracer_core.compile(sample, backend="aten_eager")(*inputs), sample(*inputs)
+    torch.testing.assert_close(actual, expected)
+    assert actual.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -81,8 +81,8 @@ def test_running_statistics_keep_their_dtype(dtype):
     def norm(x, mean, deviation):
         return torch.nn.functional.batch_norm(x, mean, deviation, training=True)
 
-    given = torch.randn(2, 3, 3, 4).half(), torch.randn(3).to(dtype), torch.rand(3).to(dtype)
-    mine, theirs = ([one.clone() for one in given] for _ in range(2))
-    found, expected = tracer_core.compile(norm, backend="aten_eager")(*mine), norm(*theirs)
-    torch.testing.assert_close(found, expected)
+    inputs = torch.randn(2, 3, 3, 4).half(), torch.randn(3).to(dtype), torch.rand(3).to(dtype)
+    mine, theirs = ([item.clone() for item in inputs] for _ in range(2))
+    actual, expected = tracer_core.compile(norm, backend="aten_eager")(*mine), norm(*theirs)
+    torch.testing.assert_close(actual, expected)
     assert all(map(torch.equal, mine, theirs))

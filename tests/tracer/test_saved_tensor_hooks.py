@@ -102,14 +102,18 @@ def steps(make, way, compile, warm):
     model = compile(make())
     if warm:
         model(torch.randn(5, 8)).sum().backward()
-    found = []
+    actual = []
     for n in (5, 5, 3, 4, 5):
         x = torch.randn(n, 8, requires_grad=True)
         y = way(model, x)
         y.square().sum().backward()
-        found += [y.detach(), x.grad, *(one.grad.clone() for one in model.parameters())]
-        found += [one.clone() for one in model.buffers()]
-    return [*found, torch.rand(2)]
+        actual += [
+            y.detach(),
+            x.grad,
+            *(parameter.grad.clone() for parameter in model.parameters()),
+        ]
+        actual += [buffer.clone() for buffer in model.buffers()]
+    return [*actual, torch.rand(2)]
 
 
 @BACKENDS
@@ -184,15 +188,15 @@ def test_what_a_hook_raises_reaches_the_program(kind, warm, backend):
         return x.sin() * 2
 
     def run(f):
-        found = []
+        actual = []
         if warm:
             f(torch.ones(3, requires_grad=True), torch.zeros(1))
         for _ in range(3):
             calls, seen = [], torch.zeros(1)
             with pytest.raises(Refused), saved_tensors_hooks(KINDS[kind](calls), lambda t: t):
                 f(torch.ones(3, requires_grad=True), seen)
-            found.append((len(calls), seen.tolist()))
-        return found
+            actual.append((len(calls), seen.tolist()))
+        return actual
 
     assert run(tracer_core.compile(writes, backend=backend)) == run(writes) == [(1, [1.0])] * 3
 
@@ -271,26 +275,26 @@ HANDLERS = (catches, catches_inside_of_contexts, does_not_catch_it, sets_hooks,
 
 def shown(result):
     tensors = result if isinstance(result, tuple) else (result,)
-    return [(repr(one.detach()), one.requires_grad) for one in map(torch.as_tensor, tensors)]
+    return [(repr(item.detach()), item.requires_grad) for item in map(torch.as_tensor, tensors)]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("function", HANDLERS, ids=lambda function: function.__name__)
 def test_the_programs_own_handlers_see_what_a_hook_raises(function, backend):
     def run(f):
-        found = []
+        actual = []
         for outside in (False, True, True, False, True):
             log, x = [], torch.ones(3, requires_grad=True)
             hook = functools.partial(refuses, [])
             try:
                 with saved_tensors_hooks(hook if outside else lambda t: t, lambda t: t):
-                    found.append(shown(f(x, hook, log)))
+                    actual.append(shown(f(x, hook, log)))
             except Refused as error:
-                found.append(str(error))
+                actual.append(str(error))
             y = (x.sin() * 2).sum()
             y.backward()  # no hook of the function is left
-            found += [log, x.grad, torch.is_grad_enabled()]
-        return found
+            actual += [log, x.grad, torch.is_grad_enabled()]
+        return actual
 
     wanted = run(function)
     assert repr(run(tracer_core.compile(function, backend=backend))) == repr(wanted)
@@ -311,12 +315,12 @@ def finds(x, table):
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 def test_a_checkpoint_round_a_function_with_handlers(way, backend):
     def run(f):
-        found = []
+        actual = []
         for _ in range(3):
             table, x = {}, torch.ones(3, requires_grad=True)
             way(lambda x, table=table: f(x, table), x).sum().backward()
-            found += [x.grad, table]
-        return found
+            actual += [x.grad, table]
+        return actual
 
     compiled = tracer_core.compile(finds, backend=backend)
     assert repr(run(compiled)) == repr(run(finds))

@@ -66,8 +66,8 @@ def test_a_program_that_drops_its_gradients_compiles_at_the_second_call():
         loss, expected = fast(X), twin(X).square().mean()
         expected.backward()
         torch.testing.assert_close(loss, expected.detach())
-        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, other.grad)
+        for parameter, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, other.grad)
         assert len(compiled_graphs(fast)) == (call > 0)
 
 

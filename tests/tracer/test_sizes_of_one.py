@@ -161,9 +161,9 @@ def test_several_marked_inputs():
         return x * y + (x if x.shape == y.shape else 0)
 
     fast = tracer_core.compile(program, backend="aten_eager")
-    for one, other in ((5, 5), (1, 1), (5, 1), (1, 5), (1, 1), (3, 3)):
+    for item, other in ((5, 5), (1, 1), (5, 1), (1, 5), (1, 1), (3, 3)):
         torch.testing.assert_close(
-            fast(given(one), given(other)), program(given(one), given(other))
+            fast(given(item), given(other)), program(given(item), given(other))
         )
 
 
@@ -184,5 +184,5 @@ def test_training_with_convolutions_in_a_range():
         ours = torch.autograd.grad(fast(x).square().mean(), wanted)
         expected = torch.autograd.grad(net(x).square().mean(), wanted)
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
-        assert [one.stride() for one in ours] == [one.stride() for one in expected]
+        assert [item.stride() for item in ours] == [item.stride() for item in expected]
     assert graphs(fast) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import module, twin
+from tests.tracer.eager_reference import module, twin
 
 X = torch.randn(3, 4)
 CHANGES = {}
@@ -28,9 +28,9 @@ class Box:
 
 
 def box(**values):
-    made = Box()
-    made.__dict__.update(values)
-    return made
+    result = Box()
+    result.__dict__.update(values)
+    return result
 
 
 @change("dict value through .items()")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, same, twin
+from tests.tracer.eager_reference import View, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 STEPS = ((X,), (X,), (Y,))
@@ -104,8 +104,8 @@ def test_a_factory_that_stores_under_the_key(base):
 
         seen = []
         kind = collections.defaultdict if base is collections.defaultdict else Stored
-        made = kind(lambda: made.setdefault(0, 1) + 1)
-        return x, made[0], dict(made), made[1], seen
+        result = kind(lambda: result.setdefault(0, 1) + 1)
+        return x, result[0], dict(result), result[1], seen
 
     same(fn, (torch.ones(2),), (torch.zeros(2),))
 
@@ -656,9 +656,11 @@ def test_keys_keep_the_hash_they_were_put_in_with(kind, after):
         held = kind([key, Number(7)])
         key.number = after
         tracer_core.graph_break()
-        found = [outcome_of(lambda one=one: one in held) for one in (key, other, Number(7), 7)]
+        actual = [
+            outcome_of(lambda item=value: item in held) for value in (key, other, Number(7), 7)
+        ]
         key.number = 1
-        return x + len(held), found, key in held
+        return x + len(held), actual, key in held
 
     same(f, (X,), (X,), breaks=None)
 
@@ -725,8 +727,8 @@ def test_arguments_that_a_container_class_refuses(kind):
 
     def f(x):
         texts = [outcome_of(lambda: Plain(iterable=())), outcome_of(lambda: Plain((), ()))]
-        made = Taking([1, 2], more=3)
-        return x + made.more, texts, sorted(made)
+        taking = Taking([1, 2], more=3)
+        return x + taking.more, texts, sorted(taking)
 
     same(f, (X,), (X,), breaks=None)
 
@@ -747,7 +749,7 @@ def test_a_library_function_changes_its_argument():
 
 def import_fresh(name, without):
     """Returns a module as it is where a C module is missing."""
-    kept = {one: sys.modules.pop(one, None) for one in (name, without)}
+    kept = {value: sys.modules.pop(value, None) for value in (name, without)}
     sys.modules[without] = None
     try:
         return importlib.import_module(name)
@@ -871,9 +873,9 @@ def test_a_mapping_after_two_stars(mapping):
 def test_pairs_among_the_items_of_a_dictionary():
     def f(x):
         items = {1: 2, "a": [3], 0: set()}
-        found = [pair in items.items() for pair in [(1, 2), ("a", [3]), ("a", 3), 1, (1, 2, 3)]]
-        found.append((0, Reaction(items.clear)) in items.items())
-        return x + 1, found, len(items), outcome_of(lambda: ([], 1) in items.items())
+        actual = [pair in items.items() for pair in [(1, 2), ("a", [3]), ("a", 3), 1, (1, 2, 3)]]
+        actual.append((0, Reaction(items.clear)) in items.items())
+        return x + 1, actual, len(items), outcome_of(lambda: ([], 1) in items.items())
 
     same(f, (X,), (X,), breaks=None)
 
@@ -889,19 +891,19 @@ def test_constants_stay_the_objects_that_they_are():
     settings = Settings()
 
     def f(x, shape):
-        made = [(1.5, 2), "".join(["wo", "rd"]), bytes([97, 98]), 10**20, float("1.25"), shape]
+        result = [(1.5, 2), "".join(["wo", "rd"]), bytes([97, 98]), 10**20, float("1.25"), shape]
         others = [(float("1.5"), 2), "word", b"ab", 10**19 * 10, 5 / 4, tuple([2, 3])]
         read = settings.eps
         tracer_core.graph_break()
-        pairs = list(zip(made, others, strict=True))
+        pairs = list(zip(result, others, strict=True))
         tracer_core.graph_break()
         return (
             x + 1,
             [a is b for a, b in pairs],
             [a == b for a, b in pairs],
-            [a is b for a, b in zip(made, [one for one, _ in pairs], strict=True)],
-            (read is settings.eps, shape is made[-1]),
-            [tuple(one) is one for one in (made[0], frozenset([1]))],
+            [a is b for a, b in zip(result, [item for item, _ in pairs], strict=True)],
+            (read is settings.eps, shape is result[-1]),
+            [tuple(value) is value for value in (result[0], frozenset([1]))],
         )
 
     same(f, (X, (2, 3)), (X, (2, 3)), (X, (2, 4)), breaks=None)
@@ -912,6 +914,6 @@ def test_a_frozen_set_is_its_own_copy():
         members = frozenset(range(3))
         copies = frozenset(members), frozenset(list(members))
         tracer_core.graph_break()
-        return x + 1, [one is members for one in copies]
+        return x + 1, [copy is members for copy in copies]
 
     same(f, (X,), (X,), breaks=None)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, twin
+from tests.tracer.eager_reference import View, twin
 from tracer_core.dispatch.validation import build_config
 from tracer_core.execution.compiled_function import CompiledFunction
 
@@ -159,8 +159,8 @@ def test_a_trace_lets_go_of_what_it_saw():
         pass
 
     def f(x, thing):
-        made = [thing, x]
-        return x + len(made)
+        result = [thing, x]
+        return x + len(result)
 
     compiled = tracer_core.compile(f, backend="eager")
     gc.collect()
@@ -325,9 +325,9 @@ def set_again_in_a_loop(x, kept):
 
 @tracer_core.disable
 def make_thing(n, kept):
-    made = Thing(n)
-    kept[n] = made
-    return made
+    thing = Thing(n)
+    kept[n] = thing
+    return thing
 
 
 def made_by_a_break(x, kept):
@@ -416,7 +416,7 @@ LAUNCHER = Launcher()
 
 
 def test_what_only_our_caches_watch_is_dropped_without_a_break():
-    """Guards and caches of segments hold weak references, which no program sees."""
+    """Guards and caches of regions hold weak references, which no program sees."""
 
     def f(x):
         y = x * 2
@@ -617,8 +617,8 @@ def in_a_callee(x):
 
 
 def in_an_argument(x):
-    def inner(given):
-        return len(given.name)
+    def inner(value):
+        return len(value.name)
 
     n = inner(Noted("one"))
     return x + n, n_ends()
@@ -680,9 +680,9 @@ def noting(name):
 
 
 def begun(name):
-    made = noting(name)
-    next(made)
-    return made
+    result = noting(name)
+    next(result)
+    return result
 
 
 def a_generator_in_a_callee(x):
@@ -759,9 +759,9 @@ def cycle_is_collected(x):
 
 def arguments_are_given_up(x):
     @contextlib.contextmanager
-    def manager(one, two):
-        ends = weakref.ref(one), weakref.ref(two)
-        one = two = None
+    def manager(item, two):
+        ends = weakref.ref(item), weakref.ref(two)
+        item = two = None
         gc.collect()
         yield [end() is None for end in ends]
 
@@ -781,13 +781,13 @@ def callback_of_an_unused_variable(x):
 
 def references_are_counted(x):
     thing = Thing(2)
-    one, proxy = weakref.ref(thing), weakref.proxy(thing)
+    item, proxy = weakref.ref(thing), weakref.proxy(thing)
     x = x * thing.n
     counts = [weakref.getweakrefcount(thing), len(weakref.getweakrefs(thing))]
     del proxy
     counts.append(weakref.getweakrefcount(thing))
     x = x + thing.n
-    del one
+    del item
     return x, [*counts, weakref.getweakrefcount(thing)]
 
 
@@ -965,13 +965,13 @@ def test_a_file_stays_open_while_its_dead_variable_lives(tmp_path):
 
 def test_an_object_of_c_that_another_points_into_is_kept_by_its_dead_variable():
     def program(x):
-        given = decimal.Context(Emax=384)
-        other = given.copy()
+        context = decimal.Context(Emax=384)
+        other = context.copy()
         try:
             other.power(decimal.Decimal("3.4e200"), 2)
         except decimal.Overflow:
             x = x + 1
-        return x, given.flags[decimal.Overflow]
+        return x, context.flags[decimal.Overflow]
 
     compiled = tracer_core.compile(program, backend="eager")
     for _ in range(4):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tracer.twin import View, twin
+from tests.tracer.eager_reference import View, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, module, same, twin
+from tests.tracer.eager_reference import View, module, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -790,14 +790,14 @@ def test_two_objects_that_become_one(kind):
         b.a = 2
         return x * a.a
 
-    made = (lambda: space(a=0)) if kind == "object" else (lambda: Slots(a=0))
+    result = (lambda: space(a=0)) if kind == "object" else (lambda: Slots(a=0))
 
-    def g(x, one):
-        first, second = (made(), made())
-        pair = (first, first) if one else (first, second)
+    def g(x, item):
+        first, second = (result(), result())
+        pair = (first, first) if item else (first, second)
         return f_of(x, *pair), first.a, second.a
 
-    for_eager = [f(X, *pair) for pair in ((made(), made()), (lambda t: (t, t))(made()))]
+    for_eager = [f(X, *pair) for pair in ((result(), result()), (lambda t: (t, t))(result()))]
     import tracer_core
 
     f_of = tracer_core.compile(f, backend="eager")
@@ -814,11 +814,11 @@ def test_an_object_whose_class_is_made_in_c():
     def make():
         def f(x):
             kind = testcapi.make_vectorcall_class()
-            one = kind()
-            one.set_vectorcall(kind)
-            said = [one()]
+            item = kind()
+            item.set_vectorcall(kind)
+            said = [item()]
             kind.__call__ = lambda self: "of the program"
-            return x + 1, said, one()
+            return x + 1, said, item()
 
         return f
 
@@ -868,10 +868,10 @@ def those_of_other_objects(x, between):
         pass
 
     items, error = Items([1]), ValueError("a")
-    found = [vars(items), error.__dict__, inner.__dict__]
+    actual = [vars(items), error.__dict__, inner.__dict__]
     between()
     items.a, error.b, inner.c = x + 1, 2, 3
-    return found, vars(items) is found[0]
+    return actual, vars(items) is actual[0]
 
 
 def one_that_the_program_gives(x, between):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -180,9 +180,9 @@ def test_named_tuple_with_attributes():
         pass
 
     def f(x):
-        made = Extended(x + 1, 5)
-        made.tag = [made, 3]
-        return made
+        extended = Extended(x + 1, 5)
+        extended.tag = [extended, 3]
+        return extended
 
     described(f, lambda p: (p.a, p.b, type(p) is Extended, p.tag[0] is p, p.tag[1]))
 
@@ -256,18 +256,18 @@ def test_subclass_of_a_container(kind):
     cls = type("Own", (base,), {method: no})
 
     def f(x):
-        made = cls(list, value(x)) if kind == "default" else cls(value(x))
-        made.tag = [made, x]
-        return made
+        result = cls(list, value(x)) if kind == "default" else cls(value(x))
+        result.tag = [result, x]
+        return result
 
-    def look(made):
-        items = list(made.items()) if isinstance(made, dict) else list(made)
+    def look(result):
+        items = list(result.items()) if isinstance(result, dict) else list(result)
         return (
             items,
-            type(made) is cls,
-            made.tag[0] is made,
-            made.tag[1],
-            getattr(made, "default_factory", None),
+            type(result) is cls,
+            result.tag[0] is result,
+            result.tag[1],
+            getattr(result, "default_factory", None),
         )
 
     described(f, look)
@@ -279,11 +279,11 @@ def test_subclass_of_an_immutable(base):
     cls = type("Own", (base,), {})
 
     def f(x):
-        made = cls(start)
-        made.tag = x + 1
-        return made
+        result = cls(start)
+        result.tag = x + 1
+        return result
 
-    described(f, lambda made: (made == base(start), type(made) is cls, made.tag))
+    described(f, lambda result: (result == base(start), type(result) is cls, result.tag))
 
 
 def test_bounded_deque():
@@ -475,7 +475,7 @@ def test_exception_with_cause_and_context():
 
 def test_exceptions_with_fields():
     def f(x):
-        found = []
+        actual = []
         for step in range(4):
             try:
                 if step == 0:
@@ -487,11 +487,11 @@ def test_exceptions_with_fields():
                 else:
                     raise OSError(2, "none", "file")
             except (AttributeError, KeyError, StopIteration, OSError) as error:
-                found.append(error)
-        return found
+                actual.append(error)
+        return actual
 
-    def look(found):
-        attribute, key, stop, os_error = found
+    def look(actual):
+        attribute, key, stop, os_error = actual
         return (
             attribute.name, key.args, stop.value, os_error.errno, os_error.filename,
             type(os_error), str(attribute),
@@ -574,8 +574,8 @@ def test_module_parts_are_themselves():
 
 def test_modules_made_inside():
     def f(x):
-        made = nn.Sequential(nn.ReLU(), nn.Identity())
-        return made, made(x)
+        sequential = nn.Sequential(nn.ReLU(), nn.Identity())
+        return sequential, sequential(x)
 
     described(f, lambda r: ([type(m) for m in r[0]], r[0](Y), r[1], r[0].training))
 
@@ -671,14 +671,14 @@ def test_attribute_of_an_intermediate_is_not_that_of_its_views():
 def test_value_without_a_way_back_breaks_where_it_is_made():
     def f(x):
         y = x * 2
-        made = torch.Generator().manual_seed(5)
-        return y + 1, made
+        result = torch.Generator().manual_seed(5)
+        return y + 1, result
 
     compiled = tracer_core.compile(f, backend="eager")
     with CaptureCounter() as counter:
         for x in (X, Y, X):
-            y, made = compiled(x)
-            assert torch.equal(y, x * 2 + 1) and made.initial_seed() == 5
+            y, created = compiled(x)
+            assert torch.equal(y, x * 2 + 1) and created.initial_seed() == 5
     assert len(counter.graphs) == 2 and counter.breaks
     first, second = compiled(X)[1], compiled(X)[1]
     assert first is not second

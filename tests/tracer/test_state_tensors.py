@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 BACKENDS = ["eager", "inductor"]
@@ -375,10 +375,10 @@ def test_one_memory_seen_with_a_fixed_size_and_with_a_changing_one(backend):
     compiled = tracer_core.compile(f, backend=backend)
     for n in (6, 5, 7, 5):
         ours, eager = arguments(n), arguments(n)
-        found, expected = compiled(*ours), f(*eager)
-        for one, other in zip((*found, *ours), (*expected, *eager), strict=True):
-            assert torch.equal(one, other)
-        assert found[1].untyped_storage().data_ptr() == ours[0].untyped_storage().data_ptr()
+        actual, expected = compiled(*ours), f(*eager)
+        for item, other in zip((*actual, *ours), (*expected, *eager), strict=True):
+            assert torch.equal(item, other)
+        assert actual[1].untyped_storage().data_ptr() == ours[0].untyped_storage().data_ptr()
 
 
 def test_items_whose_base_was_written_to_behind_autograd():
@@ -393,7 +393,7 @@ def test_items_whose_base_was_written_to_behind_autograd():
     for _ in range(2):
         leaf, other = (torch.ones(3, 2, requires_grad=True) for _ in range(2))
         wanted, got = f(leaf), tracer_core.compile(f, backend="eager")(other)
-        assert [float(one) for one in got[0]] == [float(one) for one in wanted[0]]
+        assert [float(item) for item in got[0]] == [float(item) for item in wanted[0]]
         assert got[1] is other
         assert torch.equal(other, leaf)
 
@@ -424,23 +424,23 @@ def test_views_of_inputs_that_share_memory_in_the_first_call_only(f, requires_gr
     for place in [(0, 0), (1, 0), (3, 10), (4, 0), (0, 1)]:
         calls = []
         for call in (f, compiled):
-            given = [one.requires_grad_(requires_grad) for one in whole_and_part(*place)]
+            inputs = [item.requires_grad_(requires_grad) for item in whole_and_part(*place)]
             if requires_grad and not place[1]:
-                given[0] = given[1][place[0]]
-            calls.append((given, call(*given)))
-        (given, want), (ours, got) = calls
+                inputs[0] = inputs[1][place[0]]
+            calls.append((inputs, call(*inputs)))
+        (inputs, want), (ours, got) = calls
         for w, g in zip(want, got, strict=True):
             assert torch.equal(w, g)
             assert (w.stride(), w.storage_offset()) == (g.stride(), g.storage_offset())
-            shared = [memory(w) == memory(one) for one in given]
-            assert [memory(g) == memory(one) for one in ours] == shared
+            shared = [memory(w) == memory(item) for item in inputs]
+            assert [memory(g) == memory(item) for item in ours] == shared
         if requires_grad:
-            leaves = [[one for one in side if one.is_leaf] for side in (given, ours)]
+            leaves = [[item for item in side if item.is_leaf] for side in (inputs, ours)]
             for side, results in zip(leaves, (want, got), strict=True):
                 grads = torch.autograd.grad(
-                    sum(one.sum() for one in results), side, allow_unused=True
+                    sum(result.sum() for result in results), side, allow_unused=True
                 )
-                side[:] = [torch.zeros(()) if one is None else one for one in grads]
+                side[:] = [torch.zeros(()) if grad is None else grad for grad in grads]
             for w, g in zip(*leaves, strict=True):
                 assert torch.equal(w, g)
 

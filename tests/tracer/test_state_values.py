@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import twin
+from tests.tracer.eager_reference import twin
 
 BACKENDS = ("eager", "aten_eager", "inductor")
 
@@ -270,11 +270,11 @@ def test_inside_autocast_and_no_grad() -> None:
             return self.lin(x)
 
     torch.manual_seed(3)
-    made = Frozen().state_dict()
+    result = Frozen().state_dict()
 
     def make() -> Frozen:
         module = Frozen()
-        module.load_state_dict(made)
+        module.load_state_dict(result)
         return module
 
     twin(make, *rows(3), graphs=2, breaks=0)
@@ -312,8 +312,8 @@ def test_counters_that_come_to_share_memory() -> None:
     compiled = tracer_core.compile(ours, backend="eager")
     for number in range(12):
         x = torch.full((3,), float(number))
-        found, expected = compiled(x), eager(x)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        actual, expected = compiled(x), eager(x)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
         torch.testing.assert_close(ours.counts, eager.counts)
         if number == 4:
             ours.counts[0], eager.counts[0] = ours.counts[1], eager.counts[1]
@@ -346,5 +346,5 @@ def test_indices_that_are_elements_and_masks(dtype: torch.dtype, backend: str) -
     fast = tracer_core.compile(model, backend=backend)
     for _ in range(3):
         for (x,) in rows(2):
-            for found, wanted in zip(fast(x), model(x), strict=True):
-                assert found.shape == wanted.shape and torch.equal(found, wanted)
+            for actual, wanted in zip(fast(x), model(x), strict=True):
+                assert actual.shape == wanted.shape and torch.equal(actual, wanted)

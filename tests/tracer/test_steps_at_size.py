@@ -91,11 +91,11 @@ def test_hundreds_of_parameters_settle_after_two_captures() -> None:
     trained(lambda: step_of(200, "AdamW"), *((X,),) * 4, graphs=2)
 
 
-def _recording(found: list[Any]) -> Backend:
+def _recording(actual: list[Any]) -> Backend:
     """A backend that runs what it is given, and notes its specs."""
 
     def compile_graph(graph: Any, spec: Any) -> Any:
-        found.append(spec)
+        actual.append(spec)
         return lambda inputs: graph.forward(*inputs)
 
     return Backend(
@@ -109,7 +109,7 @@ def test_counters_that_are_equal_are_one_input() -> None:
     compiled = tracer_core.compile(side.step, backend=_recording(specs))
     for _ in range(4):
         compiled(X)
-    numbers = [one for one in specs[-1].inputs if one.role is Role.NUMBER]
+    numbers = [value for value in specs[-1].inputs if value.role is Role.NUMBER]
     few = len(numbers)
     specs.clear()
     side = step_of(12, "AdamW")
@@ -117,7 +117,7 @@ def test_counters_that_are_equal_are_one_input() -> None:
     for _ in range(4):
         compiled(X)
     assert len(specs) == 1  # the first step's graph is not compiled
-    assert sum(one.role is Role.NUMBER for one in specs[-1].inputs) == few
+    assert sum(value.role is Role.NUMBER for value in specs[-1].inputs) == few
 
 
 def test_a_counter_that_lags_behind_gets_a_number_of_its_own() -> None:
@@ -147,11 +147,11 @@ def test_counters_that_a_checkpoint_sets_are_read_anew() -> None:
     compiled = tracer_core.compile(side.step, backend="eager")
     for number in range(6):
         if number == 3:
-            for one in (side, twin):
-                saved = one.watched[1].state_dict()
+            for value in (side, twin):
+                saved = value.watched[1].state_dict()
                 for state in saved["state"].values():
                     state["step"] = torch.tensor(100.0)
-                one.watched[1].load_state_dict(saved)
+                value.watched[1].load_state_dict(saved)
         assert torch.equal(compiled(X), twin.step(X))
     for ours, eager in zip(side.watched[0].parameters(), twin.watched[0].parameters(), strict=True):
         assert torch.equal(ours, eager)
@@ -200,7 +200,7 @@ def test_the_gradients_of_the_step_before_are_gone_while_the_graph_runs() -> Non
     def compile_graph(graph: Any, spec: Any) -> Any:
         def run(inputs: list[Any]) -> Any:
             gc.collect()
-            alive.append(sum(one() is not None for one in watched))
+            alive.append(sum(item() is not None for item in watched))
             return graph.forward(*inputs)
 
         return run
@@ -312,18 +312,18 @@ def test_what_is_put_back_where_it_was_read_is_not_written() -> None:
         compiled(X)
         assert list(state) == ["second", "n", "first"] and state["n"] == number
         assert state["first"] is before and state["second"] is before
-    buffers = [one["momentum_buffer"] for one in optimizer.state.values()]
+    buffers = [item["momentum_buffer"] for item in optimizer.state.values()]
     compiled(X)
     assert all(
-        one["momentum_buffer"] is buffer
-        for one, buffer in zip(optimizer.state.values(), buffers, strict=True)
+        item["momentum_buffer"] is buffer
+        for item, buffer in zip(optimizer.state.values(), buffers, strict=True)
     )
     other = [torch.zeros_like(buffer) for buffer in buffers]
-    for one, buffer in zip(optimizer.state.values(), other, strict=True):
-        one["momentum_buffer"] = buffer  # a checkpoint was loaded
+    for item, buffer in zip(optimizer.state.values(), other, strict=True):
+        item["momentum_buffer"] = buffer  # a checkpoint was loaded
     compiled(X)
     assert all(
-        one["momentum_buffer"] is buffer and buffer.any()
-        for one, buffer in zip(optimizer.state.values(), other, strict=True)
+        item["momentum_buffer"] is buffer and buffer.any()
+        for item, buffer in zip(optimizer.state.values(), other, strict=True)
         if buffer.numel() == 16
     )

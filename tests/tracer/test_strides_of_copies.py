@@ -57,10 +57,12 @@ def test_strides(name, backend, dynamic):
             continue
         compiled = tracer_core.compile(function, backend=backend, dynamic=dynamic)
         for n in (5, 7, 5):
-            given = make(n)
+            inputs = make(n)
             torch.manual_seed(0)
-            wanted = function(given)
+            wanted = function(inputs)
             torch.manual_seed(0)
-            found = compiled(given)
-            torch.testing.assert_close(found, wanted, msg=lambda text, kind=kind: f"{kind}: {text}")
-            assert (kind, found.stride()) == (kind, wanted.stride())
+            actual = compiled(inputs)
+            torch.testing.assert_close(
+                actual, wanted, msg=lambda text, kind=kind: f"{kind}: {text}"
+            )
+            assert (kind, actual.stride()) == (kind, wanted.stride())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.guards.object_layout import layout
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.testing import CaptureCounter, compare

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, twin
+from tests.tracer.eager_reference import View, twin
 
 BACKENDS = ("eager", "aten_eager", "inductor")
 
@@ -25,14 +25,16 @@ class Net(torch.nn.Module):
     def look(self) -> Any:
         """Values, and which tensors share memory."""
         tensors = [*self.layer.parameters(), *self.average.parameters(), self.flag, self.outside]
-        places = [one.untyped_storage().data_ptr() for one in tensors]
-        return [one.detach().clone() for one in tensors], [places.index(one) for one in places]
+        places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+        return [item.detach().clone() for item in tensors], [
+            places.index(place) for place in places
+        ]
 
 
 def swapped(net: Net) -> Any:
     def program(x: torch.Tensor) -> torch.Tensor:
-        for one, other in zip(net.layer.parameters(), net.average.parameters(), strict=True):
-            one.data, other.data = other.data, one.data
+        for parameter, other in zip(net.layer.parameters(), net.average.parameters(), strict=True):
+            parameter.data, other.data = other.data, parameter.data
         return net.layer(x)
 
     return program
@@ -170,8 +172,8 @@ def test_gradients_that_would_reach_it_end_the_graph(switch: bool) -> None:
 
         return program, View(net.look)
 
-    found = twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
-    assert {kind for kind, _, _ in found.counter.breaks} == {"tensor_metadata_mutation"}
+    actual = twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
+    assert {kind for kind, _, _ in actual.counter.breaks} == {"tensor_metadata_mutation"}
 
 
 def test_an_error_comes_before_or_after_as_in_eager() -> None:

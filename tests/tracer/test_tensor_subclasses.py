@@ -52,9 +52,9 @@ class Scaled(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            one = args[0]
-            made = cls(func(one.data_), func(one.scale), one.kind)
-            return return_and_correct_aliasing(func, args, kwargs or {}, made)
+            arg = args[0]
+            result = cls(func(arg.data_), func(arg.scale), arg.kind)
+            return return_and_correct_aliasing(func, args, kwargs or {}, result)
         args, kwargs = pytree.tree_map_only(cls, cls.dequantize, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -93,8 +93,8 @@ class Special(nn.Parameter):
 def two(seed: int, *sizes: int, grad: bool = False) -> TwoTensor:
     draws = torch.Generator().manual_seed(seed)
     parts = (torch.randn(sizes or SIZES, generator=draws) for _ in range(2))
-    made = TwoTensor(*parts)
-    return made.requires_grad_() if grad else made
+    tensor = TwoTensor(*parts)
+    return tensor.requires_grad_() if grad else tensor
 
 
 def scaled(seed: int, kind: str = "plain") -> Scaled:
@@ -134,11 +134,11 @@ def alike(want: Any, got: Any, rel: float = 1e-4, least: float = 1e-6) -> None:
     want, got = described(want), described(got)
     flat, other = pytree.tree_leaves(want), pytree.tree_leaves(got)
     assert len(flat) == len(other), (want, got)
-    for one, two_ in zip(flat, other, strict=True):
-        if isinstance(one, float):
-            assert one == pytest.approx(two_, rel=rel, abs=least), (want, got)
+    for leaf, two_ in zip(flat, other, strict=True):
+        if isinstance(leaf, float):
+            assert leaf == pytest.approx(two_, rel=rel, abs=least), (want, got)
         else:
-            assert one == two_, (want, got)
+            assert leaf == two_, (want, got)
 
 
 def same(function, *calls, backend="eager", graphs=1, kinds=(), grad=False):
@@ -389,9 +389,9 @@ def test_a_handler_with_an_effect_outside():
 def test_gradients_of_a_special_parameter(backend):
     def model():
         torch.manual_seed(0)
-        made = nn.Linear(4, 4)
-        made.weight = Special(made.weight.detach())
-        return made
+        linear = nn.Linear(4, 4)
+        linear.weight = Special(linear.weight.detach())
+        return linear
 
     def step(run, module, x):
         module.zero_grad()
@@ -403,8 +403,8 @@ def test_gradients_of_a_special_parameter(backend):
     for seed in (1, 2):
         alike(step(eager, eager, plain(seed)), step(compiled, other, plain(seed)))
         with torch.no_grad():
-            for one in (eager, other):
-                one.weight.data = one.weight.data * 0.5  # other memory, the same parameter
+            for value in (eager, other):
+                value.weight.data = value.weight.data * 0.5  # other memory, the same parameter
 
 
 @pytest.mark.parametrize("kind", [Named, Loud])
@@ -427,10 +427,10 @@ def stepped(function, args) -> tuple[Any, list[Any]]:
     """Returns what a function returns, and the gradients of its arguments."""
     result = function(*args)
     results = result if isinstance(result, tuple) else (result,)
-    tensors = [one for one in results if isinstance(one, torch.Tensor) and one.requires_grad]
-    sum(one.square().sum() for one in tensors).backward()
-    flat = [one.detach() if isinstance(one, torch.Tensor) else one for one in results]
-    return flat, [one.grad for one in args]
+    tensors = [item for item in results if isinstance(item, torch.Tensor) and item.requires_grad]
+    sum(tensor.square().sum() for tensor in tensors).backward()
+    flat = [result.detach() if isinstance(result, torch.Tensor) else result for result in results]
+    return flat, [arg.grad for arg in args]
 
 
 def shared_views(x):
@@ -471,8 +471,8 @@ def leaf(seed: int, *sizes: int) -> torch.Tensor:
 
 
 def trained(seed: int) -> Trained:
-    made = scaled(seed)
-    return Trained(made.data_, made.scale).requires_grad_()
+    result = scaled(seed)
+    return Trained(result.data_, result.scale).requires_grad_()
 
 
 def under_autocast(x, y):
@@ -543,11 +543,11 @@ def test_gradients_of_wrappers(name, backend):
             want, got = stepped(function, args), stepped(compiled, others)
             alike(list(want), list(got), 1e-4, 1e-5)
             if name not in ROUNDED:
-                exact = stepped(function, [doubles(one) for one in make(seed)])[1]
-                for one, truth in zip(got[1], exact, strict=True):
-                    near(truth, one)
+                exact = stepped(function, [doubles(item) for item in make(seed)])[1]
+                for value, truth in zip(got[1], exact, strict=True):
+                    near(truth, value)
     assert len(counter.graphs) == 1
-    eagerly = [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    eagerly = [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
     expected = [AS_CAPTURED[name]] if backend == "inductor" and name in AS_CAPTURED else []
     assert len(eagerly) == len(expected)
     assert all(reason in text for reason, text in zip(expected, eagerly, strict=True))
@@ -568,23 +568,23 @@ def test_training_of_wrapped_parameters(backend):
 
     def model():
         torch.manual_seed(0)
-        made = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 3))
-        for layer in made.modules():
-            for name, one in list(layer._parameters.items()):
-                wrapped = TwoTensor(one.detach().clone(), one.detach() * 2)
+        sequential = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 3))
+        for layer in sequential.modules():
+            for name, parameter in list(layer._parameters.items()):
+                wrapped = TwoTensor(parameter.detach().clone(), parameter.detach() * 2)
                 setattr(layer, name, nn.Parameter(wrapped))
-        return made
+        return sequential
 
     def train(run, module, optimizer, seed):
         optimizer.zero_grad()
         loss = run(plain(seed)).square().mean()
         loss.backward()
         optimizer.step()
-        return [loss.detach(), *(one.grad for one in module.parameters())]
+        return [loss.detach(), *(parameter.grad for parameter in module.parameters())]
 
     eager, other = model(), model()
     compiled = tracer_core.compile(other, backend=backend, fullgraph=True)
-    mine, its = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (eager, other))
+    mine, its = (torch.optim.SGD(value.parameters(), lr=0.1) for value in (eager, other))
     with CaptureCounter() as counter:
         for seed in (1, 2, 3):
             alike(train(eager, eager, mine, seed), train(compiled, other, its, seed))
@@ -709,7 +709,7 @@ def test_some_outputs_the_same_input_and_hooks(backend):
     compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
     for used in ((0,), (1,), (0, 2), (2, 2)):
         for same_ in (False, True):
-            found = []
+            actual = []
             for run in (function, compiled):
                 x, y = two(1, grad=True), two(2, grad=True)
                 y = x if same_ else y
@@ -717,8 +717,8 @@ def test_some_outputs_the_same_input_and_hooks(backend):
                 results = run(x * 1, y)
                 for _ in range(2):
                     sum(results[i].sum() for i in used).backward(retain_graph=True)
-                found.append([x.grad, y.grad])
-            alike(*found, 1e-4, 1e-5)
+                actual.append([x.grad, y.grad])
+            alike(*actual, 1e-4, 1e-5)
 
 
 def test_a_second_derivative_is_never_wrong():

@@ -15,8 +15,8 @@ import torch
 
 import tracer_core
 from tests.support import threads
+from tests.tracer.eager_reference import module
 from tests.tracer.facts import Box
-from tests.tracer.twin import module
 from tracer_core.execution import capture_lock
 from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.testing import CaptureCounter, compare
@@ -109,20 +109,20 @@ def test_a_lookup_between_the_end_of_a_trace_and_its_entry(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["list", "dict", "attributes", "set", "deque"])
 def test_what_another_thread_adds_during_a_trace_stays(kind):
-    made = {
+    result = {
         "list": [0], "dict": {"a": 0}, "attributes": Box(a=0), "set": {0}, "deque": deque([0])
     }[kind]  # fmt: skip
     inside, added = threading.Event(), threading.Event()
 
     def add(number):
         if kind in ("list", "deque"):
-            made.append(number)
+            result.append(number)
         elif kind == "dict":
-            made[f"k{number}"] = number
+            result[f"k{number}"] = number
         elif kind == "attributes":
-            setattr(made, f"k{number}", number)
+            setattr(result, f"k{number}", number)
         else:
-            made.add(number)
+            result.add(number)
 
     @tracer_core.assume_constant_result
     def traced():
@@ -143,8 +143,8 @@ def test_what_another_thread_adds_during_a_trace_stays(kind):
     add(4)
     added.set()
     thread.join(20)
-    values = vars(made).values() if kind == "attributes" else made
-    values = made.values() if kind == "dict" else values
+    values = vars(result).values() if kind == "attributes" else result
+    values = result.values() if kind == "dict" else values
     assert sorted(values) == [0, 1, 2, 3, 4]
 
 
@@ -244,10 +244,10 @@ def test_graph_breaks_on_every_thread():
 def test_recursion_on_every_thread():
     source = "def f(x, n):\n    return x if n == 0 else f(x + n, n - 1) * 2\n"
     m = module(source)
-    plain = module(source).f
+    eager = module(source).f
     m.f = tracer_core.compile(m.f, backend="eager")
     for number, result in enumerate(together(lambda i: m.f(X, i))):
-        compare(plain(X, number), result)
+        compare(eager(X, number), result)
 
 
 def test_exceptions_on_every_thread():
@@ -296,13 +296,13 @@ def test_an_object_of_each_thread():
 
 
 def test_modules_of_each_thread_share_a_variant():
-    made = [torch.nn.Linear(4, 4) for _ in range(THREADS)]
+    built = [torch.nn.Linear(4, 4) for _ in range(THREADS)]
     fast = tracer_core.compile(
         lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False
     )
     with CaptureCounter() as counter:
-        for number, result in enumerate(together(lambda i: [fast(made[i], X) for _ in range(10)])):
-            compare([torch.relu(made[number](X)).detach()] * 10, result)
+        for number, result in enumerate(together(lambda i: [fast(built[i], X) for _ in range(10)])):
+            compare([torch.relu(built[number](X)).detach()] * 10, result)
     assert len(counter.graphs) == 1
 
 

@@ -29,23 +29,23 @@ def tensors(*, rows=ROWS, columns=COLUMNS, heads=4, width=16, dtype=torch.float3
     ]
 
 
-def same(attend, given, backend, tolerance=1e-5):
+def same(attend, value, backend, tolerance=1e-5):
     """Two calls of the compiled function give eager's results and gradients."""
     compiled = tracer_core.compile(attend, backend=backend, fullgraph=True)
-    leaves = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
+    leaves = [item for item in value if isinstance(item, torch.Tensor) and item.requires_grad]
     with CaptureCounter() as counter:
         for _ in range(2):
             torch.manual_seed(3)
-            wanted = attend(*given)
+            wanted = attend(*value)
             weight = torch.randn_like(wanted)
             exact = torch.autograd.grad(wanted, leaves, weight)
             torch.manual_seed(3)
-            found = compiled(*given)
-            gradients = torch.autograd.grad(found, leaves, weight)
-            assert found.stride() == wanted.stride()
-            for one, other in zip([found, *gradients], [wanted, *exact], strict=True):
+            actual = compiled(*value)
+            gradients = torch.autograd.grad(actual, leaves, weight)
+            assert actual.stride() == wanted.stride()
+            for gradient, other in zip([actual, *gradients], [wanted, *exact], strict=True):
                 torch.testing.assert_close(
-                    one, other, rtol=tolerance, atol=tolerance, equal_nan=True
+                    gradient, other, rtol=tolerance, atol=tolerance, equal_nan=True
                 )
     assert len(counter.graphs) == 1
 
@@ -68,8 +68,8 @@ def same(attend, given, backend, tolerance=1e-5):
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_arguments(backend, options):
-    given = tensors(heads=2 if "enable_gqa" in options else 4)
-    same(lambda q, k, v: attention(q, k, v, **options), given, backend)
+    inputs = tensors(heads=2 if "enable_gqa" in options else 4)
+    same(lambda q, k, v: attention(q, k, v, **options), inputs, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -82,14 +82,14 @@ def test_a_mask_that_is_learned(backend):
 def test_other_widths_and_fewer_dimensions(backend):
     same(lambda q, k, v: attention(q, k, v), tensors(width=24), backend)
     for dims in (1, 2):  # without batches, without heads
-        given = [one.detach()[(0,) * dims].clone().requires_grad_() for one in tensors()]
-        same(lambda q, k, v: attention(q, k, v), given, backend)
+        inputs = [tensor.detach()[(0,) * dims].clone().requires_grad_() for tensor in tensors()]
+        same(lambda q, k, v: attention(q, k, v), inputs, backend)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dtypes(dtype):
-    given = tensors(rows=40, columns=40, dtype=dtype)
-    same(lambda q, k, v: attention(q, k, v, is_causal=True), given, "inductor",
+    inputs = tensors(rows=40, columns=40, dtype=dtype)
+    same(lambda q, k, v: attention(q, k, v, is_causal=True), inputs, "inductor",
          1e-9 if dtype is torch.float64 else 2e-2)  # fmt: skip
 
 
@@ -97,9 +97,9 @@ def test_dtypes(dtype):
 @pytest.mark.parametrize("sizes", [(ROWS, COLUMNS), (40, 40)])
 def test_a_causal_bias_from_outside(made, sizes):
     bias = made(*sizes)
-    given = tensors(rows=sizes[0], columns=sizes[1], heads=2)
-    same(lambda q, k, v: attention(q, k, v, bias, enable_gqa=True, scale=0.3), given, "inductor")
-    same(lambda q, k, v: attention(q, k, v, attn_mask=bias, enable_gqa=True), given, "aten_eager")
+    inputs = tensors(rows=sizes[0], columns=sizes[1], heads=2)
+    same(lambda q, k, v: attention(q, k, v, bias, enable_gqa=True, scale=0.3), inputs, "inductor")
+    same(lambda q, k, v: attention(q, k, v, attn_mask=bias, enable_gqa=True), inputs, "aten_eager")
 
 
 def test_a_causal_bias_and_is_causal():
@@ -119,7 +119,7 @@ def test_sequences_of_many_lengths(window):
     """torch.nn.attention.varlen has kernels for GPUs only."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     ends = torch.tensor([0, 30, 31, 100], dtype=torch.int32, device="cuda")
-    given = [
+    inputs = [
         torch.randn(100, 4, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
         for _ in range(3)
     ]
@@ -127,7 +127,7 @@ def test_sequences_of_many_lengths(window):
     def attend(q, k, v):
         return varlen.varlen_attn(q * 2, k, v, ends, ends, 69, 69, window_size=window) * 0.5
 
-    same(attend, given, "inductor", 2e-2)
+    same(attend, inputs, "inductor", 2e-2)
 
 
 def test_transformers_flex_attention():
@@ -149,17 +149,17 @@ def test_transformers_flex_attention():
     eager, model = made("sdpa"), made("flex_attention")
     model.load_state_dict(eager.state_dict())
     ids = torch.randint(0, 64, (2, 48))
-    given = {"input_ids": ids, "labels": ids, "use_cache": False}
-    wanted = eager(**given)
+    inputs = {"input_ids": ids, "labels": ids, "use_cache": False}
+    wanted = eager(**inputs)
     compiled = tracer_core.compile(model, fullgraph=True)
     with CaptureCounter() as counter, torch.no_grad():
         for _ in range(2):
-            torch.testing.assert_close(compiled(**given).logits, wanted.logits)
+            torch.testing.assert_close(compiled(**inputs).logits, wanted.logits)
     assert len(counter.graphs) == 1
     with CaptureCounter() as counter:
-        found = compiled(**given)
+        actual = compiled(**inputs)
     assert len(counter.graphs) == 1
-    found.loss.backward()
+    actual.loss.backward()
     wanted.loss.backward()
-    for (name, one), other in zip(model.named_parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5, msg=name)
+    for (name, item), other in zip(model.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(item.grad, other.grad, rtol=1e-4, atol=1e-5, msg=name)

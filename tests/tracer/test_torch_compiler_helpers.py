@@ -13,8 +13,8 @@ import torch.onnx.operators
 from torch import nn
 
 import tracer_core
+from tests.tracer.eager_reference import same
 from tests.tracer.programs import X
-from tests.tracer.twin import same
 from tracer_core.errors import OptionError
 
 
@@ -89,8 +89,8 @@ ITEMS, CHANGING = frozenset([KNOWN, Item()]), {KNOWN}
 
 def test_membership_in_a_set_of_objects():
     def program(x):
-        found = KNOWN in ITEMS, OTHER in ITEMS, Item() in ITEMS
-        return x * 2 if KNOWN in ITEMS else x, found
+        actual = KNOWN in ITEMS, OTHER in ITEMS, Item() in ITEMS
+        return x * 2 if KNOWN in ITEMS else x, actual
 
     same(program, (X,), (X,), graphs=1)
 
@@ -144,15 +144,15 @@ def test_attributes_of_partial_functions():
     function.note = 3
 
     def program(x):
-        made = functools.partial(function, x)
-        made.own = 4
+        result = functools.partial(function, x)
+        result.own = 4
         return (
-            made(x),
+            result(x),
             function.note,
-            made.own,
-            made.args[0] + 1,
-            made.keywords,
-            made.func is torch.add,
+            result.own,
+            result.args[0] + 1,
+            result.keywords,
+            result.func is torch.add,
         )
 
     same(program, (X,), (X,), graphs=1)
@@ -184,7 +184,7 @@ def test_numbers_among_the_outputs_of_a_callable_backend():
         result, *numbers = fast(X, number)
         assert torch.equal(result, X * number)
         assert numbers == [number + 1, number / 2, X.shape[0]]
-        assert [type(one) for one in numbers] == [int, float, int]
+        assert [type(number) for number in numbers] == [int, float, int]
 
 
 def test_control_flow_called_by_its_own_name():
@@ -206,4 +206,4 @@ def test_lazy_modules():
     fast = tracer_core.compile(net)
     results = [fast(X) for _ in range(3)]
     assert type(net[0]) is nn.Linear
-    assert all(torch.allclose(one, net(X)) for one in results)
+    assert all(torch.allclose(result, net(X)) for result in results)

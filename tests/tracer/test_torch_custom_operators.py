@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 BACKENDS = ("eager", "aten_eager", "inductor")
@@ -128,7 +128,7 @@ def named_like_torchs(x):
 )
 def test_own_operators_do_what_they_do_eagerly(program, backend):
     inputs = (X, Y) if program is two_written else (X,)
-    twin(lambda: program, inputs, inputs, tuple(2 * one for one in inputs), backend=backend)
+    twin(lambda: program, inputs, inputs, tuple(2 * value for value in inputs), backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.releases import RELEASE
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 X, Y = torch.arange(12.0).reshape(3, 4) - 5.5, torch.arange(12.0).flip(0).reshape(3, 4) - 7.5
 N, M = torch.tensor(2), torch.tensor(3)

@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 import tracer_core
-from tests.tracer.twin import twin
+from tests.tracer.eager_reference import twin
 from tracer_core.errors import GraphBreakError
 from tracer_core.testing import CaptureCounter
 
@@ -87,8 +87,8 @@ def dense(
     query, key, value = query.double(), key.double(), value.double()
     batch, heads, rows, width = query.shape
     key, value = (
-        one.expand(batch, -1, -1, -1).repeat_interleave(heads // key.shape[1], 1)
-        for one in (key, value)
+        item.expand(batch, -1, -1, -1).repeat_interleave(heads // key.shape[1], 1)
+        for item in (key, value)
     )
     scores = query @ key.transpose(-1, -2) * (scale or 1 / math.sqrt(width))
     if score_mod is not None:
@@ -102,7 +102,7 @@ def dense(
 def positions(shape: Any) -> list[torch.Tensor]:
     """Batch, head, row and column of each score, which broadcast."""
     return [
-        torch.arange(size).view([-1 if one == dim else 1 for one in range(4)])
+        torch.arange(size).view([-1 if number == dim else 1 for number in range(4)])
         for dim, size in enumerate(shape)
     ]
 
@@ -118,9 +118,9 @@ def tensors(grad: bool = False, heads: int = H, columns: int = ROWS, rows: int =
     return [made(B, H, rows, WIDTH), made(B, heads, columns, WIDTH), made(B, heads, columns, WIDTH)]
 
 
-def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
-    assert found.shape == wanted.shape
-    torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+def close(actual: Any, wanted: Any, tolerance: float = 2e-5) -> None:
+    assert actual.shape == wanted.shape
+    torch.testing.assert_close(actual.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
 def one_graph(fn: Callable[..., Any], *calls: Any, graphs: int = 1, **options: Any) -> list[Any]:
@@ -142,10 +142,10 @@ def test_values_are_those_of_all_scores(score_mod, mask_mod):
         mask = mask_mod and create_block_mask(mask_mod, B, H, ROWS, ROWS, device="cpu")
         return flex_attention(q, k, v, score_mod=score_mod, block_mask=mask)
 
-    given = tensors()
-    (found,) = one_graph(attend, given, backend="aten_eager")
-    close(found, dense(*given, score_mod, allowed(mask_mod))[0])
-    assert found.dtype is torch.float32 and found.is_contiguous()
+    inputs = tensors()
+    (actual,) = one_graph(attend, inputs, backend="aten_eager")
+    close(actual, dense(*inputs, score_mod, allowed(mask_mod))[0])
+    assert actual.dtype is torch.float32 and actual.is_contiguous()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -158,16 +158,16 @@ def test_gradients(backend, score_mod, mask_mod):
         )
         return out, aux.lse
 
-    given, exact = tensors(grad=True), None
-    (found,) = one_graph(attend, given, backend=backend)
-    exact = dense(*given, score_mod, allowed(mask_mod))
-    for one, other in zip(found, exact, strict=True):
-        close(one, other)
-    weights = [torch.randn_like(one) for one in found]
-    gradients = torch.autograd.grad(found, given, weights)
-    wanted = torch.autograd.grad(exact, given, [one.double() for one in weights])
-    for one, other in zip(gradients, wanted, strict=True):
-        close(one, other.double())
+    inputs, exact = tensors(grad=True), None
+    (actual,) = one_graph(attend, inputs, backend=backend)
+    exact = dense(*inputs, score_mod, allowed(mask_mod))
+    for item, other in zip(actual, exact, strict=True):
+        close(item, other)
+    weights = [torch.randn_like(item) for item in actual]
+    gradients = torch.autograd.grad(actual, inputs, weights)
+    wanted = torch.autograd.grad(exact, inputs, [weight.double() for weight in weights])
+    for gradient, other in zip(gradients, wanted, strict=True):
+        close(gradient, other.double())
 
 
 class Biased(nn.Module):
@@ -190,17 +190,17 @@ class Biased(nn.Module):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_learned_tensors_in_score_mod(backend):
-    model, given = Biased(), tensors(grad=True)
-    found = tracer_core.compile(model, backend=backend, fullgraph=True)(*given)
-    exact = dense(*given, model.score_mod)[0]
-    close(found, exact)
-    weight = torch.randn_like(found)
-    leaves = [*given, *model.parameters()]
-    gradients = torch.autograd.grad(found, leaves, weight)
+    model, inputs = Biased(), tensors(grad=True)
+    actual = tracer_core.compile(model, backend=backend, fullgraph=True)(*inputs)
+    exact = dense(*inputs, model.score_mod)[0]
+    close(actual, exact)
+    weight = torch.randn_like(actual)
+    leaves = [*inputs, *model.parameters()]
+    gradients = torch.autograd.grad(actual, leaves, weight)
     wanted = torch.autograd.grad(exact, leaves, weight.double())
-    for one, other in zip(gradients, wanted, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    for gradient, other in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == other.dtype and gradient.shape == other.shape
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-4)
 
 
 def test_indices_one_after_the_other():
@@ -213,16 +213,16 @@ def test_indices_one_after_the_other():
     def at_once(score, b, h, i, j):
         return score + bias[h, i, j] * SLOPES[3] - SLOPES[h] * bias[0, i, j]
 
-    given, bias = tensors(grad=True), BIAS.clone().requires_grad_()
-    (found,) = one_graph(attend, (*given, bias))
-    wanted = dense(*given, at_once)[0]
-    close(found, wanted)
-    weight = torch.randn_like(found)
-    gradients = torch.autograd.grad(found, [*given, bias], weight)
-    for one, other in zip(
-        gradients, torch.autograd.grad(wanted, [*given, bias], weight.double()), strict=True
+    inputs, bias = tensors(grad=True), BIAS.clone().requires_grad_()
+    (actual,) = one_graph(attend, (*inputs, bias))
+    wanted = dense(*inputs, at_once)[0]
+    close(actual, wanted)
+    weight = torch.randn_like(actual)
+    gradients = torch.autograd.grad(actual, [*inputs, bias], weight)
+    for gradient, other in zip(
+        gradients, torch.autograd.grad(wanted, [*inputs, bias], weight.double()), strict=True
     ):
-        close(one, other.double())
+        close(gradient, other.double())
 
 
 def test_detached_and_constant_scores():
@@ -236,17 +236,17 @@ def test_detached_and_constant_scores():
         (detached, lambda s, b, h, i, j: s + s.detach() * SLOPES[h]),
         (constant, lambda s, b, h, i, j: (SLOPES[h] * j).double().expand(B, H, ROWS, ROWS)),
     ):
-        given = tensors(grad=True)
-        (found,) = one_graph(attend, given)
-        wanted = dense(*given, score_mod)[0]
-        close(found, wanted)
-        weight = torch.randn_like(found)
-        gradients = torch.autograd.grad(found, given, weight, allow_unused=True)
-        for one, other in zip(
-            gradients, torch.autograd.grad(wanted, given, weight.double(), allow_unused=True),
+        inputs = tensors(grad=True)
+        (actual,) = one_graph(attend, inputs)
+        wanted = dense(*inputs, score_mod)[0]
+        close(actual, wanted)
+        weight = torch.randn_like(actual)
+        gradients = torch.autograd.grad(actual, inputs, weight, allow_unused=True)
+        for item, other in zip(
+            gradients, torch.autograd.grad(wanted, inputs, weight.double(), allow_unused=True),
             strict=True,
         ):  # fmt: skip
-            close(one, torch.zeros_like(one).double() if other is None else other.double())
+            close(item, torch.zeros_like(item).double() if other is None else other.double())
 
 
 def test_rows_without_a_key():
@@ -255,11 +255,11 @@ def test_rows_without_a_key():
         out, aux = flex_attention(q, k, v, block_mask=mask, return_aux=AuxRequest(lse=True))
         return out, aux.lse
 
-    given = tensors(grad=True)
+    inputs = tensors(grad=True)
     for backend in BACKENDS:
-        ((out, lse),) = one_graph(attend, given, backend=backend)
+        ((out, lse),) = one_graph(attend, inputs, backend=backend)
         assert torch.equal(out, torch.zeros_like(out)) and bool((lse == -math.inf).all())
-        for gradient in torch.autograd.grad(out.sum(), given):
+        for gradient in torch.autograd.grad(out.sum(), inputs):
             assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
@@ -270,10 +270,10 @@ def test_dtypes(backend, dtype):
         mask = create_block_mask(causal, None, None, ROWS, ROWS, device="cpu")
         return flex_attention(q, k, v, score_mod=alibi, block_mask=mask)
 
-    given = [one.to(dtype) for one in tensors()]
-    (found,) = one_graph(attend, given, backend=backend)
-    assert found.dtype is dtype
-    close(found, dense(*given, alibi, allowed(causal))[0], 1e-6 if dtype.itemsize == 8 else 2e-2)
+    inputs = [tensor.to(dtype) for tensor in tensors()]
+    (actual,) = one_graph(attend, inputs, backend=backend)
+    assert actual.dtype is dtype
+    close(actual, dense(*inputs, alibi, allowed(causal))[0], 1e-6 if dtype.itemsize == 8 else 2e-2)
 
 
 # -- arguments --
@@ -305,10 +305,10 @@ def test_kernel_options_are_accepted():
     def wrong(q, k, v):
         return flex_attention(q, k, v, kernel_options={"BACKEND": "NONE"})
 
-    given = tensors()
-    close(one_graph(attend, given)[0], dense(*given)[0])
+    inputs = tensors()
+    close(one_graph(attend, inputs)[0], dense(*inputs)[0])
     with pytest.raises(ValueError, match="NONE"):
-        tracer_core.compile(wrong, backend="eager", fullgraph=True)(*given)
+        tracer_core.compile(wrong, backend="eager", fullgraph=True)(*inputs)
 
 
 def test_errors_are_eagers():
@@ -330,10 +330,12 @@ def test_a_block_mask_made_outside_is_read_anew():
     def attend(q, k, v, mask):
         return flex_attention(q, k, v, block_mask=mask)
 
-    calls = [(*tensors(), create_mask_eagerly(one)) for one in (causal, causal, window, causal)]
+    calls = [(*tensors(), create_mask_eagerly(value)) for value in (causal, causal, window, causal)]
     results = one_graph(attend, *calls, graphs=2)
-    for mask_mod, call, found in zip((causal, causal, window, causal), calls, results, strict=True):
-        close(found, dense(*call[:3], None, allowed(mask_mod))[0])
+    for mask_mod, call, result in zip(
+        (causal, causal, window, causal), calls, results, strict=True
+    ):
+        close(result, dense(*call[:3], None, allowed(mask_mod))[0])
 
 
 def test_documents_in_a_closure():
@@ -348,9 +350,9 @@ def test_documents_in_a_closure():
         return dense(q, k, v, None, (same & allowed(causal)).expand(B, H, ROWS, ROWS))[0]
 
     ids = [torch.randint(0, 4, (B, ROWS)).sort().values for _ in range(3)]
-    calls = [(*tensors(), of(one)) for one in ids]
-    for one, call, found in zip(ids, calls, one_graph(attend, *calls), strict=True):
-        close(found, exact(one, *call[:3]))
+    calls = [(*tensors(), of(ident)) for ident in ids]
+    for ident, call, actual in zip(ids, calls, one_graph(attend, *calls), strict=True):
+        close(actual, exact(ident, *call[:3]))
 
 
 def test_the_blocks_decide_what_is_masked():
@@ -367,14 +369,14 @@ def test_the_blocks_decide_what_is_masked():
 
     kept = torch.zeros(ROWS, ROWS, dtype=torch.bool)
     kept[:80, :80] = kept[80:, 80:] = True
-    given = tensors()
+    inputs = tensors()
     for backend in BACKENDS:
-        (found,) = one_graph(
-            attend, (*given, counts, rows, full[0], full[1].int()), backend=backend
+        (actual,) = one_graph(
+            attend, (*inputs, counts, rows, full[0], full[1].int()), backend=backend
         )
         wanted = kept & allowed(causal)
         wanted[..., 80:, 80:] = True
-        close(found, dense(*given, None, wanted)[0])
+        close(actual, dense(*inputs, None, wanted)[0])
 
 
 def test_create_block_mask_alone():
@@ -386,20 +388,20 @@ def test_create_block_mask_alone():
 
     ids = torch.randint(0, 9, (B, ROWS)).sort().values
     compiled = tracer_core.compile(make, backend="aten_eager", fullgraph=True)
-    for given in (ids, ids.flip(1).contiguous()):
-        found, wanted = compiled(given), make(given)
-        assert found.shape == wanted.shape and found.BLOCK_SIZE == wanted.BLOCK_SIZE
+    for value in (ids, ids.flip(1).contiguous()):
+        actual, wanted = compiled(value), make(value)
+        assert actual.shape == wanted.shape and actual.BLOCK_SIZE == wanted.BLOCK_SIZE
         for name in BlockMask._TENSOR_ATTRS:
-            one, other = getattr(found, name), getattr(wanted, name)
-            assert (one is None) == (other is None)
+            attribute, other = getattr(actual, name), getattr(wanted, name)
+            assert (attribute is None) == (other is None)
             if other is None:
                 continue
-            assert one.dtype == other.dtype and one.shape == other.shape
+            assert attribute.dtype == other.dtype and attribute.shape == other.shape
             counts = name.endswith("num_blocks")
             if counts:
-                assert torch.equal(one, other), name
-        assert torch.equal(found.to_dense(), wanted.to_dense())
-        assert found.mask_mod(*(torch.tensor(1) for _ in range(4))).item()
+                assert torch.equal(attribute, other), name
+        assert torch.equal(actual.to_dense(), wanted.to_dense())
+        assert actual.mask_mod(*(torch.tensor(1) for _ in range(4))).item()
 
 
 def test_create_mask_has_eagers_layout():
@@ -427,8 +429,8 @@ def test_one_query_over_a_cache():
 
     _, k, v = tensors(heads=2)
     calls = [(torch.randn(B, H, 1, WIDTH), k, v, torch.tensor(at)) for at in (3, 70, ROWS - 1)]
-    for call, found in zip(calls, one_graph(attend, *calls), strict=True):
-        close(found, dense(*call[:3], None, torch.arange(ROWS) <= call[3])[0])
+    for call, actual in zip(calls, one_graph(attend, *calls), strict=True):
+        close(actual, dense(*call[:3], None, torch.arange(ROWS) <= call[3])[0])
 
 
 def test_pages():
@@ -451,17 +453,17 @@ def test_pages():
 
     q, k, v = tensors()
     pool_k, pool_v = (torch.empty(1, H, B * ROWS, WIDTH) for _ in range(2))
-    for pool, given in ((pool_k, k), (pool_v, v)):
+    for pool, inputs in ((pool_k, k), (pool_v, v)):
         for batch in range(B):
             for number in range(pages):
                 at = int(order[batch, number]) * page
-                pool[0, :, at : at + page] = given[batch, :, number * page : (number + 1) * page]
+                pool[0, :, at : at + page] = inputs[batch, :, number * page : (number + 1) * page]
     counts = torch.arange(1, pages + 1, dtype=torch.int32).expand(B, 1, pages).contiguous()
     rows = torch.zeros(B, 1, pages, B * pages, dtype=torch.int32)
     rows[..., :pages] = order[:, None, None]
     for backend in BACKENDS:
-        (found,) = one_graph(attend, (q, pool_k, pool_v, counts, rows), backend=backend)
-        close(found, dense(q, k, v, None, allowed(causal))[0])
+        (actual,) = one_graph(attend, (q, pool_k, pool_v, counts, rows), backend=backend)
+        close(actual, dense(q, k, v, None, allowed(causal))[0])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -478,10 +480,12 @@ def test_sizes_that_change(backend):
     compiled = tracer_core.compile(attend, backend=backend, fullgraph=True)
     with CaptureCounter() as counter:
         for rows, columns in ((ROWS, ROWS), (140, 200), (190, 300), (300, 133)):
-            given = tensors(rows=rows, columns=columns)
+            inputs = tensors(rows=rows, columns=columns)
             shape = (B, H, rows, columns)
-            wanted = dense(*given, None, allowed(lambda b, h, i, j: i + columns - rows >= j, shape))
-            close(compiled(*given), wanted[0])
+            wanted = dense(
+                *inputs, None, allowed(lambda b, h, i, j: i + columns - rows >= j, shape)
+            )
+            close(compiled(*inputs), wanted[0])
     assert len(counter.graphs) <= (4 if backend == "aten_eager" else 2), counter.graphs
 
 
@@ -502,13 +506,13 @@ def test_numbers_that_change():
     settings = Window()
     compiled = tracer_core.compile(attend, backend="inductor", fullgraph=True)
     for settings.size, settings.slope in ((10, 0.5), (30, 0.5), (17, 0.5), (17, 0.25), (5, 0.1)):
-        given = tensors()
+        inputs = tensors()
         wanted = dense(
-            *given,
+            *inputs,
             lambda s, b, h, i, j: s - settings.slope * (i - j).abs(),
             allowed(lambda b, h, i, j: (i - j).abs() <= settings.size),
         )
-        close(compiled(*given), wanted[0])
+        close(compiled(*inputs), wanted[0])
 
 
 # -- what stays eager --
@@ -542,8 +546,8 @@ def test_a_function_compiled_by_torch_is_captured():
         mask = torch.compile(create_block_mask)(causal, None, None, ROWS, ROWS, device="cpu")
         return compiled_by_torch(q, k, v, block_mask=mask)
 
-    given = tensors()
-    close(one_graph(attend, given)[0], dense(*given, None, allowed(causal))[0])
+    inputs = tensors()
+    close(one_graph(attend, inputs)[0], dense(*inputs, None, allowed(causal))[0])
 
 
 def test_guards_follow_the_functions():
@@ -554,7 +558,7 @@ def test_guards_follow_the_functions():
         return flex_attention(q, k, v, score_mod=table["score_mod"])
 
     compiled = tracer_core.compile(attend, backend="eager", fullgraph=True)
-    given = tensors()
-    for one in (softcap, alibi, softcap, relative):
-        table["score_mod"] = one
-        close(compiled(*given), dense(*given, one)[0])
+    inputs = tensors()
+    for value in (softcap, alibi, softcap, relative):
+        table["score_mod"] = value
+        close(compiled(*inputs), dense(*inputs, value)[0])

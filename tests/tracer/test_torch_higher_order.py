@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential, noop_conte
 
 import tracer_core
 from tests.support.releases import RELEASE
+from tests.tracer.eager_reference import same, twin
 from tests.tracer.gradients import OperatorCount, same_gradients
-from tests.tracer.twin import same, twin
 from tracer_core.fx_capture import fake_cache
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -223,10 +223,10 @@ def test_autograd_function(name):
 )
 def test_autograd_function_with_inductor(name):
     function, *calls = FUNCTIONS[name]
-    plain = [
+    eager = [
         tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in call) for call in calls
     ]
-    same_gradients(lambda: function, *calls, *plain, graphs=2, backend="inductor")
+    same_gradients(lambda: function, *calls, *eager, graphs=2, backend="inductor")
 
 
 def test_autograd_function_in_a_module():
@@ -647,7 +647,7 @@ def test_transform_returned():
 
 
 def test_compiled_under_a_transform():
-    """A compiled function that a transform calls runs natively: its tensors are the transform's."""
+    """A compiled function that a transform calls runs eagerly: its tensors are the transform's."""
     compiled = tracer_core.compile(lambda t: t.sin() * 2, backend="eager")
     compiled(X[0])
     torch.testing.assert_close(vmap(compiled)(X), X.sin() * 2)
@@ -710,7 +710,7 @@ CONTROL = {
 def test_control_flow(name, backend):
     """Against Python's own statements: eager torch.cond compiles with torch.compile."""
     function, *calls = CONTROL[name]
-    plain = {
+    eager = {
         "cond": lambda x: x + 1 if x.sum() > 0 else x - 1,
         "cond with closures": lambda x, y: x + y * 2 if x.sum() > 0 else x - y,
         "cond with several results": lambda x: (
@@ -725,7 +725,7 @@ def test_control_flow(name, backend):
         for call in calls:
             got = compiled(*call)
             got = got[0] if name == "while_loop by value" else got
-            torch.testing.assert_close(got, plain(*call))
+            torch.testing.assert_close(got, eager(*call))
 
 
 def _while(x):
@@ -846,9 +846,9 @@ def test_associative_scan_is_captured(length, reverse):
     for _ in range(2):
         result = fast(a, b, -2, reverse)
         torch.testing.assert_close(result, expected.float())
-        found = torch.autograd.grad((result * weights).sum(), (a, b))
+        actual = torch.autograd.grad((result * weights).sum(), (a, b))
         wanted = torch.autograd.grad((expected * weights).sum(), (a, b), retain_graph=True)
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, wanted)
 
 
 def test_a_scan_that_torch_refuses():
@@ -860,7 +860,7 @@ def test_a_scan_that_torch_refuses():
 
 
 def test_a_mamba_layer_trains_as_in_eager():
-    """Its scan ran natively, after a break: gradients of A_log were lost on GPUs."""
+    """Its scan ran eagerly, after a break: gradients of A_log were lost on GPUs."""
     from tests.support.torchvision_ops import define
 
     define()
@@ -923,15 +923,15 @@ def test_constants_that_a_backward_makes(function, backend, used, twice):
 
     compiled = tracer_core.compile(f, backend=backend, fullgraph=not twice)
     for _ in range(3):
-        start, found = torch.randn(3, 4, dtype=torch.float64), []
+        start, actual = torch.randn(3, 4, dtype=torch.float64), []
         for call in (f, compiled):
             x = start.clone().requires_grad_()
             loss = sum(call(x)[k].pow(2).sum() for k in used)
             (grad,) = torch.autograd.grad(loss, x, create_graph=twice)
             if twice:
                 (grad,) = torch.autograd.grad(grad.pow(2).sum(), x)
-            found.append((loss.detach(), grad))
-        torch.testing.assert_close(found[1], found[0])
+            actual.append((loss.detach(), grad))
+        torch.testing.assert_close(actual[1], actual[0])
 
 
 OPS = torch.ops.aten
@@ -956,10 +956,10 @@ def test_out_dtype(backend, op, dtype, left, right):
 
     compiled = tracer_core.compile(function, backend=backend, fullgraph=True)
     for _ in range(2):
-        a, b = (torch.randint(1, 100, (6, 6)).to(one) for one in (left, right))
-        found, wanted = compiled(a, b), function(a, b)
-        assert found.dtype == wanted.dtype
-        assert torch.equal(found, wanted)
+        a, b = (torch.randint(1, 100, (6, 6)).to(value) for value in (left, right))
+        actual, wanted = compiled(a, b), function(a, b)
+        assert actual.dtype == wanted.dtype
+        assert torch.equal(actual, wanted)
 
 
 def test_out_dtype_of_another_operator_raises_as_eager_does():
@@ -973,6 +973,6 @@ def test_out_dtype_of_another_operator_raises_as_eager_does():
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("energy", [lambda x: (x * x).sum(), lambda x: (x.sin() * x.roll(1)).sum()])
 def test_hessians_under_vmap_when_no_operator_is_known_yet(energy, backend):
-    fake_cache._kept.clear()  # as in a process's first capture
+    fake_cache._cached.clear()  # as in a process's first capture
     with torch.no_grad():
         same(lambda x: vmap(hessian(energy))(x), (X,), (Y,), graphs=1, backend=backend)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import overrides
 
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 
 X = torch.randn(3, 4)
 
@@ -83,7 +83,7 @@ def converted(x):
     ],
 )
 def test_legacy_types_are_those_of_eager(program, dynamic):
-    calls = [(one,) for one in (X, X + 1, torch.randn(2, 5), torch.randn(6, 2), X.double())]
+    calls = [(value,) for value in (X, X + 1, torch.randn(2, 5), torch.randn(6, 2), X.double())]
     same(program, *calls, dynamic=dynamic)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -320,13 +320,13 @@ def test_a_program_that_fails_where_it_is_told_that_it_is_compiled(fn, caplog):
             x = torch.randn(2, size)
             torch.testing.assert_close(compiled(x), fn(x))
     assert counter.graphs
-    told = [
-        one.getMessage()
-        for one in caplog.records
-        if "is_compiling() says False" in one.getMessage()
+    messages = [
+        record.getMessage()
+        for record in caplog.records
+        if "is_compiling() says False" in record.getMessage()
     ]
-    assert len(told) == 1 and ("the mask has 6 columns" in told[0] or "add" in told[0])
-    assert f"{__file__.rpartition('/')[2]}" in told[0]
+    assert len(messages) == 1 and ("the mask has 6 columns" in messages[0] or "add" in messages[0])
+    assert f"{__file__.rpartition('/')[2]}" in messages[0]
 
 
 def test_a_program_that_fails_either_way_is_still_told_that_it_is_compiled(caplog):

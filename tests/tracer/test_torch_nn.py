@@ -23,8 +23,8 @@ from torch.nn.utils.rnn import (
     pad_sequence,
 )
 
+from tests.tracer.eager_reference import Kw, same, twin
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import Kw, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 S, T = torch.randn(5, 3, 4), torch.randn(5, 3, 4)
@@ -449,9 +449,9 @@ def three():
 
 def hooked(hook):
     def make():
-        made = seeded(three)()
-        hook(made)
-        return made
+        result = seeded(three)()
+        hook(result)
+        return result
 
     return make
 
@@ -463,7 +463,7 @@ def test_hook(name):
 
 @pytest.mark.parametrize("name", BACKWARD_HOOKS)
 def test_backward_hook(name):
-    """The module is called natively, and its hooks run in backward; the rest is captured."""
+    """The module is called eagerly, and its hooks run in backward; the rest is captured."""
 
     class Around(nn.Module):
         def __init__(self):

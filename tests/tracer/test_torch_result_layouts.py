@@ -79,27 +79,27 @@ def _pairs(operator):
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.__name__)
 def test_results_are_laid_out_as_eager_lays_them_out(operator, backend):
-    found = list(_pairs(operator))
+    items = list(_pairs(operator))
 
     @tracer_core.compile(backend=backend, dynamic=False)
     def program(*operands):
         return [operator(*operands[k : k + 2]) for k in range(0, len(operands), 2)]
 
-    results = program(*(one for x, y, _ in found for one in (x, y)))
-    for number, (x, y, want) in enumerate(found):
-        told = f"{x.dtype} {x.shape} {x.stride()} and {y.dtype} {y.shape} {y.stride()}"
+    results = program(*(value for x, y, _ in items for value in (x, y)))
+    for number, (x, y, want) in enumerate(items):
+        messages = f"{x.dtype} {x.shape} {x.stride()} and {y.dtype} {y.shape} {y.stride()}"
         low = torch.float16 in (x.dtype, y.dtype)
         if low:  # a sum of half numbers, rounded once or twice
             results[number] = _near(results[number], want)
-        compare(want, results[number], path=told)
+        compare(want, results[number], path=messages)
 
 
 def _near(got, want):
     """`want`, if `got` is it but for rounding."""
     pairs = [(got, want)] if isinstance(got, torch.Tensor) else list(zip(got, want, strict=True))
-    for one, other in pairs:
-        near = torch.allclose(one, other, rtol=1e-2, atol=1e-2, equal_nan=True)
-        if not near or one.stride() != other.stride() or one.dtype is not other.dtype:
+    for item, other in pairs:
+        near = torch.allclose(item, other, rtol=1e-2, atol=1e-2, equal_nan=True)
+        if not near or item.stride() != other.stride() or item.dtype is not other.dtype:
             return got
     return want
 
@@ -124,9 +124,9 @@ def test_gradients_that_enter_in_another_layout(name):
     compiled = tracer_core.compile(f, backend="aten_eager")
     rows, columns = torch.randn(4, 5), torch.randn(5, 4).t()
     for x, g in ((rows, columns), (columns, rows), (columns, columns), (rows, columns)):
-        (found,), (expected,) = compiled(x.requires_grad_(), g), f(x.requires_grad_(), g)
-        assert found.stride() == expected.stride()
-        torch.testing.assert_close(found, expected)
+        (actual,), (expected,) = compiled(x.requires_grad_(), g), f(x.requires_grad_(), g)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual, expected)
 
 
 def windows(x):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.torch_private import settings
 
@@ -284,12 +284,12 @@ def test_changed_between_calls(name):
     change, back = AROUND[name]
 
     def f(x):
-        told = (torch.get_default_dtype(), torch.get_default_device(),
+        messages = (torch.get_default_dtype(), torch.get_default_device(),
         torch.are_deterministic_algorithms_enabled(),
                 torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
                 torch.get_autocast_dtype("cpu"),
                 torch.get_float32_matmul_precision())  # fmt: skip
-        return x @ W, torch.ones(2), torch.tensor(1.5), told
+        return x @ W, torch.ones(2), torch.tensor(1.5), messages
 
     try:
         twin(
@@ -315,7 +315,7 @@ HELD = {"inference_mode": 3, "device": 4, "record_function": 4, "sdpa_kernel": N
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_break_inside(name):
-    """The context is as eager's at the break and in the segment after it."""
+    """The context is as eager's at the break and in the region after it."""
     make = BROKEN[name]
 
     def told():
@@ -479,15 +479,15 @@ def test_weights_that_change_between_autocast_calls(end):
         lin = torch.nn.Linear(4, 4)
         f = _autocast_program(lin, end)
         call = f if backend is None else tracer_core.compile(f, backend=backend)
-        found = []
+        actual = []
         for _ in range(3):
             with contextlib.suppress(ValueError):
-                found.append(call(x))
+                actual.append(call(x))
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                found.append(lin(x))
+                actual.append(lin(x))
             with torch.no_grad():
                 lin.weight.add_(1)
-        results.append(found)
+        results.append(actual)
     compare(results[0], results[1])
 
 
@@ -499,9 +499,9 @@ def test_a_number_of_devices_is_asked_again(monkeypatch):
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     fast = tracer_core.compile(f, backend="eager", fullgraph=True)
-    found = [(fast(X), f(X))]
+    actual = [(fast(X), f(X))]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    found += [(fast(X), f(X)), (fast(X), f(X))]
-    for ours, eager in found:
+    actual += [(fast(X), f(X)), (fast(X), f(X))]
+    for ours, eager in actual:
         torch.testing.assert_close(ours, eager, atol=0, rtol=0)
-    assert not found[0][1].equal(found[1][1])
+    assert not actual[0][1].equal(actual[1][1])

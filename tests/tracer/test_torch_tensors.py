@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer_core
-from tests.tracer.twin import same, twin
+from tests.tracer.eager_reference import same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 C = torch.complex(X, Y)
@@ -545,8 +545,8 @@ class Buffers(nn.Module):
 
 def test_buffers():
     def make():
-        made = Buffers()
-        return made, made
+        buffers = Buffers()
+        return buffers, buffers
 
     twin(make, (X,), (Y,), (X,), graphs=1, breaks=0)
 

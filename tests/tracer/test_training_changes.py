@@ -249,11 +249,11 @@ def test_counters_that_share_memory_with_what_the_program_counts() -> None:
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
-        whole = _step(model, optimizer)
+        full = _step(model, optimizer)
 
         def step(x: Any, y: Any) -> Any:
             counter.add_(1)
-            return whole(x, y)
+            return full(x, y)
 
         return Side(step, [model, optimizer, counter])
 

@@ -135,13 +135,15 @@ def test_hook_runs_when_backward_is_called_outside() -> None:
         side.step = lambda x, y: step(x, y)
         return side
 
-    plain, target = make(), use(make())
+    eager, target = make(), use(make())
     compiled = tracer_core.compile(target.step, backend="eager")
     for _ in range(2):
-        plain.step(X, Y).backward()
+        eager.step(X, Y).backward()
         compiled(X, Y).backward()
-        for one, other in zip(plain.watched.parameters(), target.watched.parameters(), strict=True):
-            assert torch.equal(one.grad, other.grad)
+        for parameter, other in zip(
+            eager.watched.parameters(), target.watched.parameters(), strict=True
+        ):
+            assert torch.equal(parameter.grad, other.grad)
 
 
 def _set_up(prepare: Any) -> Any:
@@ -278,8 +280,8 @@ def _of_grad() -> Side:
 
     def step(x: Any, y: Any) -> Any:
         with weight.register_hook(lambda g: g * 7):
-            (found,) = torch.autograd.grad((x * weight).sum(), weight)
-        return found
+            (actual,) = torch.autograd.grad((x * weight).sum(), weight)
+        return actual
 
     return Side(step, weight)
 
@@ -290,9 +292,9 @@ def _differentiable() -> Side:
 
     def step(x: Any, y: Any) -> Any:
         loss = (x * weight).pow(2).sum()
-        (found,) = torch.autograd.grad(loss, weight, create_graph=True)
-        (again,) = torch.autograd.grad(found.sum(), weight)
-        return found.detach(), again
+        (actual,) = torch.autograd.grad(loss, weight, create_graph=True)
+        (again,) = torch.autograd.grad(actual.sum(), weight)
+        return actual.detach(), again
 
     return Side(step, weight)
 
@@ -301,7 +303,7 @@ INSIDE = (_for_one_backward, _order, _kept_gradient, _of_grad, _differentiable)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
-@pytest.mark.parametrize("make", INSIDE, ids=lambda one: one.__name__.strip("_"))
+@pytest.mark.parametrize("make", INSIDE, ids=lambda value: value.__name__.strip("_"))
 def test_hooks_of_leaves_inside(make: Any, backend: str) -> None:
     trained(make, *CALLS, backend=backend)
 
@@ -326,13 +328,13 @@ def test_hooks_that_stay(leaf: bool, backend: str) -> None:
 
         return step, base, handles
 
-    (plain, one, handles), (target, other, others) = make(), make()
+    (eager, item, handles), (target, other, others) = make(), make()
     compiled = tracer_core.compile(target, backend=backend)
     with CaptureCounter() as counter:
         for number in range(4):
-            for step in (plain, compiled):
+            for step in (eager, compiled):
                 step(X[number]).backward(retain_graph=True)
-            torch.testing.assert_close(one.grad, other.grad)
+            torch.testing.assert_close(item.grad, other.grad)
             if number == 2:
                 for handle in (handles[0], others[0]):
                     handle.remove()
@@ -462,16 +464,16 @@ def test_hooks_on_saved_tensors_around_the_call() -> None:
         side.around = lambda: torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t)  # type: ignore[attr-defined]
         return side
 
-    plain, target = make(), make()
+    eager, target = make(), make()
     compiled = tracer_core.compile(target.step, backend="eager")
     for _ in range(3):
-        with plain.around():
-            want = plain.step(X, Y)
+        with eager.around():
+            want = eager.step(X, Y)
         with target.around():
             got = compiled(X, Y)
         assert torch.equal(want, got)
-        assert plain.watched[-1] == target.watched[-1]
-        for one, other in zip(
-            plain.watched[0].parameters(), target.watched[0].parameters(), strict=True
+        assert eager.watched[-1] == target.watched[-1]
+        for parameter, other in zip(
+            eager.watched[0].parameters(), target.watched[0].parameters(), strict=True
         ):
-            assert torch.equal(one, other)
+            assert torch.equal(parameter, other)

@@ -336,11 +336,11 @@ def two_losses_one_graph(model: Any) -> Any:
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         hidden = model[0](x)
-        one, other = hidden.tanh().mean(), model[2](hidden.tanh()).pow(2).mean()
-        one.backward(retain_graph=True)
+        item, other = hidden.tanh().mean(), model[2](hidden.tanh()).pow(2).mean()
+        item.backward(retain_graph=True)
         other.backward()
         optimizer.step()
-        return one, other
+        return item, other
 
     return step, optimizer
 
@@ -535,11 +535,11 @@ def adversarial_example(model: Any) -> Any:
 
 
 def _case(name: str) -> tuple[Any, dict[str, Any]]:
-    made, expected = PROGRAMS[name]
+    result, expected = PROGRAMS[name]
 
     def make() -> Side:
         model = mlp()
-        step, watched = made(model)
+        step, watched = result(model)
         return Side(step, [model, watched])
 
     return make, expected
@@ -603,10 +603,10 @@ def test_a_second_backward_that_raises_leaves_the_gradients_of_the_first(functio
     compiled = tracer_core.compile(function, backend=backend)
     for make in order:
         seen = []
-        for one in (function, compiled):
+        for value in (function, compiled):
             w = torch.arange(1.0, 7.0).reshape(2, 3).requires_grad_()
             try:
-                one(make(), w)
+                value(make(), w)
                 error = ""
             except RuntimeError as caught:
                 error = str(caught).split(" (")[0]

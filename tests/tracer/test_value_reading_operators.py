@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
+from tests.tracer.eager_reference import same
 from tracer_core.testing import CaptureCounter
 
 BACKENDS = ("eager", "inductor")
@@ -19,8 +19,8 @@ BACKENDS = ("eager", "inductor")
 
 def restored(audio: torch.Tensor, window: torch.Tensor, **settings: Any) -> torch.Tensor:
     sizes = {"n_fft": 16, "hop_length": 4, "window": window} | settings
-    given = {k: v for k, v in sizes.items() if k != "length"}
-    spectrum = torch.stft(audio, **given, return_complex=True)
+    inputs = {k: v for k, v in sizes.items() if k != "length"}
+    spectrum = torch.stft(audio, **inputs, return_complex=True)
     return torch.istft(spectrum * 2, **sizes)
 
 
@@ -75,8 +75,8 @@ def test_gradients(program: Any, backend: str) -> None:
         fast = tracer_core.compile(lambda x: program(x), backend=backend)
         for _ in range(2):
             x = torch.randn(3, 64)
-            found, wanted = gradients(fast, x), gradients(program, x.double())
-            torch.testing.assert_close(found, wanted, check_dtype=False, rtol=2e-4, atol=2e-4)
+            actual, wanted = gradients(fast, x), gradients(program, x.double())
+            torch.testing.assert_close(actual, wanted, check_dtype=False, rtol=2e-4, atol=2e-4)
     assert not counter.breaks
 
 
@@ -102,12 +102,12 @@ def test_what_the_operator_has_to_say_is_said(program: Any) -> None:
     said = []
     for function in (program, tracer_core.compile(program, backend="eager")):
         for _ in range(2):
-            with warnings.catch_warnings(record=True) as given:
+            with warnings.catch_warnings(record=True) as inputs:
                 warnings.simplefilter("always")
                 try:
                     result: Any = function(torch.ones(3, 7))
                 except Exception as error:
                     result = type(error), str(error)
-            texts = [str(one.message).partition(" (Triggered")[0] for one in given]
+            texts = [str(item.message).partition(" (Triggered")[0] for item in inputs]
             said.append((repr(result), texts))
     assert said[0] == said[2] and said[1] == said[3]

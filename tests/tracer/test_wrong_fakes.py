@@ -31,12 +31,12 @@ def _operator(name, kernel, fake):
         CALLED.append(name)
         return kernel(x)
 
-    made = torch.library.custom_op(
+    result = torch.library.custom_op(
         f"wrong_fakes::{name}", counted, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
-    made.register_fake(fake)
-    made.register_autograd(lambda ctx, grad: grad.reshape(-1, 6)[:4].float() * 2)
-    return made
+    result.register_fake(fake)
+    result.register_autograd(lambda ctx, grad: grad.reshape(-1, 6)[:4].float() * 2)
+    return result
 
 
 OPERATORS = {
@@ -73,11 +73,11 @@ class Net(nn.Module):
 
 
 def _layout(outputs):
-    return [(one.dtype, one.shape, one.stride(), one.device) for one in outputs]
+    return [(output.dtype, output.shape, output.stride(), output.device) for output in outputs]
 
 
 def _fallbacks(compiled):
-    return [one.text for one in tracer_core.last_compile(compiled) if one.name == "fallback"]
+    return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -91,9 +91,9 @@ def test_the_rest_of_the_program_is_compiled(name, backend):
     with CaptureCounter() as counter:
         for number in range(4):
             x = torch.randn(4, 5)
-            expected, found = net(x), compiled(x)
-            assert _layout(found) == _layout(expected), number
-            compare(expected, found)
+            expected, actual = net(x), compiled(x)
+            assert _layout(actual) == _layout(expected), number
+            compare(expected, actual)
             if number == 1:
                 settled = len(counter.graphs)
     assert len(counter.graphs) == settled == 3, "one that was wrong, and two around the operator"
@@ -106,16 +106,16 @@ def test_the_rest_of_the_program_is_compiled(name, backend):
 @pytest.mark.parametrize("name", ["strides", "dtype"])
 def test_gradients_are_eagers(name, backend):
     torch.manual_seed(0)
-    plain, target = Net(OPERATORS[name]), Net(OPERATORS[name])
-    target.load_state_dict(plain.state_dict())
+    eager, target = Net(OPERATORS[name]), Net(OPERATORS[name])
+    target.load_state_dict(eager.state_dict())
     compiled = tracer_core.compile(target, backend=backend)
     for _ in range(3):
         x = torch.randn(4, 5)
-        for net, run in ((plain, plain), (target, compiled)):
+        for net, run in ((eager, eager), (target, compiled)):
             net.zero_grad()
             result, middle = run(x)
             (result.square().sum() + middle.sum()).backward()
-        compare(*([one.grad for one in net.parameters()] for net in (plain, target)))
+        compare(*([parameter.grad for parameter in net.parameters()] for net in (eager, target)))
 
 
 def test_an_operator_that_is_right_is_called_once_a_call_and_stays_in_its_graph():
@@ -124,9 +124,9 @@ def test_an_operator_that_is_right_is_called_once_a_call_and_stays_in_its_graph(
     with CaptureCounter() as counter:
         for _ in range(3):
             x = torch.randn(4, 5)
-            found = compiled(x)
+            actual = compiled(x)
             assert len(CALLED) == 1
-            compare(net(x), found)
+            compare(net(x), actual)
             CALLED.clear()
     assert len(counter.graphs) == 1
     assert not counter.breaks
@@ -188,9 +188,9 @@ def test_a_break_before_it():
     compiled = tracer_core.compile(program, backend="aten_eager")
     for _ in range(3):
         x = torch.randn(4, 6)
-        expected, found = program(x), compiled(x)
-        assert found.dtype is expected.dtype
-        compare(expected, found)
+        expected, actual = program(x), compiled(x)
+        assert actual.dtype is expected.dtype
+        compare(expected, actual)
 
 
 def test_only_operands_like_those_for_which_it_is_wrong_break_graphs():
@@ -201,9 +201,9 @@ def test_only_operands_like_those_for_which_it_is_wrong_break_graphs():
         x = torch.randn(4, 6).to(dtype)
         with CaptureCounter() as counter:
             for _ in range(2):
-                expected, found = operator(x + 1) * 3, compiled(x)
-                assert found.dtype is expected.dtype
-                compare(expected, found)
+                expected, actual = operator(x + 1) * 3, compiled(x)
+                assert actual.dtype is expected.dtype
+                compare(expected, actual)
         assert len(counter.breaks) == breaks, dtype
 
 

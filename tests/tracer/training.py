@@ -54,25 +54,25 @@ def trained(
     """Runs every call on both sides (three times (X, Y) if none is given). graphs, breaks,
     recompiles: what capture must have done, in all."""
     options.setdefault("backend", "eager")
-    plain, target = make(), make()
+    eager, target = make(), make()
     compiled = tracer_core.compile(target.step, **options)
     with CaptureCounter() as counter:
         for number, call in enumerate(calls or ((X, Y),) * 3):
-            for side in (plain, target):
+            for side in (eager, target):
                 if number in side.changes:
                     side.changes[number]()
-            want, got = _outcome(plain.step, call), _outcome(compiled, call)
+            want, got = _outcome(eager.step, call), _outcome(compiled, call)
             _same(want, got, f"step {number}: result")
-            _same(plain.watched, target.watched, f"step {number}: state")
-    told = f"graphs {counter.graphs}, breaks {counter.breaks}, recompiles {counter.recompiles}"
-    for what, wanted, found in (
+            _same(eager.watched, target.watched, f"step {number}: state")
+    messages = f"graphs {counter.graphs}, breaks {counter.breaks}, recompiles {counter.recompiles}"
+    for what, wanted, actual in (
         ("graphs", graphs, len(counter.graphs)),
         ("breaks", breaks, len(counter.breaks)),
         ("kinds", kinds, tuple(dict.fromkeys(kind for kind, _, _ in counter.breaks))),
         ("recompiles", recompiles, len(counter.recompiles)),
     ):
-        if wanted is not None and wanted != found:
-            raise Mismatch(what, f"{found}, expected {wanted}; {told}")
+        if wanted is not None and wanted != actual:
+            raise Mismatch(what, f"{actual}, expected {wanted}; {messages}")
     return counter
 
 
@@ -87,30 +87,30 @@ def _outcome(step: Callable[..., Any], call: tuple[Any, ...]) -> Any:
 
 
 def _same(want: Any, got: Any, path: str) -> None:
-    wanted, found = list(_facts(want, path)), list(_facts(got, path))
-    for one, other in zip(wanted, found, strict=False):
-        if one != other:
-            raise Mismatch(one[0], f"{other[1:]}, expected {one[1:]}")
-    if len(wanted) != len(found):
-        raise Mismatch(path, f"{len(found)} parts, expected {len(wanted)}")
+    wanted, items = list(_facts(want, path)), list(_facts(got, path))
+    for item, other in zip(wanted, items, strict=False):
+        if item != other:
+            raise Mismatch(item[0], f"{other[1:]}, expected {item[1:]}")
+    if len(wanted) != len(items):
+        raise Mismatch(path, f"{len(items)} parts, expected {len(wanted)}")
 
 
 def _facts(value: Any, path: str) -> Iterator[tuple[Any, ...]]:
     """(path, what is there) of everything in a value; tensors by their bits."""
     if isinstance(value, torch.Tensor):
-        plain = value.detach()
-        if plain.layout is not torch.strided:
-            plain = plain.to_dense()
+        eager = value.detach()
+        if eager.layout is not torch.strided:
+            eager = eager.to_dense()
         bits = (
-            bytes(plain.contiguous().view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
+            bytes(eager.contiguous().view(-1).view(torch.uint8).numpy()) if eager.numel() else b""
         )
-        yield path, value.dtype, tuple(value.shape), value.stride() if plain.layout is value.layout else None, \
-            value.requires_grad, value.is_leaf, str(plain.flatten()[:4].tolist()), bits  # fmt: skip
+        yield path, value.dtype, tuple(value.shape), value.stride() if eager.layout is value.layout else None, \
+            value.requires_grad, value.is_leaf, str(eager.flatten()[:4].tolist()), bits  # fmt: skip
         if value.is_leaf:
             yield from _facts(value.grad, f"{path}.grad")
     elif isinstance(value, torch.nn.Module):
         yield from _facts(
-            [(name, one) for name, one in value.state_dict(keep_vars=True).items()], path
+            [(name, item) for name, item in value.state_dict(keep_vars=True).items()], path
         )
     elif isinstance(
         value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)

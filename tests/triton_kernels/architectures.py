@@ -24,11 +24,11 @@ from tracer_core.plugin_api import Runner
 
 
 def _runner(kernels: list[Kernel]) -> Runner:
-    made = Artifact(
+    result = Artifact(
         "", (), None, len(kernels), len(kernels), (), (), {}, {}, "cuda:0",
         gpu_kernels=tuple(kernels),
     )  # fmt: skip
-    return Runner(lambda inputs: [], artifact=made)
+    return Runner(lambda inputs: [], artifact=result)
 
 
 def _error(fn: Callable[[], Any]) -> str | None:
@@ -52,14 +52,14 @@ def _restored(data: bytes, kernels: list[Kernel], here: int) -> Any:
     problem = _error(lambda: machine_code.restore(stored, torch.device("cuda:0")))
     if problem is not None:
         return problem
-    given = [future.result().code for future in build.start(kernels)]
+    inputs = [future.result().code for future in build.start(kernels)]
     other = [build._provided[kernel.key(), here, False].code for kernel in kernels]
     codes = {
         name: [[base64.b64decode(row["binary"]["code"]) for row in rows if row["aligned"] is aligned]
                for aligned in (True, False)]
         for name, rows in stored["architectures"].items()
     }  # fmt: skip
-    return {name: both == [given, other] for name, both in codes.items()}
+    return {name: both == [inputs, other] for name, both in codes.items()}
 
 
 def main() -> None:

@@ -147,7 +147,7 @@ def _products(mode: Any) -> dict[str, tuple[Any, ...]]:
 
 def _ways(mode: Any) -> dict[str, dict[str, Any]]:
     """What sm_90 adds: bulk copies, programs that walk over blocks."""
-    found = {}
+    actual = {}
     for name, kind in {
         "bulk": Blocks(128, 128, 64, 4, 3, bulk=True),
         "walking": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132),
@@ -157,22 +157,24 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
         (kernel,) = specifications(c)
-        made, plain = (
+        built, eager = (
             compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False)
         )
-        ptx = made.asm["ptx"]
-        found[name] = {
-            "bulk copies": [one.asm["ptx"].count("cp.async.bulk.tensor") for one in (made, plain)],
-            "matrices": [len(one.metadata.tensordesc_meta) for one in (made, plain)],
+        ptx = built.asm["ptx"]
+        actual[name] = {
+            "bulk copies": [
+                value.asm["ptx"].count("cp.async.bulk.tensor") for value in (built, eager)
+            ],
+            "matrices": [len(value.metadata.tensordesc_meta) for value in (built, eager)],
             "parameters": [
-                one.asm["ptx"].partition(")")[0].count(".param ") for one in (made, plain)
+                value.asm["ptx"].partition(")")[0].count(".param ") for value in (built, eager)
             ],
             "tensor cores": ptx.count("wgmma.mma_async"),
-            "warps": made.metadata.num_warps,
-            "scratch": made.metadata.global_scratch_size,
+            "warps": built.metadata.num_warps,
+            "scratch": built.metadata.global_scratch_size,
             "pointers": len(kernel.pointers),
         }
-    return found
+    return actual
 
 
 def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[str, Any]:
@@ -203,14 +205,14 @@ def _reasons(mode: Any) -> dict[str, str | None]:
     graph = torch.fx.Graph()
     (there,) = fakes(mode, torch.empty(3))
     here = mode.from_tensor(torch.empty(3))
-    found = []
+    actual = []
     for name, value in (("a", there), ("b", here)):
         node = graph.placeholder(name)
         node.meta["val"] = value
-        found.append(node)
-    result = graph.call_function(torch.ops.aten.sin.default, (found[1],))
+        actual.append(node)
+    result = graph.call_function(torch.ops.aten.sin.default, (actual[1],))
     result.meta["val"] = here
-    operand = graph.call_function(torch.ops.aten.mul.Tensor, (found[0], found[1]))
+    operand = graph.call_function(torch.ops.aten.mul.Tensor, (actual[0], actual[1]))
     operand.meta["val"] = there
     return {"result": supports(result), "operand": supports(operand)}
 

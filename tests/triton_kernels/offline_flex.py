@@ -36,18 +36,18 @@ def _learned(bias: torch.Tensor) -> Any:
     return lambda score, b, h, q, kv: 20 * torch.tanh(score / 20) + bias[h, q - kv]
 
 
-def _captured(bias: torch.Tensor | None, mask: Any, *given: torch.Tensor) -> list[Any]:
+def _captured(bias: torch.Tensor | None, mask: Any, *tensor: torch.Tensor) -> list[Any]:
     """The operator's arguments after query, key and value in a captured call."""
-    found: list[Any] = []
+    actual: list[Any] = []
 
     def keep(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         for node in gm.graph.nodes:
             if hasattr(node.target, "program"):
                 listed, buffers, numbers = (
-                    [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in given]
-                    for given in node.args[3:]
+                    [item.meta["val"] if isinstance(item, torch.fx.Node) else item for item in arg]
+                    for arg in node.args[3:]
                 )
-                found.extend((listed, buffers, numbers, node.target.scale, node.target.program))
+                actual.extend((listed, buffers, numbers, node.target.scale, node.target.program))
         return gm
 
     score_mod = None if bias is None else _learned(bias)
@@ -57,59 +57,59 @@ def _captured(bias: torch.Tensor | None, mask: Any, *given: torch.Tensor) -> lis
         ),
         backend=keep,
     )
-    attend(*given, mask)
-    return found
+    attend(*tensor, mask)
+    return actual
 
 
 def _kernels(
     mode: Any, dtype: torch.dtype, width: int, learned: bool, rows: int = 1024
 ) -> dict[str, Any]:
     """The kernels of a call and of its gradients."""
-    given = [
+    inputs = [
         torch.empty(2, heads, rows, width, dtype=dtype, requires_grad=True) for heads in (4, 2, 2)
     ]
     mask = create_block_mask(_causal, None, None, rows, rows, device="cpu")
     bias = torch.zeros(4, rows, requires_grad=True) if learned else None
-    listed, buffers, numbers, scale, text = _captured(bias, mask, *given)
-    listed, buffers = ([torch.empty(one.shape, dtype=one.dtype) for one in kind]
+    listed, buffers, numbers, scale, text = _captured(bias, mask, *inputs)
+    listed, buffers = ([torch.empty(item.shape, dtype=item.dtype) for item in kind]
                        for kind in (listed, buffers))  # fmt: skip
     written: list[Any] = []
     forward, backward = wrapper.forward_kernels, wrapper.backward_kernels
-    query, key, value, *rest = fakes(mode, *given, *listed, *buffers)
+    query, key, value, *rest = fakes(mode, *inputs, *listed, *buffers)
     lse, delta = fakes(mode, *(torch.empty(2, 4, rows) for _ in range(2)))
-    made, count = rest[: len(listed)], len(listed)
+    result, count = rest[: len(listed)], len(listed)
 
     def both(q: Any, k: Any, v: Any, lse: Any, delta: Any, *rest: Any) -> Any:
         more = (list(rest[:count]), list(rest[count:]), numbers, scale, text)
         out, _, _ = FORWARD(q, k, v, *more)
         return (out, *BACKWARD(q, k, v, lse, delta, q, *more))
 
-    def kept_forward(*given: Any) -> Any:
-        kernels, besides = forward(*given)
+    def kept_forward(*value: Any) -> Any:
+        kernels, besides = forward(*value)
         written.extend(kernels)
         return kernels, besides
 
-    def kept_backward(*given: Any) -> Any:
-        kernels = backward(*given)
+    def kept_backward(*value: Any) -> Any:
+        kernels = backward(*value)
         written.extend(kernels)
         return kernels
 
     wrapper.forward_kernels, wrapper.backward_kernels = kept_forward, kept_backward
     try:
-        program(mode, both, query, key, value, lse, delta, *made, *rest[count:])
+        program(mode, both, query, key, value, lse, delta, *result, *rest[count:])
     finally:
         wrapper.forward_kernels, wrapper.backward_kernels = forward, backward
-    told = {}
+    messages = {}
     for kernel in written:
         code = compiled(specification_of(kernel), target_of(90))
         ptx = code.asm["ptx"]
-        told[kernel.label] = {
+        messages[kernel.label] = {
             "shared": code.metadata.shared,
             "tensor cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
             "atomic additions": len(re.findall(r"\b(?:atom|red)\.global", ptx)),
             "spilled": _spilled(ptx),
         }
-    return told
+    return messages
 
 
 def _spilled(ptx: str) -> int:

@@ -76,24 +76,24 @@ def main() -> None:
     windows = Kernel(
         "windows", WINDOWS, ["*fp32", "*i8", "*fp32"], 0, {"XBLOCK": 1, "RBLOCK": 8192}, 16
     )
-    made = compiled(windows, target)
+    result = compiled(windows, target)
     scaled = disassembled(
         binary_of(Kernel("scaled", SCALED, ["*fp32"] * 4, 0, {"XBLOCK": 512}, 4), target).code
     )
     negatives = Kernel("negatives", NEGATIVES, ["*i16", "*i64"], 0, {"XBLOCK": 512}, 4)
     ptx = compiled(negatives, target).asm["ptx"]
     ours = corrected(ptx, pairs=True)
-    found = {
+    actual = {
         "negatives in Triton's PTX": len(re.findall(r"\b(?:neg|abs)\.s16\b", ptx)),
         "negatives in ours": len(re.findall(r"\b(?:neg|abs)\.s16\b", ours)),
         "negatives assemble": bool(disassembled(binary_of(negatives, target).code)),
-        "pairs in Triton's PTX": made.asm["ptx"].count("16x2"),
-        "pairs in its machine code": disassembled(made.kernel).count("16x2"),
+        "pairs in Triton's PTX": result.asm["ptx"].count("16x2"),
+        "pairs in its machine code": disassembled(result.kernel).count("16x2"),
         "pairs in ours": disassembled(binary_of(windows, target).code).count("16x2"),
         "products and sums": len(re.findall(r"\b(?:FMUL|FADD)\b", scaled)),
         "fused": len(re.findall(r"\bFFMA\b", scaled)),
     }
-    print(json.dumps(found))
+    print(json.dumps(actual))
 
 
 if __name__ == "__main__":

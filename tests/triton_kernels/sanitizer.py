@@ -4,9 +4,9 @@
 For each program of `PROGRAMS` a process under memcheck and one under racecheck compiles it, runs it
 twice (aligned inputs, then inputs whose addresses are multiples of 4 bytes alone) and compares it
 with eager; several at a time. torch's caching allocator is off, so that each tensor's end is the
-end of its memory; its own kernels are part of what is watched. Prints a line for each that is not
-clean, with the first error, and the counts last; the logs lie in $OUT. Without the tool or a GPU it
-says so and ends with 2.
+end of its memory; its native kernels are part of what is watched. Prints a line for each that is
+not clean, with the first error, and the counts last; the logs lie in $OUT. Without the tool or a
+GPU it says so and ends with 2.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def watched(name: str) -> int:
     from inductor_backend.autotune import matmul
 
     torch.manual_seed(0)
-    program, given, arguments = _programs()[name]
+    program, values, arguments = _programs()[name]
     if arguments:  # our product, whatever the times say: under the tool they say nothing
         # Not the largest blocks: instrumented by memcheck they are too large to be launched.
         matmul.choose = lambda c, choice: list(choice.kernels)[-1]  # type: ignore[assignment]
     fast = tracer_core.compile(program, **arguments)
     for place in (lambda x: x.cuda(), _unaligned):
-        inputs = [place(x) for x in given]
+        inputs = [place(x) for x in values]
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
         results = (fast(*inputs), program(*inputs), program(*wide))
         torch.cuda.synchronize()
@@ -137,8 +137,8 @@ def watched(name: str) -> int:
 
 
 def tool() -> str | None:
-    found = shutil.which("compute-sanitizer")
-    return found or next((path for place in PLACES for path in sorted(glob(place))), None)
+    actual = shutil.which("compute-sanitizer")
+    return actual or next((path for place in PLACES for path in sorted(glob(place))), None)
 
 
 def run(path: str, kind: str, name: str, end: float, out: Path) -> tuple[str, str, str, str]:

@@ -42,8 +42,8 @@ MiB = 2**20
 def on_cuda(mode: Any, like: torch.Tensor, grad: bool = False) -> torch.Tensor:
     """A fake."""
     with mode:
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
-    return made.requires_grad_(grad)
+        result = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
+    return result.requires_grad_(grad)
 
 
 def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[Any, CapturedGraph]:
@@ -63,13 +63,13 @@ def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[An
             recorder.add(
                 state[name], state[name], InputSpec(label, kind, label, stable_address=True)
             )
-    given = [on_cuda(fakes, one) for one in inputs]
-    for number, one in enumerate(given):
-        recorder.add(one, one, InputSpec(f"x_{number}", Role.USER_INPUT, f"x_{number}"))
+    arguments = [on_cuda(fakes, value) for value in inputs]
+    for number, item in enumerate(arguments):
+        recorder.add(item, item, InputSpec(f"x_{number}", Role.USER_INPUT, f"x_{number}"))
     with torch.no_grad(), recorder:
-        result = torch.func.functional_call(model, state, tuple(given))
+        result = torch.func.functional_call(model, state, tuple(arguments))
     results = result if isinstance(result, (tuple, list)) else (result,)
-    recorder.graph.output(tuple(recorder.node(one) for one in results))
+    recorder.graph.output(tuple(recorder.node(result) for result in results))
     gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
     for node in gm.graph.nodes:
         if node.op != "placeholder":
@@ -81,7 +81,7 @@ def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[An
 def of_inference(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Memory, Compilation]:
     """What one call without gradients allocates."""
     with mock.patch.object(
-        torch.overrides, "has_torch_function", lambda given: False
+        torch.overrides, "has_torch_function", lambda inputs: False
     ):  # not the recorder's own mode
         mode, graph = captured(model, inputs)
     with torch.no_grad():
@@ -143,14 +143,14 @@ class Memory(TorchDispatchMode):
         self.peak = 0
         self.at_peak: list[int] = []
         self.at = ""
-        for one in before:
-            self.add(one)
+        for item in before:
+            self.add(item)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
-            if isinstance(one, torch.Tensor):
-                self.add(one)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
         live = self.live
         if live > self.peak:
             self.peak, self.at = live, str(func)
@@ -224,16 +224,16 @@ class Training:
             del returned
             memory = self.memory["backward"] = Memory([*self.inputs, *saved, *tangents, *visible])
             kept = list(saved) if held else []
-            given = [*saved, *tangents]
+            inputs = [*saved, *tangents]
             del saved, tangents
             run = function_of(self.backward)
             with memory:
-                gradients = run(given)
+                gradients = run(inputs)
             self.gradient_bytes = memory.live
             del gradients, kept
 
     def launches(self) -> dict[str, int]:
         count = lambda c: (
-            sum(one is not None for one in c.kernels) + sum(s.extern is not None for s in c.steps)
+            sum(item is not None for item in c.kernels) + sum(s.extern is not None for s in c.steps)
         )
         return {"forward": count(self.forward), "backward": count(self.backward)}

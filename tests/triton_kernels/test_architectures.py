@@ -26,7 +26,7 @@ def report(tmp_path_factory):
     [("80", "80"), ("86", "80"), ("90", "90")],  # 8.6 runs what is made for 8.0
 )
 def test_a_gpu_gets_its_machine_code_without_triton(report, here, runs):
-    assert report["restored"][here] == {one: one == runs for one in ("80", "90")}
+    assert report["restored"][here] == {value: value == runs for value in ("80", "90")}
 
 
 @pytest.mark.full

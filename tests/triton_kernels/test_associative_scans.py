@@ -64,7 +64,7 @@ SCANS = {
     "complex numbers": (complex_product, {"re": R(9, 2, 3), "im": R(9, 2, 3)}, 0, False),
     "bfloat16": (recurrence, (R(20, 3, dtype=torch.bfloat16).sigmoid(), R(20, 3, dtype=torch.bfloat16)), 0, False),
     "float64": (added, R(20, 3, dtype=torch.float64), 0, False),
-    "whole numbers": (added, torch.arange(60).view(20, 3), 0, False),
+    "integers": (added, torch.arange(60).view(20, 3), 0, False),
     "infinities": (added, torch.tensor([1.0, float("inf"), 2.0, float("nan"), 3.0, 1.0]), 0, False),
 }  # fmt: skip
 
@@ -74,25 +74,25 @@ def in_turn(combine, xs, dim, reverse):
 
     leaves, structure = pytree.tree_flatten(xs)
     slices = [leaf.unbind(dim) for leaf in leaves]
-    rows = [pytree.tree_unflatten(list(one), structure) for one in zip(*slices, strict=True)]
+    rows = [pytree.tree_unflatten(list(pair), structure) for pair in zip(*slices, strict=True)]
     rows = rows[::-1] if reverse else rows
-    found = [rows[0]]
+    actual = [rows[0]]
     for row in rows[1:]:
-        found.append(combine(found[-1], row))
-    found = found[::-1] if reverse else found
-    return pytree.tree_map(lambda *one: torch.stack(one, dim), *found)
+        actual.append(combine(actual[-1], row))
+    actual = actual[::-1] if reverse else actual
+    return pytree.tree_map(lambda *leaf: torch.stack(leaf, dim), *actual)
 
 
 @pytest.fixture
 def written(monkeypatch):
     """The kernels that are made."""
-    made = []
+    result = []
     monkeypatch.setattr(
         wrapper,
         "associative_kernel",
-        lambda *given: made.append(codegen.associative_kernel(*given)) or made[-1],
+        lambda *inputs: result.append(codegen.associative_kernel(*inputs)) or result[-1],
     )
-    return made
+    return result
 
 
 def scanned(combine, xs, dim, reverse):
@@ -138,8 +138,8 @@ def test_machine_code(written, tmp_path):
     scanned(recurrence, (R(300, 5), R(300, 5)), 0, False)
     text = written[0].text.replace(NAME, "recurrence")
     kernel = specification(written[0], "recurrence", text)
-    told = json.dumps(dataclasses.asdict(kernel))
-    report = reported_by_triton("tests.triton_kernels.offline_kernel", told, cache=tmp_path)
+    data = json.dumps(dataclasses.asdict(kernel))
+    report = reported_by_triton("tests.triton_kernels.offline_kernel", data, cache=tmp_path)
     assert set(report) == {"80", "90"}
-    for found in report.values():
-        assert found["target"] and found["shuffles"] > 0 and found["bytes"] > 1000
+    for actual in report.values():
+        assert actual["target"] and actual["shuffles"] > 0 and actual["bytes"] > 1000

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 from inductor_backend.ir import target
 from inductor_backend.ir.target import interpreted
-from inductor_backend.lowering import image_layout
+from inductor_backend.lowering import channels_last
 from inductor_backend.runtime.cuda import tf32
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -88,9 +88,9 @@ def run(fn, inputs, dynamic=False, pure=False):
     expected = flat(fn(*before))
     truths = flat(fn(*[x.double() for x in clones(inputs)])) if pure else expected
     with interpreted():
-        made = compiled(fn, *inputs, dynamic=dynamic)
+        result = compiled(fn, *inputs, dynamic=dynamic)
     for _ in range(2):
-        for ours, eager, truth in zip(made(*clones(inputs)), expected, truths, strict=True):
+        for ours, eager, truth in zip(result(*clones(inputs)), expected, truths, strict=True):
             assert (ours.dtype, ours.shape, ours.stride()) == (
                 eager.dtype,
                 eager.shape,
@@ -99,23 +99,23 @@ def run(fn, inputs, dynamic=False, pure=False):
             allowed = tolerance(eager.dtype)
             allowed["atol"] = max(allowed["atol"], 4 * float((eager - truth).abs().max()))
             torch.testing.assert_close(ours, truth.to(eager.dtype), **allowed)
-    return made
+    return result
 
 
-def convolutions(made):
+def convolutions(result):
     """Layouts of images, weights and results of the program's convolutions."""
-    program = made.compilation.program
-    found = [
+    program = result.compilation.program
+    nodes = [
         node
         for node in program.nodes
         if getattr(node, "target", None) is torch.ops.aten.convolution.default
     ]
     return [
         (
-            *(one.layout.strides for one in node.args[:2]),
+            *(arg.layout.strides for arg in node.args[:2]),
             program.buffers[node.outputs[0]].layout.strides,
         )
-        for node in found
+        for node in nodes
     ]
 
 
@@ -124,8 +124,8 @@ def convolutions(made):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_eagers_values_and_strides(name, dynamic):
     fn, inputs = PROGRAMS[name]
-    made = run(fn, inputs, dynamic and name != "one pixel", pure=True)
-    for layouts in convolutions(made):
+    result = run(fn, inputs, dynamic and name != "one pixel", pure=True)
+    for layouts in convolutions(result):
         assert all(strides[1] == 1 for strides in layouts)  # channels are innermost
 
 
@@ -138,15 +138,17 @@ def test_half_precision(dtype):
 
 def test_what_tensor_cores_do_not_do_stays(monkeypatch):
     """Grouped convolutions, few channels, and float32 where torch does not allow TF32."""
-    made = run(lambda x, w: F.conv2d(x, w, groups=16, padding=1), (R(1, 16, 6, 6), R(16, 1, 3, 3)))
-    assert convolutions(made)[0][0][1] == 36
-    made = run(lambda x, w: F.conv2d(x, w), (R(1, 3, 6, 6), R(8, 3, 3, 3)))
-    assert convolutions(made)[0][0][1] == 36
+    result = run(
+        lambda x, w: F.conv2d(x, w, groups=16, padding=1), (R(1, 16, 6, 6), R(16, 1, 3, 3))
+    )
+    assert convolutions(result)[0][0][1] == 36
+    result = run(lambda x, w: F.conv2d(x, w), (R(1, 3, 6, 6), R(8, 3, 3, 3)))
+    assert convolutions(result)[0][0][1] == 36
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
-    made = run(*PROGRAMS["block"])
-    assert convolutions(made)[0][0][1] == 64
-    made = run(lambda x, w: F.conv_transpose2d(x, w), (R(1, 16, 6, 6), R(16, 16, 3, 3)))
-    assert convolutions(made)[0][0][1] == 36
+    result = run(*PROGRAMS["block"])
+    assert convolutions(result)[0][0][1] == 64
+    result = run(lambda x, w: F.conv_transpose2d(x, w), (R(1, 16, 6, 6), R(16, 16, 3, 3)))
+    assert convolutions(result)[0][0][1] == 36
 
 
 def test_a_small_network():
@@ -203,9 +205,9 @@ def test_training(given, pool):
                 torch.randint(0, 5, (4,)),
             )
             inputs = [x.clone().requires_grad_() for _ in range(2)]
-            for net, one in zip((model, fast), inputs, strict=True):
+            for net, value in zip((model, fast), inputs, strict=True):
                 net.zero_grad()
-                F.cross_entropy(net(one), target).backward()
+                F.cross_entropy(net(value), target).backward()
             torch.testing.assert_close(inputs[1].grad, inputs[0].grad, atol=1e-5, rtol=1e-3)
             assert inputs[1].grad.stride() == inputs[0].grad.stride()
     for (name, a), (_, b) in zip(model.named_parameters(), ours.named_parameters(), strict=True):
@@ -220,11 +222,11 @@ def test_training(given, pool):
 def test_saved_images_are_handed_on_as_they_lie(monkeypatch):
     from tracer_core.aot import autograd_runtime
 
-    told = []
+    messages = []
     take = autograd_runtime.take_channels_last
 
     def seen(backward, split, outputs):
-        told.append((sorted(outputs), split.outputs))
+        messages.append((sorted(outputs), split.outputs))
         take(backward, split, outputs)
 
     monkeypatch.setattr(autograd_runtime, "take_channels_last", seen)
@@ -232,7 +234,7 @@ def test_saved_images_are_handed_on_as_they_lie(monkeypatch):
 
     with interpreted():
         tracer_core.compile(Residual())(torch.randn(2, 3, 12, 12)).sum().backward()
-    ((numbers, visible),) = told
+    ((numbers, visible),) = messages
     assert len(numbers) >= 3 and min(numbers) >= visible
 
 
@@ -245,8 +247,8 @@ def in_tf32(operator):
     def rounded(*args):
         return operator(
             *(
-                torch.round(one * 1024) / 1024 if isinstance(one, torch.Tensor) else one
-                for one in args
+                torch.round(arg * 1024) / 1024 if isinstance(arg, torch.Tensor) else arg
+                for arg in args
             )
         )
 
@@ -264,11 +266,11 @@ def test_rounding_is_seen(shape, monkeypatch):
         torch.empty(64, shape[1], 3, 3, device="meta"),
     )
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    made = torch.empty(shape[0], 64, *shape[2:], device="meta")
+    result = torch.empty(shape[0], 64, *shape[2:], device="meta")
     for call in (
         (aten.convolution, image, weight, None, *how),
-        (aten.convolution_backward, made, image, weight, None, *how, [True, False, False]),
-        (aten.convolution_backward, made, image, weight, None, *how, [False, True, False]),
+        (aten.convolution_backward, result, image, weight, None, *how, [True, False, False]),
+        (aten.convolution_backward, result, image, weight, None, *how, [False, True, False]),
     ):
         assert not tf32._measured(call, torch.device("cpu"))
         assert tf32._measured((in_tf32(call[0]), *call[1:]), torch.device("cpu"))
@@ -282,8 +284,8 @@ def test_a_convolution_that_only_rounds_channels_last_stays(monkeypatch):
     fn = lambda x, w1, w2, w3: F.conv2d(
         F.relu(F.conv2d(F.conv2d(x, w1, padding=1), w2)), w3, padding=1
     )
-    made = run(fn, (R(2, 16, 6, 6), R(16, 16, 3, 3), R(16, 16, 1, 1), R(16, 16, 3, 3)), pure=True)
-    first, second, third = convolutions(made)
+    result = run(fn, (R(2, 16, 6, 6), R(16, 16, 3, 3), R(16, 16, 1, 1), R(16, 16, 3, 3)), pure=True)
+    first, second, third = convolutions(result)
     assert first[0][1] == third[0][1] == 1 and second[0][1] == 36 and second[2][1] == 36
 
 
@@ -292,16 +294,16 @@ def test_the_layout_stays_when_settings_change(monkeypatch):
     channels-last.
     """
     inputs = PROGRAMS["block"][1]
-    made = run(PROGRAMS["block"][0], inputs, pure=True)
-    gm, first = made.compilation.gm, made.compilation.program.images_last
+    result = run(PROGRAMS["block"][0], inputs, pure=True)
+    gm, first = result.compilation.gm, result.compilation.program.channels_last_outputs
     assert len(first) == 3
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
-    assert not image_layout.channels_last_nodes(gm.graph, True)
-    names = [node.name for node in image_layout.channels_last_nodes(gm.graph, True, first)]
+    assert not channels_last.channels_last_nodes(gm.graph, True)
+    names = [node.name for node in channels_last.channels_last_nodes(gm.graph, True, first)]
     assert first < set(names)
-    one = frozenset(list(first)[:1])
-    convs = {node.name for node in image_layout.channels_last_nodes(gm.graph, True, one)} & first
-    assert convs == one
+    item = frozenset(list(first)[:1])
+    convs = {node.name for node in channels_last.channels_last_nodes(gm.graph, True, item)} & first
+    assert convs == item
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

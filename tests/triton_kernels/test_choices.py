@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from inductor_backend.codegen.triton.tiling import Axis, Tile, variants
+from inductor_backend.codegen.triton.block_sizes import Axis, Tile, variants
 from inductor_backend.runtime.cuda import measurement
 
 DEVICE = torch.device("cuda", 0)
@@ -20,12 +20,12 @@ DEVICE = torch.device("cuda", 0)
 
 @pytest.fixture
 def times(monkeypatch, tmp_path):
-    found = {}
-    monkeypatch.setattr(measurement, "_times", lambda ways: dict(found))
+    actual = {}
+    monkeypatch.setattr(measurement, "_times", lambda ways: dict(actual))
     monkeypatch.setattr(measurement, "_name", lambda key, device: key)
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    return found
+    return actual
 
 
 def chosen(key="work"):
@@ -68,11 +68,11 @@ def test_a_damaged_file_is_measured_again(times, tmp_path):
     ],
 )
 def test_variants_of_a_tile_cover_the_same_loops(tile):
-    found = variants(tile)
-    assert found[0] == tile and len(found) == len(set(found)) > 2
-    for one in found:
-        assert [axis.loops for axis in one.axes] == [axis.loops for axis in tile.axes]
-        assert all(axis.block & (axis.block - 1) == 0 for axis in one.axes)
-        assert one.warps in (1, 2, 4, 8, 16) and one.looped == tile.looped
+    actual = variants(tile)
+    assert actual[0] == tile and len(actual) == len(set(actual)) > 2
+    for item in actual:
+        assert [axis.loops for axis in item.axes] == [axis.loops for axis in tile.axes]
+        assert all(axis.block & (axis.block - 1) == 0 for axis in item.axes)
+        assert item.warps in (1, 2, 4, 8, 16) and item.looped == tile.looped
         if tile.reduced is not None and not tile.looped:
-            assert one.reduced == tile.reduced  # a row stays whole
+            assert item.reduced == tile.reduced  # a row stays whole

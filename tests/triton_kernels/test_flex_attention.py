@@ -91,7 +91,7 @@ def test_forward(monkeypatch, score_mod, mask_mod, rows, columns, width, options
     monkeypatch.setattr(
         wrapper,
         "forward_kernels",
-        lambda *given: written.append(forward_kernels(*given)) or written[-1],
+        lambda *inputs: written.append(forward_kernels(*inputs)) or written[-1],
     )
     with interpreted():
         out, lse = tracer_core.compile(attend, backend="inductor", fullgraph=True)(q, k, v)
@@ -117,9 +117,9 @@ def test_programs_share_the_keys_of_few_rows(monkeypatch, rows, mask_mod, dtype)
     columns, width = 900, 24
     written = []
 
-    def keep(*given):
-        kernels, besides = forward_kernels(*given)
-        written.extend(one.label for one in kernels)
+    def keep(*value):
+        kernels, besides = forward_kernels(*value)
+        written.extend(kernel.label for kernel in kernels)
         return kernels, besides
 
     def attend(q, k, v):
@@ -157,36 +157,36 @@ def test_quotients_of_positions_are_exact_in_16_bits(divisor):
     def bucket(score, b, h, q, kv):
         return score / 7 + bias[torch.floor(kv / divisor).long()]
 
-    given = [torch.randn(1, 1, 200, 16, dtype=torch.bfloat16) for _ in range(3)]
+    inputs = [torch.randn(1, 1, 200, 16, dtype=torch.bfloat16) for _ in range(3)]
     mask = create_block_mask(grouped, None, None, 200, 200, device="cpu")
 
     def attend(q, k, v):
         return flex_attention(q, k, v, score_mod=bucket, block_mask=mask)
 
     with interpreted():
-        found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*given)
+        actual = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*inputs)
     shape = (1, 1, 200, 200)
-    wanted, _ = dense(*given, bucket, grouped(*positions(shape)).expand(shape))
-    torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+    wanted, _ = dense(*inputs, bucket, grouped(*positions(shape)).expand(shape))
+    torch.testing.assert_close(actual.double(), wanted, rtol=2e-2, atol=2e-2)
 
 
 def test_a_captured_part_of_a_tensor():
     """The program reads it from its own first element on."""
     bias = torch.randn(3, HEADS, 64, 64)
-    given = [torch.randn(1, HEADS, 64, 16) for _ in range(3)]
+    inputs = [torch.randn(1, HEADS, 64, 16) for _ in range(3)]
 
     def attend(q, k, v, bias):
         part = bias[1]
         return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + part[h, i, j])
 
     with interpreted():
-        found = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*given, bias)
-    wanted, _ = dense(*given, lambda s, b, h, i, j: s + bias[1][h, i, j])
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        actual = tracer_core.compile(attend, backend="inductor", fullgraph=True)(*inputs, bias)
+    wanted, _ = dense(*inputs, lambda s, b, h, i, j: s + bias[1][h, i, j])
+    torch.testing.assert_close(actual.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_positions_beyond_32_bits_are_computed_in_64():
-    from inductor_backend.codegen.common.scalar_functions import is_narrow
+    from inductor_backend.codegen.common.scalar_functions import is_small_group
     from tracer_core.plugin_api import ScalarProgram, ScalarRef
 
     def program(factor: int) -> ScalarProgram:
@@ -195,6 +195,6 @@ def test_positions_beyond_32_bits_are_computed_in_64():
         return ScalarProgram(inputs, (step,), ScalarRef(4))
 
     limits = dict.fromkeys(("b", "h", "q", "kv"), 4096)
-    assert is_narrow(program(1000), limits, {})
-    assert not is_narrow(program(1_000_000), limits, {})
+    assert is_small_group(program(1000), limits, {})
+    assert not is_small_group(program(1_000_000), limits, {})
     assert math.log2(4096 * 1_000_000) > 31

@@ -44,10 +44,10 @@ class Learned(torch.nn.Module):
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
-        made = {"table": torch.randn(HEADS, 600) / 3, "slopes": torch.rand(160),
+        result = {"table": torch.randn(HEADS, 600) / 3, "slopes": torch.rand(160),
                 "columns": torch.randn(160), "temperature": torch.tensor(1.5),
                 "by_head": torch.randn(HEADS)}  # fmt: skip
-        for name, value in made.items():
+        for name, value in result.items():
             setattr(self, name, torch.nn.Parameter(value.to(dtype)))
 
     def forward(self, score, b, h, q, kv):
@@ -57,7 +57,7 @@ class Learned(torch.nn.Module):
 
 def differentiated(results, leaves, weights):
     """Gradients of the rows that have a key."""
-    results = [torch.where(one.isfinite(), one, 0.0) for one in results]
+    results = [torch.where(result.isfinite(), result, 0.0) for result in results]
     return torch.autograd.grad(
         results, leaves, [w.to(r.dtype) for w, r in zip(weights, results, strict=True)]
     )
@@ -69,7 +69,7 @@ def backwards_written(monkeypatch):
     monkeypatch.setattr(
         wrapper,
         "backward_kernels",
-        lambda *given: written.append(backward_kernels(*given)) or written[-1],
+        lambda *inputs: written.append(backward_kernels(*inputs)) or written[-1],
     )
     return written
 
@@ -96,35 +96,35 @@ def test_backward(backwards_written, score_mod, mask_mod, rows, columns, width, 
     with interpreted():
         attend = attend_by(score_mod, mask)
         compiled = tracer_core.compile(attend, backend="inductor", fullgraph=True)
-        found = compiled(q, k, v)
-        weights = [torch.randn_like(one) for one in found]
-        gradients = differentiated(found, leaves, weights)
+        actual = compiled(q, k, v)
+        weights = [torch.randn_like(item) for item in actual]
+        gradients = differentiated(actual, leaves, weights)
     assert [len(kernels) for kernels in backwards_written] == [2]
     shape = (2, HEADS, rows, columns)
     allowed = mask_mod and mask_mod(*positions(shape)).expand(shape)
     wanted = differentiated(dense(q, k, v, score_mod, allowed), leaves, weights)
-    for one, other in zip(gradients, wanted, strict=True):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+    for gradient, other in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == other.dtype
+        torch.testing.assert_close(gradient, other, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_backward_in_16_bits(backwards_written, dtype):
     mask = create_block_mask(causal, None, None, 72, 72, device="cpu")
     learned = Learned(dtype)
-    given = [torch.randn(1, heads, 72, 32).to(dtype).requires_grad_() for heads in (HEADS, 1, 1)]
-    leaves = [*given, *learned.parameters()]
+    inputs = [torch.randn(1, heads, 72, 32).to(dtype).requires_grad_() for heads in (HEADS, 1, 1)]
+    leaves = [*inputs, *learned.parameters()]
     with interpreted():
         compiled = tracer_core.compile(attend_by(learned, mask, 0.2), backend="inductor")
-        found = compiled(*given)
-        weights = [torch.randn_like(one) for one in found]
-        gradients = differentiated(found, leaves, weights)
+        actual = compiled(*inputs)
+        weights = [torch.randn_like(item) for item in actual]
+        gradients = differentiated(actual, leaves, weights)
     assert [len(kernels) for kernels in backwards_written] == [2]
     shape = (1, HEADS, 72, 72)
-    exact = dense(*given, learned, causal(*positions(shape)).expand(shape), 0.2)
-    for one, other in zip(gradients, differentiated(exact, leaves, weights), strict=True):
-        assert one.dtype is dtype
-        error = (one.double() - other.double()).norm()
+    exact = dense(*inputs, learned, causal(*positions(shape)).expand(shape), 0.2)
+    for gradient, other in zip(gradients, differentiated(exact, leaves, weights), strict=True):
+        assert gradient.dtype is dtype
+        error = (gradient.double() - other.double()).norm()
         size = max(other.double().norm(), 4)  # sums of positive and negative numbers may be small
         assert error < 8 * torch.finfo(dtype).eps * size, error
 
@@ -133,32 +133,32 @@ def test_backward_of_what_requires_grad(backwards_written):
     """Only kernels of gradients that somebody reads run."""
     mask = create_block_mask(causal, None, None, 64, 64, device="cpu")
     for needed, kernels in ((0, 1), (1, 1), (2, 1)):
-        given = [torch.randn(1, HEADS, 64, 16, requires_grad=k == needed) for k in range(3)]
+        inputs = [torch.randn(1, HEADS, 64, 16, requires_grad=k == needed) for k in range(3)]
         with interpreted():
-            out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*given)
-            (found,) = torch.autograd.grad(out.sum(), given[needed])
-        (one,) = backwards_written
-        assert len(one) == kernels
+            out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*inputs)
+            (actual,) = torch.autograd.grad(out.sum(), inputs[needed])
+        (item,) = backwards_written
+        assert len(item) == kernels
         backwards_written.clear()
-        exact = dense(*given, None, causal(*positions((1, HEADS, 64, 64))))[0]
-        (wanted,) = torch.autograd.grad(exact.sum(), given[needed])
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        exact = dense(*inputs, None, causal(*positions((1, HEADS, 64, 64))))[0]
+        (wanted,) = torch.autograd.grad(exact.sum(), inputs[needed])
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_sums_in_a_fixed_order_are_aten_operators(backwards_written):
     """Atomic additions are left to programs that allow any order."""
     learned = Learned()
-    given = [torch.randn(1, HEADS, 64, 16, requires_grad=True) for _ in range(3)]
+    inputs = [torch.randn(1, HEADS, 64, 16, requires_grad=True) for _ in range(3)]
     torch.use_deterministic_algorithms(True)
     try:
         with interpreted():
-            out, _ = tracer_core.compile(attend_by(learned, None), backend="inductor")(*given)
-            found = torch.autograd.grad(out.sum(), learned.table)
+            out, _ = tracer_core.compile(attend_by(learned, None), backend="inductor")(*inputs)
+            actual = torch.autograd.grad(out.sum(), learned.table)
     finally:
         torch.use_deterministic_algorithms(False)
     assert not backwards_written
-    wanted = torch.autograd.grad(dense(*given, learned)[0].sum(), learned.table)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    wanted = torch.autograd.grad(dense(*inputs, learned)[0].sum(), learned.table)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_walk_ends_with_the_last_position():
@@ -169,12 +169,12 @@ def test_a_walk_ends_with_the_last_position():
 
     rows = 192
     mask = create_block_mask(early, None, None, rows, rows, device="cpu")
-    given = [torch.randn(1, 1, rows, 16, requires_grad=True) for _ in range(3)]
+    inputs = [torch.randn(1, 1, rows, 16, requires_grad=True) for _ in range(3)]
     with interpreted():
-        out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*given)
-        found = torch.autograd.grad(out.square().sum(), given)
+        out, _ = tracer_core.compile(attend_by(None, mask), backend="inductor")(*inputs)
+        actual = torch.autograd.grad(out.square().sum(), inputs)
     shape = (1, 1, rows, rows)
-    wanted = dense(*given, None, early(*positions(shape)).expand(shape))[0]
+    wanted = dense(*inputs, None, early(*positions(shape)).expand(shape))[0]
     torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
-    for one, other in zip(found, torch.autograd.grad(wanted.square().sum(), given), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    for item, other in zip(actual, torch.autograd.grad(wanted.square().sum(), inputs), strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-4)

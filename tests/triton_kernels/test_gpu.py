@@ -27,15 +27,15 @@ CASES = {**PROGRAMS, **OWN}
 
 
 def on_gpu(inputs, dtype=torch.float32, grad=False):
-    made = []
+    result = []
     for x in inputs:
         if not isinstance(x, torch.Tensor):
-            made.append(x)
+            result.append(x)
             continue
         kind = dtype if x.dtype == torch.float32 else x.dtype
         y = torch.empty_strided(x.shape, x.stride(), dtype=kind, device="cuda").copy_(x)
-        made.append(y.requires_grad_(grad and y.is_floating_point()))
-    return made
+        result.append(y.requires_grad_(grad and y.is_floating_point()))
+    return result
 
 
 def flat(result):
@@ -129,8 +129,8 @@ def test_bounds_that_are_nan(dtype):
     nan = float("nan")
 
     def program(x):
-        one = x.clamp(max=nan), x.clamp(min=nan), x.clamp_max(nan), x.clamp_min(nan)
-        return *one, x.clamp(nan, 1), x.clamp(0, nan), x.clamp(max=torch.tensor(nan).to(x))
+        item = x.clamp(max=nan), x.clamp(min=nan), x.clamp_max(nan), x.clamp_min(nan)
+        return *item, x.clamp(nan, 1), x.clamp(0, nan), x.clamp(max=torch.tensor(nan).to(x))
 
     x = torch.tensor([-1.0, 0.0, 2.0, nan], dtype=dtype, device="cuda")
     for ours, theirs in zip(tracer_core.compile(program)(x), program(x), strict=True):
@@ -246,13 +246,13 @@ def test_models(name, phase):
 
 def kept(fn):
     """The compiled function, and a list that gets what is made of each of its graphs."""
-    made = []
+    result = []
 
     def compile_and_keep(gm, spec):
-        made.append(compile_graph(gm, spec))
-        return made[-1]
+        result.append(compile_graph(gm, spec))
+        return result[-1]
 
-    return tracer_core.compile(fn, backend=replace(BACKEND, compile=compile_and_keep)), made
+    return tracer_core.compile(fn, backend=replace(BACKEND, compile=compile_and_keep)), result
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -263,14 +263,16 @@ def test_a_causal_mask_of_the_programs_own_is_a_flag(dtype):
         return F.scaled_dot_product_attention(q, q * 2, q + 1, attn_mask=mask[None, None])
 
     q = torch.randn(2, 256, 4, 64, device="cuda", dtype=dtype).transpose(1, 2)
-    fast, made = kept(program)
+    fast, result = kept(program)
     with torch.no_grad():
         expected = program(q)
-        found = fast(q)
-    torch.testing.assert_close(found, expected, **tolerance(dtype))
+        actual = fast(q)
+    torch.testing.assert_close(actual, expected, **tolerance(dtype))
     flash = dtype == torch.bfloat16
-    (extern,) = made[0].artifact.externs
-    assert ("flash" if flash else "efficient") in extern and "tl.where" not in made[0].artifact.text
+    (extern,) = result[0].artifact.externs
+    assert ("flash" if flash else "efficient") in extern and "tl.where" not in result[
+        0
+    ].artifact.text
 
 
 def test_inputs_that_repeat_an_element():
@@ -329,11 +331,11 @@ def test_trigonometry_with_cuda_inside_is_one_kernel(places):
     """Wherever the inputs are: one kernel, one load per input, one store; inputs on the CPU are
     copied before it.
     """
-    fast, made = kept(trig)
+    fast, result = kept(trig)
     inputs = [torch.randn(10_000, device=device) for device in places.split()]
     for _ in range(3):
         assert torch.equal(fast(*inputs), trig(*inputs))
-    (graph,) = made
+    (graph,) = result
     text = graph.artifact.text
     assert text.count("@triton.jit") == 1 and graph.artifact.kernels == 1
     assert text.count("tl.load(") == 2 and text.count("tl.store(") == 1
@@ -371,9 +373,9 @@ def test_questions_about_the_device_are_no_breaks():
     x, w = torch.randn(8, 16, device="cuda"), torch.randn(16, 4, device="cuda")
     fast = tracer_core.compile(program, fullgraph=True)
     for _ in range(3):
-        (found, told), (expected, facts) = fast(x, w), program(x, w)
-        torch.testing.assert_close(found, expected)
-        assert told == facts
+        (actual, messages), (expected, facts) = fast(x, w), program(x, w)
+        torch.testing.assert_close(actual, expected)
+        assert messages == facts
 
 
 def _as_eager(fn, *inputs):
@@ -383,9 +385,9 @@ def _as_eager(fn, *inputs):
         with pytest.raises(RuntimeError, match=re.escape(str(error).splitlines()[0])):
             tracer_core.compile(fn)(*inputs)
         return
-    found = tracer_core.compile(fn)(*inputs)
-    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
-    assert found.stride() == expected.stride()
+    actual = tracer_core.compile(fn)(*inputs)
+    torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-3)
+    assert actual.stride() == expected.stride()
 
 
 def test_operators_that_differ_from_their_fakes_on_this_device():

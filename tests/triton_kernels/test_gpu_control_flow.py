@@ -26,7 +26,7 @@ def _no_tf32(monkeypatch):
 
 
 def on_gpu(*inputs):
-    return tuple(one.detach().cuda().requires_grad_(one.requires_grad) for one in inputs)
+    return tuple(value.detach().cuda().requires_grad_(value.requires_grad) for value in inputs)
 
 
 @pytest.mark.skipif(is_before("2.13"), reason="a scan breaks the graph before torch 2.13")
@@ -39,7 +39,7 @@ def test_scans(name, steps, grad):
     if isinstance(owner, torch.nn.Module):
         owner.cuda()
     xs = max(range(len(args)), key=lambda k: args[k].dim())
-    longer = [R(steps, *one.shape[1:]) if k == xs else one for k, one in enumerate(args)]
+    longer = [R(steps, *arg.shape[1:]) if k == xs else arg for k, arg in enumerate(args)]
     args = on_gpu(*longer)
     compiled = tracer_core.compile(owner, backend="inductor", fullgraph=True)
     for _ in range(3):
@@ -51,10 +51,10 @@ def test_scans(name, steps, grad):
 @pytest.mark.parametrize("sizes", [(4096, 64), (1000,), (77, 3, 5), (20_000, 2)], ids=str)
 def test_a_linear_recurrence(sizes, dtype):
     def in_float64(a, b):
-        found = [b[0].double()]
+        actual = [b[0].double()]
         for x, y in zip(a[1:].double().sigmoid(), b[1:].double(), strict=True):
-            found.append(found[-1] * x + y)
-        return torch.stack(found)
+            actual.append(actual[-1] * x + y)
+        return torch.stack(actual)
 
     a, b = on_gpu(R(*sizes, dtype=dtype, grad=False), R(*sizes, dtype=dtype, grad=False))
     compiled = tracer_core.compile(scans.recurrence, backend="inductor", fullgraph=True)
@@ -75,8 +75,8 @@ def test_conds(name, grad):
         args = on_gpu(*branches.inputs(sign))
         got, want = run(compiled, owner, args, grad), run(owner, owner, args, grad)
         same(got[0], want[0])
-        for one, other in zip(got[1], want[1], strict=True):
-            torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other,
+        for item, other in zip(got[1], want[1], strict=True):
+            torch.testing.assert_close(item, torch.zeros_like(item) if other is None else other,
                                        rtol=1e-4, atol=1e-5)  # fmt: skip
 
 

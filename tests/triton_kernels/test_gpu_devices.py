@@ -38,12 +38,12 @@ def compared(fn, *inputs, mode="default", calls=6):
         inputs = [torch.randn_like(x).requires_grad_(x.requires_grad) for x in inputs]
         both = []
         for program in (fast, fn):
-            given = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
-            results = program(*given)
+            arguments = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+            results = program(*arguments)
             results = results if isinstance(results, tuple) else (results,)
             if any(r.requires_grad for r in results):
                 sum(r.square().sum().to("cuda:0") for r in results if r.requires_grad).backward()
-            both.append(([r.detach() for r in results], [x.grad for x in given]))
+            both.append(([r.detach() for r in results], [x.grad for x in arguments]))
         (ours, gradients), (eager, expected) = both
         assert [r.device for r in ours] == [r.device for r in eager]
         torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)

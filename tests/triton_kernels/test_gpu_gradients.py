@@ -33,9 +33,9 @@ def gradients(model, inputs):
     weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(result)
     (result * weights).sum().backward()
     return {
-        name: one.grad.double().cpu()
-        for name, one in model.named_parameters()
-        if one.grad is not None
+        name: parameter.grad.double().cpu()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
     }
 
 
@@ -47,7 +47,7 @@ def judged(model, inputs, floor=1e-5, **settings):
     model, inputs = model.cuda(), inputs.cuda()
     eager = gradients(copy.deepcopy(model), inputs)
     fast = tracer_core.compile(copy.deepcopy(model), **settings)
-    largest = max(one.norm() for one in truth.values())
+    largest = max(item.norm() for item in truth.values())
     for _ in range(2):
         ours = gradients(fast, inputs)
         assert ours.keys() == truth.keys()
@@ -56,7 +56,7 @@ def judged(model, inputs, floor=1e-5, **settings):
             size = (
                 right.norm() + 1e-6 * largest
             )  # what is zero in theory, as biases before a batch norm
-            errors = [float((one[name] - right).norm() / size) for one in (ours, eager)]
+            errors = [float((value[name] - right).norm() / size) for value in (ours, eager)]
             if not errors[0] <= max(4 * errors[1], floor):
                 wrong.append((name, *errors))
         assert not wrong, (
@@ -111,9 +111,9 @@ def test_shifted_windows():
 
     torch.manual_seed(0)
     model = torchvision.models.swin_t(weights=None)
-    for one in model.modules():
-        if isinstance(one, (nn.Dropout, torchvision.ops.StochasticDepth)):
-            one.p = 0.0
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, torchvision.ops.StochasticDepth)):
+            module.p = 0.0
     judged(model, torch.randn(2, 3, 224, 224))
 
 

@@ -114,9 +114,9 @@ class Compared:
         x = self.batch(count)
         wide = x.double() if x.is_floating_point() else x
         self.results = []
-        for net, given in ((self.eager, x), (self.fast, x), (self.truth, wide)):
+        for net, inputs in ((self.eager, x), (self.fast, x), (self.truth, wide)):
             net.zero_grad()
-            self.results.append(first(net(given)))
+            self.results.append(first(net(inputs)))
 
     def backward(self):
         for result in self.results:
@@ -138,11 +138,11 @@ class Compared:
                 strict=True,
             )
         ]
-        whole = sum(t.square().sum() for *_, t in triples if t is not None).sqrt()
+        full = sum(t.square().sum() for *_, t in triples if t is not None).sqrt()
         for where, a, b, t in triples:
             assert (a is None) == (b is None), where
             if a is not None:
-                size = max(t.norm(), 1e-3 * whole)
+                size = max(t.norm(), 1e-3 * full)
                 off, theirs = (b - t).norm() / size, (a - t).norm() / size
                 assert off <= max(6 * theirs, 5e-2), (self.name, where, off.item(), theirs.item())
         for (where, a), b in zip(self.eager.named_buffers(), self.ours.buffers(), strict=True):
@@ -154,14 +154,14 @@ class Compared:
 @pytest.mark.parametrize(("name", "mode"), TRAINED)
 def test_training(name, mode):
     """Steps of an optimizer, other inputs each time, results kept to the end."""
-    made = Compared(name, mode)
+    compared = Compared(name, mode)
     # BERT's result is saved for its backward, too: its address changes, and after some steps it is
     # copied
     kept = []
     for _ in range(12):
-        made.forward(4 if name == "BERT" else 16)
-        made.backward()
-        kept.append([result.detach() for result in made.results])
+        compared.forward(4 if name == "BERT" else 16)
+        compared.backward()
+        kept.append([result.detach() for result in compared.results])
     for results in kept:
         near(name, *results)
     if mode == "reduce-overhead":
@@ -173,10 +173,10 @@ def test_two_models_in_training_take_turns():
     """Both forwards before both backwards, in either order, of two sizes."""
     pair = [Compared(name, "reduce-overhead") for name in TOGETHER]
     for turn in range(7):
-        for made in pair:
-            made.forward(12 if turn in (3, 4) else 16)
-        for made in pair[:: 1 if turn % 2 else -1]:
-            made.backward()
+        for result in pair:
+            result.forward(12 if turn in (3, 4) else 16)
+        for created in pair[:: 1 if turn % 2 else -1]:
+            created.backward()
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -189,8 +189,8 @@ def test_results_are_kept_while_models_take_turns_and_sizes_change(mode):
             for (model, batch), ours in zip(models, fast, strict=True):
                 x = batch((4, 4, 4, 2, 4, 3)[number % 6])
                 kept.append((first(ours(x)), first(model(x))))
-    assert len({found.data_ptr() for found, _ in kept}) == len(kept)
+    assert len({actual.data_ptr() for actual, _ in kept}) == len(kept)
     if mode != "default":
         assert sum(row.replays for row in cudagraphs_backend.report()) >= 8
-    for found, expected in kept:
-        torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+    for actual, expected in kept:
+        torch.testing.assert_close(actual, expected, atol=2e-4, rtol=2e-4)

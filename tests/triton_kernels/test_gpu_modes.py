@@ -139,7 +139,7 @@ def test_dropout_in_kernels(mode):
     runs = []
     for _ in range(2):
         torch.manual_seed(5)
-        found = []
+        actual = []
         for _ in range(10):
             x = torch.ones(64, 64, device="cuda", requires_grad=True)
             fast(x).sum().backward()
@@ -152,8 +152,8 @@ def test_dropout_in_kernels(mode):
             torch.testing.assert_close(
                 result[result != 0], torch.full_like(result[result != 0], 2 / 0.75)
             )
-            found.append((x.grad.clone(), result.detach().clone()))
-        runs.append(found)
+            actual.append((x.grad.clone(), result.detach().clone()))
+        runs.append(actual)
     grads, results = (list(items) for items in zip(*runs[0], strict=True))
     assert len({tuple(r[0, :64].tolist()) for r in results}) == 10
     assert not torch.equal(grads[0], grads[1])
@@ -174,7 +174,7 @@ def test_two_models_and_sizes_that_change():
 
 
 B, H = torch.bfloat16, torch.float16
-PRODUCTS = {
+MATMULS = {
     "linear, gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), (512, 768), (1024, 768), (1024,)),
     "odd sizes": (lambda x, w, b: F.linear(x, w, b).relu(), (509, 333), (771, 333), (771,)),
     "residual": (
@@ -219,11 +219,11 @@ def hopper():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, B, H])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", MATMULS)
 def test_own_products(name, dtype, monkeypatch):
     """Each way against float64, no worse than eager's own error allows."""
     torch.manual_seed(0)
-    fn, *sizes = PRODUCTS[name]
+    fn, *sizes = MATMULS[name]
     inputs = [torch.randn(*size, device="cuda").to(dtype) / 4 for size in sizes]
     truth = fn(*[x.double() for x in inputs])
     before = torch.get_float32_matmul_precision()
@@ -256,8 +256,8 @@ def test_bulk_copies_meet_other_memory_and_sizes(way, monkeypatch):
         fast = tracer_core.compile(lambda x: F.gelu(F.linear(x, w)), mode=mode, dynamic=True)
         for rows in (300, 256, 128, 1000, 77, 300, 300, 300):
             for shift in (0, 1, 8):
-                whole = torch.full((rows * 512 + 512,), float("nan"), device="cuda", dtype=B)
-                x = whole[shift : shift + rows * 512].view(rows, 512)
+                full = torch.full((rows * 512 + 512,), float("nan"), device="cuda", dtype=B)
+                x = full[shift : shift + rows * 512].view(rows, 512)
                 x.copy_(torch.randn(rows, 512, device="cuda"))
                 torch.testing.assert_close(fast(x), F.gelu(F.linear(x, w)), atol=3e-2, rtol=3e-2)
         product = tracer_core.compile(lambda a, b: (a @ b).relu(), mode=mode)
@@ -342,8 +342,8 @@ def test_gradients_that_scatter():
     (mine,), (theirs,) = (on_gpu(inputs, grad=True) for _ in range(2))
     theirs.data.copy_(mine.data)
     _, expected = run(lambda w: embedding(i, w), [theirs], True)
-    _, found = run(tracer_core.compile(lambda w: embedding(i, w)), [mine], True)
-    torch.testing.assert_close(first(found), first(expected), atol=1e-5, rtol=1e-4)
+    _, actual = run(tracer_core.compile(lambda w: embedding(i, w)), [mine], True)
+    torch.testing.assert_close(first(actual), first(expected), atol=1e-5, rtol=1e-4)
 
 
 def test_deterministic_algorithms_are_respected():
@@ -379,11 +379,11 @@ def test_a_dropped_module_gives_its_recordings_memory_back(mode):
     before = taken()
     fast = tracer_core.compile(model, mode=mode)
     steps(fast)
-    made = sum(row.recordings for row in rows())
-    assert made == 0 or taken() > before
+    total = sum(row.recordings for row in rows())
+    assert total == 0 or taken() > before
     del fast
     assert taken() <= before + 8 * 2**20
-    assert made or mode == "default"  # which leaves alone what the device slows down
+    assert total or mode == "default"  # which leaves alone what the device slows down
 
 
 def test_recordings_of_two_modules_share_what_is_no_result():

@@ -43,7 +43,7 @@ class Graph:
 
     def call(self, target, *args):
         node = self.graph.call_function(target, args)
-        values = torch.fx.map_arg(args, lambda one: one.meta["val"])
+        values = torch.fx.map_arg(args, lambda leaf: leaf.meta["val"])
         with self.mode:
             node.meta["val"] = target(*values)
         return node
@@ -54,7 +54,7 @@ class Graph:
             InputSpec(n.name, Role.USER_INPUT, n.name)
             for n in self.graph.find_nodes(op="placeholder")
         ]
-        values = [one.meta["val"] for one in outputs]
+        values = [output.meta["val"] for output in outputs]
         described = tuple(
             OutputSpec(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values
         )
@@ -136,7 +136,7 @@ def test_what_the_device_reads_stays_with_it():
 
 
 def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
-    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of whole numbers, and cast
+    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of integers, and cast
     there.
     """
     g = Graph()
@@ -161,8 +161,8 @@ def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
 
     backend = dataclasses.replace(BACKEND, compile=lower_only)
     backend_runner(backend, kept)
-    (one,) = lowered
-    assert one.program.device == torch.device("cuda:0")
+    (item,) = lowered
+    assert item.program.device == torch.device("cuda:0")
 
 
 @pytest.mark.gpu
@@ -179,11 +179,11 @@ def test_a_table_made_on_the_cpu():
     )
     fast = tracer_core.compile(fn)
     for _ in range(2):
-        found = [
+        actual = [
             (r, *torch.autograd.grad(r.square().sum(), [x, scale]))
             for r in (fast(x, scale), fn(x, scale))
         ]
-        torch.testing.assert_close(*found)
+        torch.testing.assert_close(*actual)
 
 
 @pytest.mark.gpu

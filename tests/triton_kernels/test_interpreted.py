@@ -89,14 +89,14 @@ def checked(fn, *inputs, dynamic=False):
     before = clones(inputs)
     expected = [x.clone() if isinstance(x, torch.Tensor) else x for x in flat(fn(*before))]
     with interpreted():
-        made = compiled(fn, *inputs, dynamic=dynamic)
+        result = compiled(fn, *inputs, dynamic=dynamic)
     args = clones(inputs)
-    for ours, eager in zip(made(*args), expected, strict=True):
+    for ours, eager in zip(result(*args), expected, strict=True):
         assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
         torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
     for ours, eager in zip(args, before, strict=True):
         torch.testing.assert_close(ours, eager, equal_nan=True)
-    return made
+    return result
 
 
 @pytest.mark.sweep(keep=50)
@@ -118,8 +118,8 @@ def test_halves_of_rows_are_chosen_inside_their_readers():
         q, k = q.transpose(1, 2), k.transpose(1, 2)
         return q * c + turned(q) * s, k * c + turned(k) * s
 
-    made = checked(rotary, R(1, 5, 2, 16), R(1, 5, 2, 16), R(1, 1, 5, 16), R(1, 1, 5, 16))
-    assert len(made.compilation.sources) == 1
+    result = checked(rotary, R(1, 5, 2, 16), R(1, 5, 2, 16), R(1, 1, 5, 16), R(1, 1, 5, 16))
+    assert len(result.compilation.sources) == 1
     checked(
         lambda x, y: (torch.stack([x, y, x * 2], -1), torch.cat([x, y.double()], 1)),
         R(3, 4),
@@ -131,11 +131,11 @@ def test_inputs_that_repeat_an_element():
     """Blocks are whole where an address is the same along an axis."""
     x, y = R(8, 1).expand(8, 64), R(1, 64).expand(8, 64)
     with interpreted():
-        made = compiled(lambda x, y: (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), x, y)
-    for found, expected in zip(
-        made(x, y), (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), strict=True
+        result = compiled(lambda x, y: (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), x, y)
+    for actual, expected in zip(
+        result(x, y), (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), strict=True
     ):
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 SCATTERS = {
@@ -156,7 +156,7 @@ SCATTERS = {
         R(4, 30),
         I(0, 9, 4, 30),
     ),
-    "whole numbers": (lambda y, x, i: y.scatter_add(0, i, x), I(0, 5, 7), I(0, 5, 60), I(0, 7, 60)),
+    "integers": (lambda y, x, i: y.scatter_add(0, i, x), I(0, 5, 7), I(0, 5, 60), I(0, 7, 60)),
     "set": (lambda y, x: y.index_put((torch.arange(0, 8, 2),), x * 2), R(9, 6), R(4, 6)),
     "set in two dimensions": (
         lambda y, x: y.index_put((torch.arange(4), torch.arange(4) + 1), x),
@@ -171,18 +171,18 @@ SCATTERS = {
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters_are_kernels(name):
     fn, *inputs = SCATTERS[name]
-    made = checked(fn, *inputs)
-    assert made.compilation.runner.artifact.externs == ()
+    result = checked(fn, *inputs)
+    assert result.compilation.runner.artifact.externs == ()
 
 
 def test_scatters_are_atens_where_algorithms_must_be_deterministic():
     fn, *inputs = SCATTERS["rows added to an operand"]
     torch.use_deterministic_algorithms(True)
     try:
-        made = checked(fn, *inputs)
+        result = checked(fn, *inputs)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert made.compilation.runner.artifact.externs == ("aten.index_add.default",)
+    assert result.compilation.runner.artifact.externs == ("aten.index_add.default",)
 
 
 def test_a_weight_that_is_looked_up_and_multiplied_with():
@@ -194,9 +194,9 @@ def test_a_weight_that_is_looked_up_and_multiplied_with():
         return (F.embedding(i, w).tanh() @ w.t()).square().mean()
 
     with interpreted():
-        (found,) = torch.autograd.grad(tracer_core.compile(program)(weight, i), weight)
+        (actual,) = torch.autograd.grad(tracer_core.compile(program)(weight, i), weight)
     (expected,) = torch.autograd.grad(program(weight, i), weight)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 SYMBOLIC = {
@@ -211,12 +211,12 @@ SYMBOLIC = {
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_symbolic_sizes(name):
     fn, *inputs = SYMBOLIC[name]
-    made = checked(fn, *inputs, dynamic=True)
+    result = checked(fn, *inputs, dynamic=True)
     for grow in (2, 5):
         larger = [torch.randn([n + grow for n in x.shape]) for x in inputs]
         if name == "pointwise":
             larger[1] = torch.randn(larger[0].shape[::-1])
-        torch.testing.assert_close(made(*larger)[0], fn(*larger), atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(result(*larger)[0], fn(*larger), atol=2e-5, rtol=1e-5)
 
 
 def test_an_index_out_of_range_reads_nothing_outside():
@@ -224,24 +224,24 @@ def test_an_index_out_of_range_reads_nothing_outside():
     a GPU.
     """
     with interpreted():
-        made = compiled(lambda x, i: x[i] * 2, R(5, 3), I(0, 5, 4))
-    (result,) = made(R(5, 3), torch.tensor([0, 9_000_000_000, 1, -6]))
+        created = compiled(lambda x, i: x[i] * 2, R(5, 3), I(0, 5, 4))
+    (result,) = created(R(5, 3), torch.tensor([0, 9_000_000_000, 1, -6]))
     torch.testing.assert_close(result[[0, 2]], R(5, 3)[[0, 1]] * 2)
-    assert "tl.device_assert(" in made.compilation.sources[0]
+    assert "tl.device_assert(" in created.compilation.sources[0]
 
 
 def test_layer_norm_gelu_softmax_is_one_kernel_that_reads_each_row_once():
-    made = checked(lambda x: F.gelu(F.layer_norm(x, (64,))).softmax(-1), R(6, 64))
-    (text,) = made.compilation.sources
-    assert made.kernels == 1
+    result = checked(lambda x: F.gelu(F.layer_norm(x, (64,))).softmax(-1), R(6, 64))
+    (text,) = result.compilation.sources
+    assert result.kernels == 1
     assert text.count("tl.load(") == 1 and text.count("tl.store(") == 1
     assert text.count("gelu_erf(") == 1 and text.count("libdevice.exp(") == 1
     assert "# layer_norm: test_interpreted.py:" in text
 
 
 def test_equal_kernels_exist_once():
-    made = checked(lambda x, y: ((x * 2).sum(), (y * 2).sum()), R(30), R(30))
-    assert made.kernels == 2 and made.text.count("@triton.jit") == 1
+    result = checked(lambda x, y: ((x * 2).sum(), (y * 2).sum()), R(30), R(30))
+    assert result.kernels == 2 and result.text.count("@triton.jit") == 1
 
 
 def test_training():
@@ -317,8 +317,8 @@ LATER_READS = {
 @pytest.mark.parametrize("name", LATER_READS)
 def test_nothing_is_written_over_what_is_read_later(name):
     fn, *inputs = LATER_READS[name]
-    made = checked(fn, *inputs)
-    c = made.compilation
+    created = checked(fn, *inputs)
+    c = created.compilation
     (kernel,) = (body for body in c.bodies if body is not None)
     for result in c.memory.over:  # written over only by what is computed from the product
         (stored,) = (s for phase in kernel.phases for s in phase.stores if result in s.buffers)
@@ -346,8 +346,8 @@ def test_stores_wait_for_the_loads_of_other_threads():
         (lambda x, y: x.mul_(2).add_(y), (R(3000), R(3000)), False),
         (lambda x, y: y.copy_(x + 1), (R(3000), R(3000)), False),
     ):
-        made = checked(fn, *inputs)
-        assert ("debug_barrier" in made.source) == waits
+        result = checked(fn, *inputs)
+        assert ("debug_barrier" in result.source) == waits
 
 
 @pytest.mark.parametrize("size", [(4, 8), (3, 5), (4, 1)])
@@ -357,8 +357,8 @@ def test_sums_of_negative_zeros_are_zeros(size):
 
     x = -torch.zeros(size)
     with interpreted():
-        found = compiled(program, x)(x)
-    for ours, eager in zip(found, program(x), strict=True):
+        actual = compiled(program, x)(x)
+    for ours, eager in zip(actual, program(x), strict=True):
         assert torch.equal(ours.signbit(), eager.signbit())
 
 
@@ -366,9 +366,9 @@ def test_norms_of_many_tensors_share_their_kernels():
     """clip_grad_norm_ stacks a norm a parameter: one kernel for each shape, not for each place."""
 
     def norms(*xs):
-        found = torch.stack(torch._foreach_norm(xs))
-        return found, found.norm(), torch.cat([x.sum().reshape(1, 1) for x in xs], 1).half()
+        actual = torch.stack(torch._foreach_norm(xs))
+        return actual, actual.norm(), torch.cat([x.sum().reshape(1, 1) for x in xs], 1).half()
 
     xs = [R(4, 4) for _ in range(40)] + [R(5) for _ in range(9)]
-    made = checked(norms, *xs)
-    assert len(made.compilation.sources) <= 12
+    result = checked(norms, *xs)
+    assert len(result.compilation.sources) <= 12

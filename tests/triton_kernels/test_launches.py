@@ -89,7 +89,7 @@ def R(*sizes):
 
 def counted(fn, *args):
     report = tracer_core.explain(fn)(*args)
-    return len(report.graphs), [one.reason for one in report.breaks]
+    return len(report.graphs), [record.reason for record in report.breaks]
 
 
 @pytest.mark.parametrize("backend", ["inductor", "eager", "aten_eager"])
@@ -104,7 +104,7 @@ def test_a_launch_is_a_node_of_the_graph(backend):
 def test_a_grid_that_asks_for_the_parameters():
     def program(x, y):
         out = torch.zeros_like(x)
-        added[lambda given: (triton.cdiv(given["n"], given["BLOCK"]), 1)](
+        added[lambda inputs: (triton.cdiv(inputs["n"], inputs["BLOCK"]), 1)](
             x, y, out, x.numel(), 1.0, BLOCK=32
         )
         return out
@@ -237,7 +237,7 @@ def test_sources_that_hide_what_is_written():
 def test_one_operator_a_kernel_and_layout():
     block = triton_launches.Constant(32, "int 32")
     tensors = tuple((name, "Tensor", None) for name in ("x_ptr", "a_ptr", "b_ptr"))
-    layout = triton_launches.Layout(
+    layout = triton_launches.LaunchLayout(
         (*tensors, ("n", "SymInt", None), ("BLOCK", "constant", block)), ()
     )
     first = triton_launches.operator_for(two, layout)
@@ -311,7 +311,7 @@ def tuned(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 def with_tuner(x):
     out = torch.ones_like(x)
-    tuned[lambda given: (triton.cdiv(given["n"], given["BLOCK"]),)](x, out, x.numel())
+    tuned[lambda inputs: (triton.cdiv(inputs["n"], inputs["BLOCK"]),)](x, out, x.numel())
     return out * 2
 
 

@@ -52,8 +52,8 @@ def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0, reader=EFFICIENT):
     make.graph.output((make(operator.getitem, called, 0),))
     gm = torch.fx.GraphModule(torch.nn.Module(), make.graph)
     after = with_causal_masks(gm, SimpleNamespace(phase=phase))
-    (found,) = (node for node in after.graph.nodes if "attention" in str(node.target))
-    return found.args[3:], found.kwargs
+    (actual,) = (node for node in after.graph.nodes if "attention" in str(node.target))
+    return actual.args[3:], actual.kwargs
 
 
 def positions(make):
@@ -105,9 +105,9 @@ def finite(make):
 
 def of_an_input(make):
     rows, columns = positions(make)
-    given = make.input(SIZE, SIZE, dtype=torch.bool)
+    inputs = make.input(SIZE, SIZE, dtype=torch.bool)
     return as_numbers(
-        make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), given)
+        make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), inputs)
     )
 
 

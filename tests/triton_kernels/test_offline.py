@@ -95,11 +95,11 @@ def test_bulk_copies_on_sm_90(report, way):
     """The kernel, and the one for memory that begins elsewhere: what launch.cpp hands each of
     them.
     """
-    made = report[way]
-    assert made["bulk copies"][0] > 0 and made["bulk copies"][1] == 0
-    assert made["matrices"] == [2, 0] and made["tensor cores"] > 0 and made["scratch"] == 0
-    assert made["parameters"] == [made["pointers"] + 2 * 5 + 2, made["pointers"] + 2]
-    assert made["warps"] == 4
+    result = report[way]
+    assert result["bulk copies"][0] > 0 and result["bulk copies"][1] == 0
+    assert result["matrices"] == [2, 0] and result["tensor cores"] > 0 and result["scratch"] == 0
+    assert result["parameters"] == [result["pointers"] + 2 * 5 + 2, result["pointers"] + 2]
+    assert result["warps"] == 4
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,8 @@ def test_flex_attention(flex_report, learned):
     query = "flex_attention_backward_query"
     combine = "flex_attention_combine"
     assert set(kernels) == {"flex_attention", combine, query, "flex_attention_backward_key"}
-    for name, told in kernels.items():
-        assert (told["tensor cores"] > 0) == (name != combine), (name, told)
-        assert told["shared"] < 99 << 10, (name, told)
-        assert told["spilled"] < 1024, (name, told)
-        assert (told["atomic additions"] > 0) == (learned and name == query), (name, told)
+    for name, kernel in kernels.items():
+        assert (kernel["tensor cores"] > 0) == (name != combine), (name, kernel)
+        assert kernel["shared"] < 99 << 10, (name, kernel)
+        assert kernel["spilled"] < 1024, (name, kernel)
+        assert (kernel["atomic additions"] > 0) == (learned and name == query), (name, kernel)

@@ -33,7 +33,7 @@ def test_programs_give_eagers_answer(monkeypatch):
     results = [run(generate(seed), 60.0) for seed in range(1, 18)]
     assert [result for result in results if result.status != "same"] == []
     assert (
-        sum(one.kernels for one in kernels if one is not None) > 15
+        sum(kernel.kernels for kernel in kernels if kernel is not None) > 15
     )  # else the sample would pass because nothing was compiled
 
 

@@ -14,7 +14,7 @@ from inductor_backend.ir.values import const, make
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.inductor.reference import REFERENCE_OPS
-from tracer_core.aot import saved_draws
+from tracer_core.aot import saved_rng
 
 pytestmark = pytest.mark.skipif(
     not interpreting(), reason="Triton compiles for a GPU in this process"
@@ -32,18 +32,18 @@ def run(fn, *inputs, **options):
 
 def sources(fn, *inputs):
     with interpreted():
-        made = compiled(fn, *inputs)
-    return made.compilation.runner.artifact
+        result = compiled(fn, *inputs)
+    return result.compilation.runner.artifact
 
 
 def test_philox_by_the_book():
     """The known answers of Random123: counter and key 0."""
     seed, place = torch.tensor(0), torch.tensor([0, 1, 2**33 + 5])
-    found = REFERENCE_OPS["philox"](
+    actual = REFERENCE_OPS["philox"](
         make("philox", const(0, torch.int64), const(0, torch.int64)), seed, place
     )
-    assert found[0].item() == torch.tensor(0x6627E8D5).float().mul(4.6566127342e-10).item()
-    assert 0 <= found.min() and found.max() < 1 and found.unique().numel() == 3
+    assert actual[0].item() == torch.tensor(0x6627E8D5).float().mul(4.6566127342e-10).item()
+    assert 0 <= actual.min() and actual.max() < 1 and actual.unique().numel() == 3
 
 
 def test_kernels_draw_philox_with_seeds_of_the_generator():
@@ -69,14 +69,14 @@ def test_one_kernel_and_one_draw():
 def test_gradients_have_the_forwards_mask():
     with interpreted():
         fast = tracer_core.compile(drawn)
-        found = []
+        actual = []
         for _ in range(2):
             x = torch.ones(9, 11, requires_grad=True)
             result = fast(x)
             result.sum().backward()
             assert torch.equal(x.grad, result.detach())
-            found.append(result.detach())
-    assert not torch.equal(*found)
+            actual.append(result.detach())
+    assert not torch.equal(*actual)
 
 
 def test_a_checkpoint_computes_the_same_masks_again():
@@ -95,7 +95,7 @@ def test_a_checkpoint_computes_the_same_masks_again():
 
 @pytest.mark.parametrize("drop", [F.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]])
 def test_a_gradient_of_a_gradient_has_the_forwards_mask(drop, monkeypatch):
-    monkeypatch.setattr(saved_draws, "on_accelerator", lambda value: True)
+    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
 
     def program(x, w):
         dropped = drop(x * w, 0.4)
@@ -105,15 +105,15 @@ def test_a_gradient_of_a_gradient_has_the_forwards_mask(drop, monkeypatch):
     w = torch.linspace(0.5, 1.5, 11).requires_grad_()
     with interpreted():
         dropped, loss, last = tracer_core.compile(program)(x, w)
-        found = torch.autograd.grad([loss, last.sum()], [x, w], create_graph=True)
-        found += torch.autograd.grad(sum(one.square().sum() for one in found), [x, w])
-    masks = [(one.detach() != 0) / (1 - p) for one, p in ((dropped, 0.4), (last, 0.3))]
+        actual = torch.autograd.grad([loss, last.sum()], [x, w], create_graph=True)
+        actual += torch.autograd.grad(sum(item.square().sum() for item in actual), [x, w])
+    masks = [(item.detach() != 0) / (1 - p) for item, p in ((dropped, 0.4), (last, 0.3))]
     ours = x * w * masks[0]
     expected = torch.autograd.grad(
         (ours.square() * w).sum() + (ours.sin() * masks[1]).sum(), [x, w], create_graph=True
     )
-    expected += torch.autograd.grad(sum(one.square().sum() for one in expected), [x, w])
-    torch.testing.assert_close(found, expected)
+    expected += torch.autograd.grad(sum(item.square().sum() for item in expected), [x, w])
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from inductor_backend.codegen.triton import tiling
+from inductor_backend.codegen.triton import block_sizes
 from inductor_backend.lowering import scan
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import I, R
@@ -32,7 +32,7 @@ SCANS = {
     "extremes": (lambda x: (*x.cummax(1), *x.cummin(1)), NAN),
     "extremes alone": (lambda x: (x.cummax(0).values, x.cummin(1).values), NAN),
     "equal elements": (lambda x: (*x.cummax(1), *x.cummin(0)), I(0, 3, 4, 9)),
-    "whole numbers": (lambda x: (x.cumsum(1), x.cumprod(0), x.int().cumsum(0)), I(-3, 4, 4, 9)),
+    "integers": (lambda x: (x.cumsum(1), x.cumprod(0), x.int().cumsum(0)), I(-3, 4, 4, 9)),
     "bools": (lambda x: ((x > 0).cumsum(1), *(x > 0).cummax(1), (x > 0).cumsum(0)), R(3, 9)),
     "bfloat16": (lambda x: (x.cumsum(1), *x.cummin(1)), R(3, 17).bfloat16()),
     "float64": (lambda x: x.cumsum(0), R(9, 3).double()),
@@ -43,8 +43,8 @@ SCANS = {
 }
 
 
-def externs(made):
-    return made.compilation.runner.artifact.externs
+def externs(result):
+    return result.compilation.runner.artifact.externs
 
 
 @pytest.mark.parametrize("name", SCANS)
@@ -55,19 +55,19 @@ def test_rows_in_registers(name):
 
 @pytest.mark.parametrize("name", ["sums", "logsumexp", "bools", "equal elements"])
 def test_rows_walked_in_a_loop(name, monkeypatch):
-    monkeypatch.setattr(tiling, "MAX_PERSISTENT", 1)
-    monkeypatch.setattr(tiling, "MAX_COLUMN", 1)
-    original = tiling._reduction
+    monkeypatch.setattr(block_sizes, "MAX_PERSISTENT", 1)
+    monkeypatch.setattr(block_sizes, "MAX_COLUMN", 1)
+    original = block_sizes._reduction
 
     def small(*arguments):
         tile = original(*arguments)
-        axes = (tile.axes[0], tiling.replace(tile.axes[1], block=4))
-        return tiling.replace(tile, axes=axes)
+        axes = (tile.axes[0], block_sizes.replace(tile.axes[1], block=4))
+        return block_sizes.replace(tile, axes=axes)
 
-    monkeypatch.setattr(tiling, "_reduction", small)
+    monkeypatch.setattr(block_sizes, "_reduction", small)
     fn, *inputs = SCANS[name]
-    made = checked(fn, *inputs)
-    assert any("for start in" in text for text in made.compilation.sources)
+    result = checked(fn, *inputs)
+    assert any("for start in" in text for text in result.compilation.sources)
 
 
 def test_parts_of_few_long_rows(monkeypatch):
@@ -75,22 +75,22 @@ def test_parts_of_few_long_rows(monkeypatch):
     monkeypatch.setattr(scan, "PARTS", (4, 8))
     x = R(3, 40)
     x[1, 13] = float("nan")
-    made = checked(lambda x: (x.cumsum(1), (x + 1).cumprod(1), x.cummax(1).values), x)
-    assert externs(made) == ()
+    result = checked(lambda x: (x.cumsum(1), (x + 1).cumprod(1), x.cummax(1).values), x)
+    assert externs(result) == ()
     assert (
-        sum("_parts" in text or "associative_scan" in text for text in made.compilation.sources)
+        sum("_parts" in text or "associative_scan" in text for text in result.compilation.sources)
         >= 4
     )
-    made = checked(lambda x: (x.t().cumsum(0), x.cummin(1).values), I(-4, 5, 3, 40))
-    assert externs(made) == ()
+    result = checked(lambda x: (x.t().cumsum(0), x.cummin(1).values), I(-4, 5, 3, 40))
+    assert externs(result) == ()
     # Positions cannot be put together from parts, and 41 has no parts.
-    made = checked(lambda x, y: (*x.cummax(1), y.cumsum(1)), R(3, 40), R(3, 41))
-    assert sorted(externs(made)) == ["aten.cummax.default", "aten.cumsum.default"]
+    result = checked(lambda x, y: (*x.cummax(1), y.cumsum(1)), R(3, 40), R(3, 41))
+    assert sorted(externs(result)) == ["aten.cummax.default", "aten.cumsum.default"]
 
 
 def test_gradients_and_symbolic_sizes():
-    made = checked(lambda x: x.cumsum(1) * 2, R(4, 6), dynamic=True)
+    result = checked(lambda x: x.cumsum(1) * 2, R(4, 6), dynamic=True)
     for size in ((5, 9), (2, 30)):
         x = torch.randn(size)
-        torch.testing.assert_close(made(x)[0], x.cumsum(1) * 2, atol=1e-5, rtol=1e-5)
-    assert externs(made) == ()
+        torch.testing.assert_close(result(x)[0], x.cumsum(1) * 2, atol=1e-5, rtol=1e-5)
+    assert externs(result) == ()

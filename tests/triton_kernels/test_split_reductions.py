@@ -74,7 +74,7 @@ CASES = {
     "a prime": (lambda x: x.sum(0), (R(1009, 4),), 2),
     "a prime's statistics": (statistics, (R(1009, 3, 1, 1).to(**last),), None),
     "all of a prime": (lambda x: (x.sum(), x.var(), x.amax()), (R(4099),), 4),
-    "a prime of whole numbers": (whole, (I(-9, 9, 4099),), 2),
+    "a prime of integers": (whole, (I(-9, 9, 4099),), 2),
     "a prime of products": (lambda x: ((1 + x / 500).prod(0), (x / 500 - 1).prod(0)), (R(1009,
     3),), 2),
     "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7,
@@ -113,15 +113,15 @@ def test_parts_give_the_whole(name, dynamic):
     fn, inputs, kernels = CASES[name]
     expected = flat(fn(*clones(inputs)))
     with interpreted():
-        made = compiled(fn, *inputs, dynamic=dynamic)
-    for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
+        result = compiled(fn, *inputs, dynamic=dynamic)
+    for ours, eager in zip(result(*clones(inputs)), expected, strict=True):
         assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
         bounds = (
             {"atol": 2e-3, "rtol": 1e-4} if eager.dtype == torch.float32 else tolerance(eager.dtype)
         )
         torch.testing.assert_close(ours, eager, **bounds)
     if kernels is not None and not dynamic:
-        assert made.kernels == kernels
+        assert result.kernels == kernels
 
 
 def with_some(number):
@@ -150,9 +150,9 @@ def test_places_are_found_in_parts(name, monkeypatch):
         monkeypatch.setattr(split_reductions, part, 24)
     fn, x = PLACES[name]
     with interpreted():
-        made = compiled(fn, x)
-    assert "_extremes" in "".join(made.compilation.program.buffers), "nothing was cut"
-    for ours, eager in zip(made(x.clone()), fn(x), strict=True):
+        result = compiled(fn, x)
+    assert "_extremes" in "".join(result.compilation.program.buffers), "nothing was cut"
+    for ours, eager in zip(result(x.clone()), fn(x), strict=True):
         assert ours.dtype == eager.dtype and torch.equal(ours, eager)
 
 
@@ -161,8 +161,8 @@ def test_neighbours_read_neighbours():
     parts.
     """
     with interpreted():
-        made = compiled(lambda x: x.sum((0, 2, 3)), R(16, 64, 14, 14).to(**last))
-    first = made.source.split("@triton.jit")[1]
+        result = compiled(lambda x: x.sum((0, 2, 3)), R(16, 64, 14, 14).to(**last))
+    first = result.source.split("@triton.jit")[1]
     assert "x1 = xindex % 64" in first and "+ x1)" in first
 
 
@@ -181,9 +181,9 @@ def test_sizes_that_change(name):
     """
     fn, inputs = GROWING[name]
     with interpreted():
-        made = compiled(fn, *inputs(4504), dynamic=True)
-    assert "_parts" in repr(list(made.compilation.program.buffers))
+        result = compiled(fn, *inputs(4504), dynamic=True)
+    assert "_parts" in repr(list(result.compilation.program.buffers))
     for n in (4504, 100, 16, 6007):
-        given = inputs(n)
-        for ours, eager in zip(made(*clones(given)), flat(fn(*given)), strict=True):
+        arguments = inputs(n)
+        for ours, eager in zip(result(*clones(arguments)), flat(fn(*arguments)), strict=True):
             torch.testing.assert_close(ours, eager, atol=2e-3, rtol=1e-4)

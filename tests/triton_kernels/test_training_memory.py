@@ -92,7 +92,7 @@ def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
             OrderedDict((f"{name}_{type(part).__name__}", part) for name, part in named)
         )
         backward = of_module(net.train(), torch.empty(4, 3, 32, 32)).backward
-    made = {
+    result = {
         name: at
         for at, group in enumerate(backward.plan.groups)
         for node in group.nodes
@@ -104,7 +104,7 @@ def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
         if group.extern is not None and group.extern.outputs[1]
     ]
     copies = [
-        (at, made[weight.outputs[1]])
+        (at, result[weight.outputs[1]])
         for weight in weights
         for at, group in enumerate(backward.plan.groups)
         if group.extern is None and weight.outputs[1] in group.nodes[0].reads()
@@ -115,11 +115,11 @@ def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
 def test_a_first_convolution_gets_its_gradient_as_the_others_do(stem):
     """Channels innermost, although no gradient of the image is asked for."""
     program = stem.backward.program
-    found = [
+    nodes = [
         n for n in program.nodes if getattr(n, "target", None) is aten.convolution_backward.default
     ]
-    assert len(found) == 5
-    assert all(one.layout.strides[1] == 1 for node in found for one in node.args[:3])
+    assert len(nodes) == 5
+    assert all(arg.layout.strides[1] == 1 for node in nodes for arg in node.args[:3])
     assert not any(
         "max_pool" in str(step.extern.target)
         for step in stem.backward.steps
@@ -137,7 +137,7 @@ def test_attention_layers_without_gradients_are_compiled_whole():
     layers = {f"layer_{number}": copy.deepcopy(layer).to("meta") for number in range(3)}
     x = torch.empty(8, 128, 64, device="meta")
     memory, made = of_inference(nn.Sequential(OrderedDict(layers)).eval(), x)
-    parameters = 3 * sum(one.nbytes for one in layer.parameters())
+    parameters = 3 * sum(parameter.nbytes for parameter in layer.parameters())
     assert memory.peak - parameters <= 8.1 * x.nbytes
     assert "fused_gelu" in made.text and "bmm" not in made.text
 
@@ -155,7 +155,7 @@ POOLS = {
 @pytest.mark.sweep(keep=2)
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", POOLS)
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("conv_small_groups", [False, True])
 def test_gradients_of_max_pools(name, narrow, as_on_gpus, monkeypatch):
     """Equal maxima, NaN and infinities among them; what is saved may be a byte."""
     monkeypatch.setattr(saved_tensors, "FUSES_INTEGERS", {"cpu"} if narrow else set())
@@ -169,8 +169,8 @@ def test_gradients_of_max_pools(name, narrow, as_on_gpus, monkeypatch):
 
     with interpreted():
         fast = tracer_core.compile(pooled)
-        for given in (x, x.contiguous(memory_format=torch.channels_last), x[0]):
-            ours, theirs = (given.clone().requires_grad_() for _ in range(2))
+        for value in (x, x.contiguous(memory_format=torch.channels_last), x[0]):
+            ours, theirs = (value.clone().requires_grad_() for _ in range(2))
             results = fast(ours), pooled(theirs)
             weights = torch.randn(results[1].shape)
             for result in results:
@@ -190,10 +190,10 @@ def test_windows_with_gaps_and_other_dtypes(dtype):
         return aten.max_pool2d_with_indices_backward(dy * 2, x, [3], [2], [1], [2], False, where)
 
     with interpreted():
-        made = compiled(gradient, dy, x, where)
-    assert made.compilation.runner.artifact.fallbacks == ()
+        result = compiled(gradient, dy, x, where)
+    assert result.compilation.runner.artifact.fallbacks == ()
     exact = gradient(dy.double(), x.double(), where).to(dtype)
-    torch.testing.assert_close(made(dy, x, where)[0], exact)
+    torch.testing.assert_close(result(dy, x, where)[0], exact)
 
 
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
@@ -210,11 +210,11 @@ def test_many_windows_over_an_element_stay_with_aten():
         )
 
     with interpreted():
-        made = compiled(gradient, y, x, where)
-    assert made.compilation.runner.artifact.fallbacks == (
+        result = compiled(gradient, y, x, where)
+    assert result.compilation.runner.artifact.fallbacks == (
         "aten.max_pool2d_with_indices_backward.default",
     )
-    torch.testing.assert_close(made(y, x, where)[0], gradient(y, x, where))
+    torch.testing.assert_close(result(y, x, where)[0], gradient(y, x, where))
 
 
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")

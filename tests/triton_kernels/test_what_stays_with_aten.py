@@ -38,9 +38,11 @@ def test_an_operator_that_needs_an_op_without_a_form_stays_with_aten(name):
         return operator(x * 2, *(torch.full_like(x, n) for n in others)) + 1
 
     with interpreted():
-        made = compiled(lambda x: program(x, *others), x)
-    assert made.compilation.runner.artifact.fallbacks == (f"aten.{name.replace('.', '_')}.default",)
-    torch.testing.assert_close(made(x)[0], program(x, *others))
+        result = compiled(lambda x: program(x, *others), x)
+    assert result.compilation.runner.artifact.fallbacks == (
+        f"aten.{name.replace('.', '_')}.default",
+    )
+    torch.testing.assert_close(result(x)[0], program(x, *others))
 
 
 def test_modes():

@@ -38,14 +38,14 @@ def layers():
 @pytest.fixture
 def compilations(monkeypatch):
     """The compilations that happen."""
-    found, run_stages = [], stages.run_stages
+    actual, run_stages = [], stages.run_stages
 
     def noted(c, until=None):
-        found.append(c)
+        actual.append(c)
         return run_stages(c, until)
 
     monkeypatch.setattr(stages, "run_stages", noted)
-    return found
+    return actual
 
 
 @pytest.mark.sweep(keep=1)
@@ -91,8 +91,8 @@ def test_lists_of_several_dtypes_stay_with_aten(compilations):
     with interpreted():
         results = tracer_core.compile(fn, fullgraph=True)(*inputs)
     torch.testing.assert_close(results, fn(*inputs), rtol=0, atol=0)
-    (made,) = compilations
-    names = [str(s.extern.target) for s in made.steps if s.extern is not None]
+    (result,) = compilations
+    names = [str(s.extern.target) for s in result.steps if s.extern is not None]
     assert names == ["aten._foreach_add.List"]
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.codegen.triton import addressing, tiling
+from inductor_backend.codegen.triton import addressing, block_sizes
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.triton_kernels.test_interpreted import checked
@@ -95,10 +95,10 @@ def same(ours, eager):
 def test_offsets_beyond_32_bits(name):
     torch.manual_seed(0)
     fn, *inputs = PROGRAMS[name]()
-    found = tracer_core.compile(fn)(*inputs)
+    actual = tracer_core.compile(fn)(*inputs)
     if name == "added to":
         inputs[0].zero_()
-    same(found, fn(*inputs))
+    same(actual, fn(*inputs))
 
 
 @pytest.mark.gpu
@@ -132,8 +132,8 @@ def test_loops_that_count_their_passes(name, monkeypatch):
     negative number.
     """
     monkeypatch.setattr(addressing, "NARROW", 100)
-    monkeypatch.setattr(tiling, "MAX_PERSISTENT", 64)
+    monkeypatch.setattr(block_sizes, "MAX_PERSISTENT", 64)
     fn, *inputs = LOOPS[name]
-    made = checked(fn, *inputs)
-    assert "for number in range(0, " in made.source and "for start in" not in made.source
-    assert "pid = tl.program_id(0).to(tl.int64)" in made.source
+    result = checked(fn, *inputs)
+    assert "for number in range(0, " in result.source and "for start in" not in result.source
+    assert "pid = tl.program_id(0).to(tl.int64)" in result.source

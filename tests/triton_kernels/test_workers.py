@@ -23,7 +23,7 @@ from inductor_backend.runtime.cuda.triton_compile import (
     Binary,
     Kernel,
     NotCompiled,
-    NotKept,
+    NotPersisted,
     target_of,
 )
 
@@ -53,9 +53,9 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker():
-    found = Worker()
-    yield found
-    found.end()
+    actual = Worker()
+    yield actual
+    actual.end()
 
 
 HERE = Binary("twice", b"made here", 4, 0, 0, ())
@@ -72,7 +72,7 @@ def here(monkeypatch):
         asked.append(kernel)
         return HERE
 
-    monkeypatch.setattr(compile_workers, "kept", raising(NotKept()))
+    monkeypatch.setattr(compile_workers, "kept", raising(NotPersisted()))
     monkeypatch.setattr(compile_workers, "binary_of", compile_here)
     return asked
 
@@ -106,10 +106,10 @@ def told():
 
 @pytest.fixture
 def workers(told):
-    found = Workers(2, told.append)
-    yield found
-    processes = [one.process for one in found._all]
-    found.end()
+    actual = Workers(2, told.append)
+    yield actual
+    processes = [item.process for item in actual._all]
+    actual.end()
     assert all(process.returncode is not None for process in processes)
 
 
@@ -122,9 +122,9 @@ def some(workers: Workers) -> None:
 
 
 def test_machine_code(worker):
-    made = worker.build(kernel_of(TEXT), target_of(90))
-    assert made.code.startswith(b"\x7fELF") and b"twice" in made.code
-    assert (made.name, made.warps, made.scratch, list(made.copies)) == ("twice", 4, 0, [])
+    result = worker.build(kernel_of(TEXT), target_of(90))
+    assert result.code.startswith(b"\x7fELF") and b"twice" in result.code
+    assert (result.name, result.warps, result.scratch, list(result.copies)) == ("twice", 4, 0, [])
 
 
 def test_the_environment_is_this_process_as_it_is_now(worker, monkeypatch, tmp_path):
@@ -150,8 +150,8 @@ def test_few_kernels_start_nothing(workers, here):
 
 
 def test_many_start_processes(workers, here):
-    made = build(workers, *[kernel_of(TEXT)] * 2 * MANY)
-    assert len(workers._all) == 2 and sum(one.code != HERE.code for one in made) > MANY
+    result = build(workers, *[kernel_of(TEXT)] * 2 * MANY)
+    assert len(workers._all) == 2 and sum(item.code != HERE.code for item in result) > MANY
 
 
 def test_what_the_cache_has_starts_nothing(workers, here, monkeypatch):
@@ -170,7 +170,7 @@ def said(build):
     try: build(wrong, target)
     except NotCompiled as error: return error.detail
 try: kept(right, target)
-except NotKept: print("not kept")
+except NotPersisted: print("not kept")
 made = worker.build(right, target)
 print(kept(right, target) == made, binary_of(right, target) == made)
 print(said(worker.build) == said(binary_of), "unknown_function" in said(binary_of))
@@ -188,12 +188,12 @@ def test_this_process_makes_the_same_and_says_the_same(tmp_path):
 
 def test_a_compiler_that_dies_takes_only_its_process_along(workers, told, here):
     some(workers)
-    died, made = build(workers, kernel_of(DEADLY), kernel_of(TEXT))
+    died, result = build(workers, kernel_of(DEADLY), kernel_of(TEXT))
     assert (
         died.detail
         == "Triton's compiler died of kernel twice, twice: it did not compile twice (exit status 7)"
     )
-    assert [made, *build(workers, kernel_of(TEXT))] == [made, made]
+    assert [result, *build(workers, kernel_of(TEXT))] == [result, result]
     assert not told and not here
 
 
@@ -237,14 +237,14 @@ def test_settings_that_other_processes_would_not_see_are_for_threads(workers, mo
 def test_they_end_at_rest_and_come_back(workers, monkeypatch):
     monkeypatch.setattr(compile_workers, "REST", 0.01)
     some(workers)
-    processes = [one.process for one in workers._all]
-    made = build(workers, kernel_of(TEXT))
+    processes = [item.process for item in workers._all]
+    result = build(workers, kernel_of(TEXT))
     end = time.monotonic() + 30
     while time.monotonic() < end and any(process.returncode is None for process in processes):
         time.sleep(0.02)
     assert all(process.returncode is not None for process in processes) and not workers._all
     some(workers)
-    assert build(workers, kernel_of(TEXT)) == made != [HERE]
+    assert build(workers, kernel_of(TEXT)) == result != [HERE]
 
 
 def test_a_program_that_python_is_built_into_is_not_started(monkeypatch):

@@ -70,8 +70,8 @@ def _call(program: Program, call: int, eager: Any, ours: Any, device: str) -> tu
     actual = _outcome(ours, copied(inputs), program.gradients)
     if actual.error is not None:
         return "crash", repr(actual.error)
-    found = differs(expected, actual, lambda: _truth(program, inputs))
-    return ("mismatch", found) if found else ("same", "")
+    result = differs(expected, actual, lambda: _truth(program, inputs))
+    return ("mismatch", result) if result else ("same", "")
 
 
 def _outcome(function: Any, inputs: Sequence[Any], gradients: bool) -> Outcome:
@@ -79,10 +79,10 @@ def _outcome(function: Any, inputs: Sequence[Any], gradients: bool) -> Outcome:
     try:
         with contextlib.nullcontext() if gradients else torch.no_grad():
             result = function(*inputs)
-        found = _gradients(result, inputs) if gradients else []
+        actual = _gradients(result, inputs) if gradients else []
     except Exception as error:
         return Outcome(error=error)
-    return Outcome(result, list(leaves(list(inputs))), found)
+    return Outcome(result, list(leaves(list(inputs))), actual)
 
 
 def _gradients(result: Any, inputs: Sequence[Any]) -> list[Any]:

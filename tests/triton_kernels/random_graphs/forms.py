@@ -280,7 +280,7 @@ POOLED = _forms("""
     F.one_hot({a}.nan_to_num(0, 1, 1).reshape(-1).long().clamp(0, 4), 5)
 """, lambda x: floating(x) and x.numel() > 0, needs=True, keeps=True)  # fmt: skip
 
-#: b: whole numbers, made to be places of a ({i} and {j}).
+#: b: integers, made to be places of a ({i} and {j}).
 GATHERS = _forms("""
     {a}[{i}]
     {a}[{i}.reshape(-1)[:3]]

@@ -47,12 +47,12 @@ def main() -> int:
     os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1")
     seeds = range(options.start_seed, options.start_seed + options.count)
     batches = [list(seeds[k : k + _BATCH]) for k in range(0, len(seeds), _BATCH)]
-    told = Told(time.monotonic() + options.limit)
+    messages = Told(time.monotonic() + options.limit)
     plan = Plan(options.seconds, options.minimise, batches=10)
     serve = functools.partial(_serve, options.device, options.build)
-    told.crew = Crew(batches, options.jobs, plan, told.take, serve)
-    told.crew.run()
-    return told.end()
+    messages.crew = Crew(batches, options.jobs, plan, messages.take, serve)
+    messages.crew.run()
+    return messages.end()
 
 
 class Told:
@@ -84,8 +84,8 @@ class Told:
                     f"== seed {seed}: {failure['status']}: {failure['where'][:1200]}\n{failure['program']}"
                 )
         counts = collections.Counter(self.done.values())
-        told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        print(f"{len(self.done)} programs: {told}; {time.monotonic() - self.started:.0f} s")
+        text = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        print(f"{len(self.done)} programs: {text}; {time.monotonic() - self.started:.0f} s")
         return int(bool(set(counts) - {"same", "invalid"}) or counts["same"] < counts["invalid"])
 
 

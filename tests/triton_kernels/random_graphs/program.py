@@ -26,7 +26,7 @@ SIZES = (1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 130)
 #: What a symbolic size is more by in a later call.
 GROWTH = (-1, 0, 1, 6, 16)
 #: Elements of a value: the interpreter walks blocks, and rows of some reductions, in Python.
-MOST = 1500
+MAX_ELEMENTS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Program:
         return found
 
     def __str__(self) -> str:
-        given = "\n".join(f"# i{k} = {text}" for k, text in enumerate(self.inputs))
+        inputs = "\n".join(f"# i{k} = {text}" for k, text in enumerate(self.inputs))
         about = f"# seed {self.seed}, dynamic {self.dynamic}, gradients {self.gradients}"
-        return f"{about}, calls {self.steps}\n{given}\n{self.source}"
+        return f"{about}, calls {self.steps}\n{inputs}\n{self.source}"
 
 
 def _filled(
@@ -81,22 +81,22 @@ def _filled(
     type.
     """
     kind = getattr(torch, dtype)
-    whole = torch.randint(-16, 17, sizes, generator=generator)
+    full = torch.randint(-16, 17, sizes, generator=generator)
     ends: list[Any] = []
     if dtype == "bool":
-        made = whole > 0
+        result = full > 0
     elif kind.is_floating_point:
-        made, ends = whole.to(kind) / 8, [float("nan"), float("inf"), -float("inf"), -0.0, 0.0]
+        result, ends = full.to(kind) / 8, [float("nan"), float("inf"), -float("inf"), -0.0, 0.0]
     else:
-        made = (whole.abs() if dtype == "uint8" else whole).to(kind)
+        result = (full.abs() if dtype == "uint8" else full).to(kind)
         ends = [torch.iinfo(kind).min, torch.iinfo(kind).max]
-    if special and ends and made.numel() > 4:
-        places = torch.randint(0, made.numel(), (len(ends),), generator=generator)
-        made.view(-1)[places] = torch.tensor(ends, dtype=kind)
+    if special and ends and result.numel() > 4:
+        places = torch.randint(0, result.numel(), (len(ends),), generator=generator)
+        result.view(-1)[places] = torch.tensor(ends, dtype=kind)
     if not begin:
-        return made
-    memory = torch.empty(made.numel() + begin, dtype=kind)
-    return memory[begin:].view(made.shape).copy_(made)
+        return result
+    memory = torch.empty(result.numel() + begin, dtype=kind)
+    return memory[begin:].view(result.shape).copy_(result)
 
 
 def result_edits(program: Program) -> Iterator[Edit]:
@@ -128,8 +128,10 @@ def generate(seed: int) -> Program:
     with torch.no_grad():
         for _ in range(rng.randint(2, 9)):
             making.line(writes=not gradients)
-    made = [name for name in making.live if name.startswith("t")] or ["i0.clone()"]
-    results = list(dict.fromkeys([*rng.sample(made, min(len(made), rng.randint(1, 4))), made[-1]]))
+    result = [name for name in making.live if name.startswith("t")] or ["i0.clone()"]
+    results = list(
+        dict.fromkeys([*rng.sample(result, min(len(result), rng.randint(1, 4))), result[-1]])
+    )
     body = "\n    ".join([*making.lines, f"return ({', '.join(results)},)"])
     return program.with_source(
         f"def program({', '.join(f'i{k}' for k in range(len(inputs)))}):\n    {body}\n"
@@ -143,8 +145,8 @@ def _input(rng: random.Random, symbols: Sequence[int], gradients: bool) -> str:
     count = 1
     for place, name in enumerate(names):
         count *= symbols[int(name[1:])] if name.startswith("s") else int(name)
-        if count > MOST:
-            names[place], count = "2", MOST // 3
+        if count > MAX_ELEMENTS:
+            names[place], count = "2", MAX_ELEMENTS // 3
     if rng.random() < 0.03 and names and not gradients:
         names[0] = "0"
     dtype = rng.choice(FLOATS[:4] if gradients else DTYPES)
@@ -215,7 +217,11 @@ class Making:
         if forms is WRITES:
             return self._written(text, parts, scope)
         result = eval(text, scope)
-        if not isinstance(result, torch.Tensor) or result.numel() > MOST or result.dim() > 5:
+        if (
+            not isinstance(result, torch.Tensor)
+            or result.numel() > MAX_ELEMENTS
+            or result.dim() > 5
+        ):
             return False
         name = f"t{len(self.lines)}"
         self.lines.append(f"{name} = {text}")

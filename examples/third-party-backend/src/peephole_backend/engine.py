@@ -80,9 +80,9 @@ def rewrite(graph: torch.fx.GraphModule, name: str, limit: int | None) -> Report
         for node in [node for node in graph.graph.nodes if node.target in targets]:
             if limit is not None and sum(counts.values()) >= limit:
                 break
-            found = match(node)
-            if found is not None and fits(node, found):
-                replace(graph.graph, node, found)
+            result = match(node)
+            if result is not None and fits(node, result):
+                replace(graph.graph, node, result)
                 counts[rule] += 1
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -94,19 +94,19 @@ def operators(graph: torch.fx.GraphModule) -> int:
     return sum(isinstance(node.target, torch._ops.OpOverload) for node in graph.graph.nodes)
 
 
-def replace(graph: torch.fx.Graph, node: torch.fx.Node, found: Replacement) -> None:
+def replace(graph: torch.fx.Graph, node: torch.fx.Node, replacement: Replacement) -> None:
     """Puts the replacement where the node is."""
     with graph.inserting_before(node):
-        made = graph.call_function(*found)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        result = graph.call_function(*replacement)
+    result.meta = dict(node.meta)
+    node.replace_all_uses_with(result)
 
 
-def fits(node: torch.fx.Node, found: Replacement) -> bool:
+def fits(node: torch.fx.Node, replacement: Replacement) -> bool:
     """Whether the replacement gives the node's shape, strides and dtype, from floating-point
     tensors.
     """
-    target, arguments = found
+    target, arguments = replacement
     if not all(is_floating(argument) for argument in arguments):
         return False
     try:
@@ -128,7 +128,7 @@ def added(node: torch.fx.Node, target: Any, fused: Any) -> Replacement | None:
     for inner, other in (node.args[:2], node.args[1::-1]):
         if isinstance(inner, torch.fx.Node) and inner.target is target and len(inner.users) == 1:
             arguments = (other, *inner.args[:2])
-            if all(isinstance(one, torch.fx.Node) for one in arguments):
+            if all(isinstance(argument, torch.fx.Node) for argument in arguments):
                 return fused, arguments  # type: ignore[return-value]
     return None
 

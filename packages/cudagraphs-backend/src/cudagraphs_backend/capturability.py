@@ -122,16 +122,16 @@ class Traits:
         }
 
     @staticmethod
-    def restored(found: Mapping[str, Any]) -> Traits:
+    def restored(result: Mapping[str, Any]) -> Traits:
         """Returns the traits that `stored` described."""
-        device = torch.device(found["device"])
+        device = torch.device(result["device"])
         return Traits(
             device,
             None,
-            tuple(found["tensors"]),
-            found["inputs"],
-            found["operators"],
-            communicates=found.get("communicates", False),
+            tuple(result["tensors"]),
+            result["inputs"],
+            result["operators"],
+            communicates=result.get("communicates", False),
         )
 
 
@@ -156,13 +156,13 @@ def traits_of(graph: torch.fx.Graph) -> Traits:
 
 def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:
     """Returns the generators that operators of the graph are given as arguments."""
-    found = [
+    args = [
         value
         for node in graph.nodes
         for value in (*node.args, *node.kwargs.values())
         if isinstance(value, torch.Generator)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(args))
 
 
 def _is_of_an_input(node: torch.fx.Node) -> bool:
@@ -182,11 +182,11 @@ def _is_waited_for(node: torch.fx.Node) -> bool:
         return communicates(source.target)
     if node.target.namespace == "_dtensor":  # type: ignore[union-attr]  # done when it returns
         return True
-    results = [one for one in node.users if one.target is operator.getitem] or [node]
+    results = [user for user in node.users if user.target is operator.getitem] or [node]
     value = node.meta.get("val")
     several = len(value) if isinstance(value, (tuple, list)) else 1
     return len(results) == several and all(
-        any(user.target is WAIT for user in one.users) for one in results
+        any(user.target is WAIT for user in result.users) for result in results
     )
 
 
@@ -197,9 +197,9 @@ def _is_told(node: torch.fx.Node) -> bool:
         return isinstance(node.kwargs.get("output_size"), int)
     if node.target is not aten.histc.default:
         return False
-    given = dict(zip(("input", "bins", "min", "max"), node.args, strict=False)) | node.kwargs
-    low, high = given.get("min", 0), given.get("max", 0)
-    return all(isinstance(one, (int, float)) for one in (low, high)) and low != high
+    inputs = dict(zip(("input", "bins", "min", "max"), node.args, strict=False)) | node.kwargs
+    low, high = inputs.get("min", 0), inputs.get("max", 0)
+    return all(isinstance(value, (int, float)) for value in (low, high)) and low != high
 
 
 def _is_mask(index: Any) -> bool:
@@ -209,8 +209,8 @@ def _is_mask(index: Any) -> bool:
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> list[Any]:
     """Returns the tensor values of nodes."""
-    found: list[Any] = []
+    result: list[Any] = []
     for node in nodes:
         value = node.meta.get("val")
-        found += [one for one in (value if isinstance(value, (tuple, list)) else (value,))]
-    return [one for one in found if isinstance(one, torch.Tensor)]
+        result += [item for item in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [item for item in result if isinstance(item, torch.Tensor)]

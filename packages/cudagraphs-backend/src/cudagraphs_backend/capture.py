@@ -38,7 +38,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapturePlan:
     """How a graph is captured."""
 
     #: Inputs that are copied into buffers.
@@ -78,15 +78,15 @@ class Misplaced(Exception):
 class CapturedGraph:
     """Mutable: one captured CUDA graph. places: `run` says where its results are allocated
     (`pool_assignment`). used: tick of the last replay. closed: thrown away. nbytes: of its memory.
-    place: see `Plan.place`. streamed: `record_stream` was called on a kept result, whose memory may
-    then be in use after its last owner is gone."""
+    place: see `CapturePlan.place`. streamed: `record_stream` was called on a kept result, whose
+    memory may then be in use after its last owner is gone."""
 
     def __init__(
         self,
         state: DeviceState,
         run: RunFunction,
         inputs: Sequence[Any],
-        plan: Plan,
+        plan: CapturePlan,
         *,
         places: bool = False,
     ) -> None:
@@ -96,22 +96,24 @@ class CapturedGraph:
         self._state = state
         self._where: Where | None = None  # of the last replay whose results stayed
         self._buffers = [buffer_like(inputs[index]) for index in plan.copied]
-        given = list(inputs)
+        items = list(inputs)
         for index, buffer in zip(plan.copied, self._buffers, strict=True):
-            given[index] = buffer
+            items[index] = buffer
             with torch.no_grad():
                 # launches must not depend on values, but indices have to be in range
                 buffer.copy_(inputs[index])
         self.place = plan.place(inputs)
         self._direct = list(plan.direct)
-        self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
+        self._pointers = [
+            item.data_ptr() if isinstance(item, torch.Tensor) else 0 for item in items
+        ]
         self._anchor: Graph | None = None
         shared = None
         if places or not plan.keeps:
             shared, self._anchor = state.shared_pool()
         pool, scratch = (state.device.new_pool(), shared) if plan.keeps else (shared, None)
         self._graph, outputs, taken = state.record(
-            lambda: list(run(list(given))),  # a runner may clear its list
+            lambda: list(run(list(items))),  # a runner may clear its list
             pool,
             plan.generators,
             scratch,
@@ -119,28 +121,29 @@ class CapturedGraph:
         )
         if scratch is not None:
             kept = [
-                one for one, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP
+                item for item, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP
             ]
             if not state.device.lie_in_pool(kept, pool):
                 self._graph.reset()
                 raise Misplaced
             del kept
-        own = [one for one in outputs if isinstance(one, torch.Tensor)]
+        own = [output for output in outputs if isinstance(output, torch.Tensor)]
         results = {
-            torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)
+            torch_private.storage_key(s): s.nbytes()
+            for s in (item.untyped_storage() for item in own)
         }
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
         # a shared pool may already have had free memory
         self.nbytes = max(taken, sum(results.values())) + buffers
         del own
-        self._results(outputs, given)
+        self._results(outputs, items)
         state.add(self)
 
-    def _results(self, outputs: list[Any], given: list[Any]) -> None:
+    def _results(self, outputs: list[Any], value: list[Any]) -> None:
         """Remembers the results' memory and how many owners it has while nobody else holds it.
         Raises AliasingChanged."""
         kinds = self.plan.kinds
-        facts = results_of(outputs, given)
+        facts = results_of(outputs, value)
         if len(outputs) != len(kinds) or any(
             (kind is Kind.INPUT) != (fact.source is not None)
             for kind, fact in zip(kinds, facts, strict=True)
@@ -150,10 +153,10 @@ class CapturedGraph:
                 "its results do not share memory with its inputs as in the run before"
             )
         self._views: dict[int, tuple[int, tuple[Any, ...]]] = {}
-        self._outputs = [one.data if isinstance(one, torch.Tensor) else one for one in outputs]
+        self._outputs = [item.data if isinstance(item, torch.Tensor) else item for item in outputs]
         for index, fact in enumerate(facts):
             if fact.source is not None:
-                base, view = given[fact.source], outputs[index]
+                base, view = value[fact.source], outputs[index]
                 meta = (view.shape, view.stride(), view.storage_offset() - base.storage_offset())
                 self._views[index] = (fact.source, meta)
                 self._outputs[index] = None  # the input's memory is the caller's
@@ -165,8 +168,8 @@ class CapturedGraph:
         ]
         self._odd = [  # clone() gives these other strides
             index
-            for index, (one, kind) in enumerate(zip(self._outputs, kinds, strict=True))
-            if kind is Kind.COPY and one.clone().stride() != one.stride()
+            for index, (output, kind) in enumerate(zip(self._outputs, kinds, strict=True))
+            if kind is Kind.COPY and output.clone().stride() != output.stride()
         ]
         copied = [
             index
@@ -176,21 +179,21 @@ class CapturedGraph:
         self._together = [i for i in copied if isinstance(self._outputs[i], torch.Tensor)]
         if len(self._together) < COPIED_TOGETHER:
             self._together = []
-        kept = [one for one, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
+        kept = [item for item, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
         self._kept = kept
         self._kept_at = list(range(len(kept)))
-        self._kept_pointers = [one.data_ptr() for one in kept]
-        storages = [one.untyped_storage() for one in kept]
-        self._storages = list({torch_private.storage_key(one): one for one in storages}.values())
+        self._kept_pointers = [item.data_ptr() for item in kept]
+        storages = [item.untyped_storage() for item in kept]
+        self._storages = list({torch_private.storage_key(item): item for item in storages}.values())
         del storages
-        self._keys = [torch_private.storage_key(one) for one in self._storages]
+        self._keys = [torch_private.storage_key(storage) for storage in self._storages]
         self._uses, self._references = self._owners()
         output_lifetime.watch(self, self._keys)
 
     def _owners(self) -> tuple[list[int], list[int]]:
         uses = torch_private.storage_uses
         count = sys.getrefcount
-        return [uses(key) for key in self._keys], [count(one) for one in self._storages]
+        return [uses(key) for key in self._keys], [count(storage) for storage in self._storages]
 
     def matches(self, inputs: list[Any]) -> bool:
         """Returns whether the inputs that are read in place lie at the captured addresses."""
@@ -225,9 +228,9 @@ class CapturedGraph:
             inputs[index].copy_(buffer)
         keep, copy = Kind.KEEP, (None if self._together else Kind.COPY)
         results = [
-            one.data if kind is keep else one.clone() if kind is copy else one
+            output.data if kind is keep else output.clone() if kind is copy else output
             # of equal length: `_results` checked it
-            for one, kind in zip(self._outputs, self.plan.kinds, strict=False)
+            for output, kind in zip(self._outputs, self.plan.kinds, strict=False)
         ]
         if self._together:
             self._copy_together(results)
@@ -241,7 +244,7 @@ class CapturedGraph:
     def _copy_together(self, results: list[Any]) -> None:
         """Replaces results by copies, with one `_foreach_copy_`."""
         sources = [self._outputs[index] for index in self._together]
-        targets = [torch.empty_like(one) for one in sources]
+        targets = [torch.empty_like(source) for source in sources]
         torch_private.copy_all(targets, sources)
         for index, target in zip(self._together, targets, strict=True):
             results[index] = target

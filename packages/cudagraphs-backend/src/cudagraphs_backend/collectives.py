@@ -29,8 +29,8 @@ _OVER = {
 
 #: Collectives that can write into a given tensor (`Missing` in older releases of torch).
 _INTO = {
-    one: into
-    for one, into in (
+    item: into
+    for item, into in (
         (_ops.all_gather_into_tensor.default, _ops.all_gather_into_tensor_out.default),
         (_ops.reduce_scatter_tensor.default, _ops.reduce_scatter_tensor_out.default),
     )
@@ -59,38 +59,38 @@ class CollectivesBetween(torch_private.DispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _wait(self, result: torch.Tensor) -> torch.Tensor:
-        found = self._waits.pop(_key(result), None)
-        if found is None:
+        wait = self._waits.pop(_key(result), None)
+        if wait is None:
             raise RuntimeError("it waits for a collective that is not in the graph")
-        self._between(found[0])
+        self._between(wait[0])
         return result
 
     def _issue(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        made = _results(func, args, kwargs)
-        results = _listed(made)
+        created = _results(func, args, kwargs)
+        results = _listed(created)
         if func in _OVER:
             results[0].copy_(args[0])
-        places = [torch_private.by_address(one) for one in results]
-        given, named = torch_private.tree_map_only(
+        places = [torch_private.by_address(result) for result in results]
+        inputs, named = torch_private.tree_map_only(
             torch.Tensor, torch_private.by_address, (args, kwargs)
         )
         if func in _OVER:
-            issue = partial(_OVER[func], places[0], *given[1:], **named)
+            issue = partial(_OVER[func], places[0], *inputs[1:], **named)
             waits = [partial(WAIT, places[0])]
         elif func in _INTO:
-            issue = partial(_INTO[func], *given, **named, out=places[0])
+            issue = partial(_INTO[func], *inputs, **named, out=places[0])
             waits = [partial(WAIT, places[0])]
         else:
             fresh: list[Any] = []
-            issue = partial(_fill, fresh, partial(func, *given, **named))
-            waits = [partial(_take, fresh, *one) for one in enumerate(places)]
+            issue = partial(_fill, fresh, partial(func, *inputs, **named))
+            waits = [partial(_take, fresh, *place) for place in enumerate(places)]
         self._between(issue)
         for result, wait in zip(results, waits, strict=True):
             if func.namespace == "_dtensor":  # done when it returns
                 self._between(wait)
             else:
                 self._waits[_key(result)] = wait, (args, kwargs)
-        return made
+        return created
 
 
 def _results(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -102,9 +102,9 @@ def _results(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return torch.empty(like.shape, dtype=like.dtype, device=where)
 
     with torch_private.without_modes():
-        given = torch_private.tree_map_only(torch.Tensor, partial(empty, where="meta"), args)
-        found = func(*given, **kwargs)
-    return torch_private.tree_map_only(torch.Tensor, empty, found)
+        inputs = torch_private.tree_map_only(torch.Tensor, partial(empty, where="meta"), args)
+        result = func(*inputs, **kwargs)
+    return torch_private.tree_map_only(torch.Tensor, empty, result)
 
 
 def _listed(value: Any) -> list[Any]:

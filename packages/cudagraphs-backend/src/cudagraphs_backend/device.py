@@ -125,10 +125,10 @@ class Parts:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self._graphs[-1].capture_end()
-        empty = [one for one in said if "graph is empty" in str(one.message).lower()]
-        for one in said:
-            if one not in empty:
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        empty = [line for line in said if "graph is empty" in str(line.message).lower()]
+        for line in said:
+            if line not in empty:
+                warnings.warn_explicit(line.message, line.category, line.filename, line.lineno)
         if not empty:
             self._steps.append(self._graphs[-1].replay)
 
@@ -253,9 +253,9 @@ class CudaDevice:
         parts.drop()
         torch.cuda.synchronize(self.index)
         with self._quiet():
-            one = torch.zeros(1, device=torch.device("cuda", self.index))
+            item = torch.zeros(1, device=torch.device("cuda", self.index))
             own = torch.cuda.graph_pool_handle()
-            self._record(Parts(own, ()), lambda: one.add_(1), own)
+            self._record(Parts(own, ()), lambda: item.add_(1), own)
         torch.cuda.synchronize(self.index)
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool:

@@ -78,11 +78,11 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Result, .
         for value in outputs
     ]
     counts = Counter(keys)
-    found = []
+    result = []
     for value, key in zip(outputs, keys, strict=True):
         if key is None:
-            found.append(Result())
+            result.append(Result())
         else:
             nbytes = value.untyped_storage().nbytes()
-            found.append(Result(nbytes, owners.get(key), counts[key] > 1))
-    return tuple(found)
+            result.append(Result(nbytes, owners.get(key), counts[key] > 1))
+    return tuple(result)

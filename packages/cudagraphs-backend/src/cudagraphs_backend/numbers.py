@@ -30,16 +30,16 @@ class WithNumbers:
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         state = self._state
         values = self._numbers(inputs)
-        given = [0.0 if isinstance(value, float) else value for value in inputs]
+        arguments = [0.0 if isinstance(value, float) else value for value in inputs]
         inputs.clear()  # runners may clear their inputs, which frees them early
         # somebody else's capture: this call's scalars become constants in it
         if state.device.capturing():
-            given.append(self._constant(values))
-            return self.runner(given)
+            arguments.append(self._constant(values))
+            return self.runner(arguments)
         with state.lock:
             state.order()
-            given.append(self._written(values))
-            return self.runner(given)
+            arguments.append(self._written(values))
+            return self.runner(arguments)
 
     def _written(self, values: torch.Tensor) -> torch.Tensor:
         if self._place is None:
@@ -49,7 +49,7 @@ class WithNumbers:
             return self._place.copy_(values, non_blocking=True)
 
     def _constant(self, values: torch.Tensor) -> torch.Tensor:
-        made = torch.empty_like(values, device=self._state.where, pin_memory=False)
-        for place, value in zip(made.flatten().unbind(), values.flatten().tolist(), strict=True):
+        result = torch.empty_like(values, device=self._state.where, pin_memory=False)
+        for place, value in zip(result.flatten().unbind(), values.flatten().tolist(), strict=True):
             place.fill_(value)
-        return made
+        return result

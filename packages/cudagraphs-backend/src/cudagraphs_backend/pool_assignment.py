@@ -70,16 +70,16 @@ def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Returns `gm` with calls of `to_results` and `to_scratch` inserted."""
     owners = _owners(gm.graph)
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, Any] = {}
+    result: dict[torch.fx.Node, Any] = {}
     inside = False
     for node in gm.graph.nodes:
         if node.op == "output":
-            graph.output(torch.fx.map_arg(node.args[0], made.__getitem__))
+            graph.output(torch.fx.map_arg(node.args[0], result.__getitem__))
             break
         if node.op == "call_function" and (node in owners) != inside and not _is_number(node):
             inside = not inside
             graph.call_function(to_results if inside else to_scratch, ())
-        made[node] = graph.node_copy(node, made.__getitem__)
+        result[node] = graph.node_copy(node, result.__getitem__)
     return torch.fx.GraphModule(gm, graph, class_name="Placed")
 
 
@@ -90,17 +90,17 @@ def _owners(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         for value in _tensors(node.meta.get("val")):
             first.setdefault(storage_key(value.untyped_storage()), node)
     (output,) = graph.find_nodes(op="output")
-    found = set()
+    items = set()
     for node in output.all_input_nodes:
         for value in _tensors(node.meta.get("val")):
-            found |= {node, first[storage_key(value.untyped_storage())]}
-    sources = {node.args[0] for node in found if getattr(node.target, "__name__", "") == "getitem"}
-    return found | sources
+            items |= {node, first[storage_key(value.untyped_storage())]}
+    sources = {node.args[0] for node in items if getattr(node.target, "__name__", "") == "getitem"}
+    return items | sources
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [one for one in values if isinstance(one, torch.Tensor)]
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _is_number(node: torch.fx.Node) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
 from cudagraphs_backend.capturability import Traits
-from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, Kind, Misplaced, Plan
+from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, CapturePlan, Kind, Misplaced
 from cudagraphs_backend.cpu_bound import CpuBoundCheck, Verdicts
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.limits import (
@@ -41,7 +41,7 @@ _RESTLESS = f"its parameters or saved values come at more than {MAX_ADDRESSES} a
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GraphRow:
     """What became of one graph."""
 
     name: str
@@ -74,7 +74,7 @@ class Row:
         )
 
 
-class Entry:
+class GraphEntry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
     calls. seen: address tuples of the other inputs. captures, replays: so far. timed, attempts:
@@ -107,7 +107,11 @@ _runners: weakref.WeakValueDictionary[int, GraphedRunner] = weakref.WeakValueDic
 
 def runners() -> list[GraphedRunner]:
     """Returns the runners that are alive."""
-    return [one for one in (reference() for reference in _runners.valuerefs()) if one is not None]
+    return [
+        valueref
+        for valueref in (reference() for reference in _runners.valuerefs())
+        if valueref is not None
+    ]
 
 
 class GraphedRunner:
@@ -146,10 +150,10 @@ class GraphedRunner:
         )
         self._operators, self._generators = traits.operators, traits.generators
         self._communicates, self._verdicts = traits.communicates, verdicts
-        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._entries: OrderedDict[Any, GraphEntry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
-        gradients = spec.phase is Phase.BACKWARD or any(one.gradient for one in spec.outputs)
+        gradients = spec.phase is Phase.BACKWARD or any(output.gradient for output in spec.outputs)
         self._keeps_gradients = options.outputs == "saved" and gradients
         # set once a program used a kept result on another stream: results are copied from then on
         self._streamed = False
@@ -167,7 +171,7 @@ class GraphedRunner:
                     self._replays += 1
                     entry.replays += 1
                     return graph.replay(inputs)
-        return self._run_plainly(key, inputs)
+        return self._run_without_graph(key, inputs)
 
     def _key(self, inputs: list[Any]) -> Any:
         """Returns what a CUDA graph depends on beside addresses: sizes, scalars, and the settings
@@ -176,11 +180,11 @@ class GraphedRunner:
         numbers = tuple([_exact(inputs[i]) for i in self._numbers])
         return torch.is_inference_mode_enabled(), torch_private.numeric_settings(), sizes, numbers
 
-    def _ready(self, entry: Entry, inputs: list[Any]) -> CapturedGraph | None:
+    def _ready(self, entry: GraphEntry, inputs: list[Any]) -> CapturedGraph | None:
         """Returns a CUDA graph for this call: an existing one, or a new one if capturing is due;
         else None."""
         busy = 0
-        may_keep = self._may_keep()
+        may_keep = self._may_persist()
         for graph in tuple(entry.recordings):
             self._streamed |= graph.streamed
             lost = graph.closed or graph.streamed or graph.moved()
@@ -206,7 +210,7 @@ class GraphedRunner:
         )
         return self._record(entry, inputs, keep)
 
-    def _may_keep(self) -> bool:
+    def _may_persist(self) -> bool:
         """Returns whether results that the program sees may stay in a CUDA graph's pool
         (`output_lifetime`)."""
         if self._options.outputs == "auto":
@@ -221,10 +225,10 @@ class GraphedRunner:
             return CpuBoundCheck(self._communicates)
         known = kept.known(size)
         return CpuBoundCheck(
-            self._communicates, lambda found: kept.keep(size, found), verdict=known
+            self._communicates, lambda result: kept.keep(size, result), verdict=known
         )
 
-    def _pays(self, entry: Entry) -> bool:
+    def _pays(self, entry: GraphEntry) -> bool:
         """Returns whether timed runs show that capturing this size pays, and captures are replayed. A
         negative verdict is final."""
         entry.reason = entry.timed.against() or ""
@@ -240,20 +244,20 @@ class GraphedRunner:
             entry.attempts += 1
         return entry.timed.decided and not entry.reason
 
-    def _affordable(self, entry: Entry) -> bool:
+    def _affordable(self, entry: GraphEntry) -> bool:
         """Returns whether the limits of the option `measured` allow a capture. A negative verdict is
         final."""
         if self._options.measured:
             entry.reason = self._costly(entry)
         return not entry.reason
 
-    def _costly(self, entry: Entry) -> str:
+    def _costly(self, entry: GraphEntry) -> str:
         """Returns which limit of the option `measured` forbids a capture, or ""."""
         if self._device.free_bytes() < self._device.total_bytes() * MIN_FREE_MEMORY:
             return "the device is short of memory"
         if (
             self._spec.sizes
-            and sum(bool(one.recordings) for one in self._entries.values()) >= MAX_MEASURED_SIZES
+            and sum(bool(item.recordings) for item in self._entries.values()) >= MAX_MEASURED_SIZES
         ):
             return f"{MAX_MEASURED_SIZES} of its sizes are recorded"
         assert entry.results is not None
@@ -267,7 +271,7 @@ class GraphedRunner:
             else ""
         )
 
-    def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
+    def _settled(self, entry: GraphEntry, inputs: list[Any]) -> bool:
         """Returns whether a capture is worth it: the captures so far paid, or the input addresses of
         this call were seen before. In the other case inputs that moved are copied into buffers from
         now on."""
@@ -288,7 +292,7 @@ class GraphedRunner:
             for graph in entry.recordings:
                 if not moved.isdisjoint(graph.plan.direct):
                     graph.close()
-            entry.recordings = [one for one in entry.recordings if not one.closed]
+            entry.recordings = [recording for recording in entry.recordings if not recording.closed]
         anchor = self._anchor(entry, pointers)
         if anchor in entry.seen:
             return True
@@ -298,25 +302,25 @@ class GraphedRunner:
         entry.seen.add(anchor)
         return False
 
-    def _restless(self, entry: Entry, inputs: list[Any], moved: set[int]) -> set[int]:
+    def _restless(self, entry: GraphEntry, inputs: list[Any], moved: set[int]) -> set[int]:
         """Returns saved activations to copy from now on, because the program holds them too and
         their addresses keep changing: those that moved, if they are a small part of all (all of
         them move where a forward has several CUDA graphs), else those seen at more than `MAX_ADDRESSES`
         addresses."""
         anchored = self._anchored(entry)
         saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
-        found = saved & moved
-        if not found or _nbytes(inputs, found) > MAX_COPIED_PART * _nbytes(inputs, saved):
+        result = saved & moved
+        if not result or _nbytes(inputs, result) > MAX_COPIED_PART * _nbytes(inputs, saved):
             if len(entry.seen) <= MAX_ADDRESSES:
                 return set()
             places = zip(anchored, zip(*entry.seen, strict=True), strict=True)
-            found = saved & {i for i, pointers in places if len(set(pointers)) > MAX_ADDRESSES}
-        return found if _nbytes(inputs, found) <= MAX_COPIED_BYTES else set()
+            result = saved & {i for i, pointers in places if len(set(pointers)) > MAX_ADDRESSES}
+        return result if _nbytes(inputs, result) <= MAX_COPIED_BYTES else set()
 
-    def _anchored(self, entry: Entry) -> list[int]:
+    def _anchored(self, entry: GraphEntry) -> list[int]:
         return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
 
-    def _anchor(self, entry: Entry, pointers: list[int]) -> tuple[int, ...]:
+    def _anchor(self, entry: GraphEntry, pointers: list[int]) -> tuple[int, ...]:
         return tuple([pointers[i] for i in self._anchored(entry)])
 
     def _pointers(self, inputs: list[Any]) -> list[int]:
@@ -325,44 +329,46 @@ class GraphedRunner:
             pointers[index] = inputs[index].data_ptr()
         return pointers
 
-    def _record(self, entry: Entry, inputs: list[Any], keep: bool) -> CapturedGraph | None:
+    def _record(self, entry: GraphEntry, inputs: list[Any], keep: bool) -> CapturedGraph | None:
         """Captures a CUDA graph; returns None where the call has to run plainly."""
         plan = self._plan(entry, keep)
-        places = {one.place for one in entry.recordings} | {plan.place(inputs)}
+        places = {recording.place for recording in entry.recordings} | {plan.place(inputs)}
         if len(places) > MAX_ADDRESSES:
             if not entry.repaid():
                 self._say(_RESTLESS)
                 return None
-            oldest = min(entry.recordings, key=lambda one: one.used)
+            oldest = min(entry.recordings, key=lambda recording: recording.used)
             entry.recordings.remove(oldest)
             oldest.close()
         with stage("cudagraphs_record", graph=self._spec.name) as record:
-            made = self._made(plan, inputs)
-            record.text = made if isinstance(made, str) else self._described(plan, made)
-        if isinstance(made, str):
-            entry.reason = made
-            self._say(made)
+            result = self._made(plan, inputs)
+            record.text = result if isinstance(result, str) else self._described(plan, result)
+        if isinstance(result, str):
+            entry.reason = result
+            self._say(result)
             return None
-        entry.recordings.append(made)
+        entry.recordings.append(result)
         entry.captures += 1
-        self._state.admit(made, self._options)
-        return made
+        self._state.admit(result, self._options)
+        return result
 
-    def _made(self, plan: Plan, inputs: list[Any]) -> CapturedGraph | str:
+    def _made(self, plan: CapturePlan, inputs: list[Any]) -> CapturedGraph | str:
         """Returns a captured CUDA graph, or why the capture failed."""
         try:
-            made = self._recorded(plan, inputs)
+            result = self._recorded(plan, inputs)
         except AliasingChanged as error:
             return str(error)
         # the plain run that follows raises it again if it is the program's own
         except Exception as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
-        if made.nbytes > self._state.limit(self._options):
-            made.close()
-            return f"one recording takes {made.nbytes / 2**20:.0f} MiB, more than memory_mib allows"
-        return made
+        if result.nbytes > self._state.limit(self._options):
+            result.close()
+            return (
+                f"one recording takes {result.nbytes / 2**20:.0f} MiB, more than memory_mib allows"
+            )
+        return result
 
-    def _recorded(self, plan: Plan, inputs: list[Any]) -> CapturedGraph:
+    def _recorded(self, plan: CapturePlan, inputs: list[Any]) -> CapturedGraph:
         """Captures with scratch memory shared between CUDA graphs where the runner says what is
         scratch."""
         run_placed = self._run_placed
@@ -370,7 +376,7 @@ class GraphedRunner:
             try:
                 return CapturedGraph(
                     self._state,
-                    lambda given: run_placed(given, pool_assignment.to),
+                    lambda inputs: run_placed(inputs, pool_assignment.to),
                     inputs,
                     plan,
                     places=True,
@@ -379,7 +385,7 @@ class GraphedRunner:
                 self._run_placed = None
         return CapturedGraph(self._state, self._run, inputs, plan)
 
-    def _plan(self, entry: Entry, keep: bool) -> Plan:
+    def _plan(self, entry: GraphEntry, keep: bool) -> CapturePlan:
         copied = tuple(sorted(entry.copied))
         direct = tuple(i for i in self._tensors if i not in entry.copied)
         assert entry.results is not None
@@ -388,7 +394,7 @@ class GraphedRunner:
             kind is Kind.KEEP and not spec.saved
             for kind, spec in zip(kinds, self._spec.outputs, strict=True)
         )
-        return Plan(
+        return CapturePlan(
             copied,
             direct,
             self._spec.mutations,
@@ -405,7 +411,7 @@ class GraphedRunner:
         limit = min(MAX_COPIED_BYTES_PER_OPERATOR * self._operators, MAX_COPIED_BYTES)
         visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
         few = len(visible) <= MAX_COPIED_RESULTS
-        anything = self._options.outputs == "auto" and self._may_keep()
+        anything = self._options.outputs == "auto" and self._may_persist()
         kinds = []
         for index, result in enumerate(results):
             if not result.nbytes:
@@ -427,7 +433,7 @@ class GraphedRunner:
         """Returns whether a result stays in the pool however small it is."""
         spec = self._spec.outputs[index]
         is_gradient = spec.gradient or self._spec.phase is Phase.BACKWARD
-        return spec.saved or (is_gradient and self._may_keep())
+        return spec.saved or (is_gradient and self._may_persist())
 
     def _say(self, reason: str) -> None:
         """Logs why a call runs plainly, once."""
@@ -437,19 +443,19 @@ class GraphedRunner:
                 "%s, cudagraphs: runs without a recording: %s", self._spec.name, reason
             )
 
-    def _described(self, plan: Plan, made: CapturedGraph) -> str:
+    def _described(self, plan: CapturePlan, graph: CapturedGraph) -> str:
         kinds = ", ".join(f"{sum(k is kind for k in plan.kinds)} {kind.value}" for kind in Kind)
         return (
             f"{self._spec.name} ({self._spec.phase.value}): {len(plan.direct)} inputs read in"
             f" place, {len(plan.copied)} copied, {len(plan.written)} written to; results: {kinds};"
-            f" {made.nbytes / 2**20:.1f} MiB"
+            f" {graph.nbytes / 2**20:.1f} MiB"
         )
 
-    def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _run_without_graph(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         entry = self._entries.get(key)
         warming = entry is None or self._is_warming(entry)
         # else inputs are not held: a backward's can be freed after their last use
-        given = list(inputs) if warming else []
+        items = list(inputs) if warming else []
         timing = None
         try:
             if self._options.measured and entry is not None and entry.runs and entry.timed.wanted:
@@ -465,18 +471,18 @@ class GraphedRunner:
             if entry is not None and timing is not None:
                 entry.timed.add(timing)
             if entry is None:
-                entry = self._entries[key] = Entry(self._check(key))
+                entry = self._entries[key] = GraphEntry(self._check(key))
                 if len(self._entries) > MAX_REMEMBERED_SIZES:
                     self._say(f"it was called with more than {MAX_REMEMBERED_SIZES} sizes")
                     self._forget_a_size()
             if warming and self._is_warming(entry):
                 entry.runs += 1
-                entry.pointers = self._pointers(given)
+                entry.pointers = self._pointers(items)
                 entry.seen.add(self._anchor(entry, entry.pointers))
-                entry.results = results_of(outputs, given)
+                entry.results = results_of(outputs, items)
         return outputs
 
-    def _is_warming(self, entry: Entry) -> bool:
+    def _is_warming(self, entry: GraphEntry) -> bool:
         return entry.runs < self._options.warmup or entry.results is None
 
     def _forget_a_size(self) -> None:
@@ -496,22 +502,22 @@ class GraphedRunner:
             self._reasons.clear()
             self._replays = self._plain = 0
 
-    def row(self) -> Row:
+    def row(self) -> GraphRow:
         """Returns what became of this graph."""
         with self._lock:
-            made = [
-                one
+            recordings = [
+                recording
                 for entry in self._entries.values()
-                for one in entry.recordings
-                if not one.closed
+                for recording in entry.recordings
+                if not recording.closed
             ]
-            return Row(
+            return GraphRow(
                 self._spec.name,
                 self._spec.backend,
                 self._spec.phase.value,
                 len(self._entries),
-                len(made),
-                sum(one.nbytes for one in made),
+                len(recordings),
+                sum(item.nbytes for item in recordings),
                 self._replays,
                 self._plain,
                 "; ".join(

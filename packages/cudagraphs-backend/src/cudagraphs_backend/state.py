@@ -53,8 +53,8 @@ class DeviceState:
     @property
     def members(self) -> list[Member]:
         """Returns the live members as a new list: finalizers remove members at any time."""
-        found = [reference() for reference in list(self._members.values())]
-        return [one for one in found if one is not None]
+        result = [reference() for reference in list(self._members.values())]
+        return [item for item in result if item is not None]
 
     def discard(self, member: Member, graph: Graph, memory: Any) -> None:
         """Frees a CUDA graph, then its memory. Finalizers call this in any thread; while a capture
@@ -139,7 +139,8 @@ class DeviceState:
         newest."""
         limit = self.limit(options)
         others = sorted(
-            (one for one in self.members if one is not newest), key=lambda one: one.used
+            (member for member in self.members if member is not newest),
+            key=lambda member: member.used,
         )
         thrown = False
         while others and (len(others) + 1 > options.recordings or self.held_bytes() > limit):

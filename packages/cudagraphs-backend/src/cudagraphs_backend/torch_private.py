@@ -139,11 +139,11 @@ def switch_pool(device: int, leave: Any, enter: Any) -> None:
 def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
     """Returns whether all of these CUDA tensors were allocated from a pool."""
     segments = [
-        (one["address"], one["address"] + one["total_size"])
-        for one in torch.cuda.memory_snapshot()
-        if tuple(one["segment_pool_id"]) == tuple(pool)
+        (item["address"], item["address"] + item["total_size"])
+        for item in torch.cuda.memory_snapshot()
+        if tuple(item["segment_pool_id"]) == tuple(pool)
     ]
-    addresses = [one.data_ptr() for one in tensors if one.numel()]
+    addresses = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
     return all(any(low <= address < high for low, high in segments) for address in addresses)
 
 

@@ -16,12 +16,12 @@ from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.cpu_bound import Verdicts
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
-from cudagraphs_backend.runner import GraphedRunner, Row, runners
+from cudagraphs_backend.runner import GraphedRunner, GraphRow, runners
 from cudagraphs_backend.state import states
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
 
 #: The last graphs that could not be captured, with reasons.
-_refused: deque[Row] = deque(maxlen=256)
+_refused: deque[GraphRow] = deque(maxlen=256)
 
 
 def wrap(
@@ -53,7 +53,7 @@ def wrap(
         record.text = reason or "recorded at the call after the first of each size"
     if state is None:
         _refused.append(
-            Row(
+            GraphRow(
                 spec.name, spec.backend, spec.phase.value, 0, 0, 0, 0, 0, reason or "no such device"
             )
         )
@@ -61,17 +61,17 @@ def wrap(
         return runner
     options = options or _options(spec.options)
     if numbers is not None:
-        given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
-        spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
+        input_spec = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
+        spec = dataclasses.replace(spec, inputs=(*spec.inputs, input_spec))
     run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed, verdicts)
     if numbers is not None:
         run = WithNumbers(run, state, numbers)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
 
 
-def _options(given: Any) -> CudaGraphsOptions:
+def _options(value: Any) -> CudaGraphsOptions:
     """Ignores another backend's options: their fields of the same name mean other things."""
-    return given if isinstance(given, CudaGraphsOptions) else CudaGraphsOptions()
+    return value if isinstance(value, CudaGraphsOptions) else CudaGraphsOptions()
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
@@ -89,10 +89,10 @@ def _called(graph: torch.fx.GraphModule) -> RunFunction:
     return run
 
 
-def report() -> list[Row]:
+def report() -> list[GraphRow]:
     """Returns a row for every live graph that was called since the last reset, and for those that
     could not be captured."""
-    rows = [one.row() for one in runners()]
+    rows = [runner.row() for runner in runners()]
     return sorted(
         (row for row in rows if row.replays or row.plain), key=lambda row: row.name
     ) + list(_refused)
@@ -106,7 +106,7 @@ def told() -> list[tuple[str, str]]:
 def reset() -> None:
     """Throws every CUDA graph away and frees its memory; graphs are captured again when next
     called."""
-    for one in runners():
-        one.forget()
+    for runner in runners():
+        runner.forget()
     states.clear()
     _refused.clear()

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import torch
 
 from tracer_core import torch_private
-from tracer_core.autoselect.candidates import Plan, plan_of, runs
-from tracer_core.autoselect.choice import Choice
+from tracer_core.autoselect.candidates import CandidatePlan, plan_of, runs
+from tracer_core.autoselect.choice import BackendChoice
 from tracer_core.background.progress import Progress
 from tracer_core.compiled_callable import call_object, with_target, wrapper
 from tracer_core.compiled_module import Replacement, share
@@ -296,20 +296,20 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
     records = stages.records_of(behind.function)
-    told = runs(behind.function.config, {record.graph for record in records if record.graph})
+    data = runs(behind.function.config, {record.graph for record in records if record.graph})
     lacking = torch_private.not_found()
     text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
-    text += " ends the graph or runs natively"
+    text += " ends the graph or runs eagerly"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
-    found = behind.function.kept
-    kept = (StageRecord("kept", found.seconds, found.found),) if found.found else ()
+    result = behind.function.persistent_cache
+    kept = (StageRecord("kept", result.seconds, result.found),) if result.found else ()
     later = (
-        StageRecord("background", one.seconds, one.text, one.graph)
-        for one in behind.function.compilations
+        StageRecord("background", compilation.seconds, compilation.text, compilation.graph)
+        for compilation in behind.function.compilations
     )
-    after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
-    compared = (StageRecord("compared", 0.0, str(one)) for one in behind.function.verdicts)
-    reached = (StageRecord("limit", 0.0, str(one)) for one in crossings(behind.function))
+    after = (StageRecord("runs", 0.0, text, graph) for graph, text in data)
+    compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in behind.function.verdicts)
+    reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(behind.function))
     return StageRecords((*missing, *kept, *records, *later, *after, *compared, *reached))
 
 
@@ -402,12 +402,12 @@ def compile_many(
     Examples:
         >>> encoder, decoder = tracer_core.compile_many([(encoder, x), (decoder, y)])
     """
-    made = [
+    result = [
         (model if compiled(model) is not None else compile(model, **settings), inputs)
         for model, *inputs in models
     ]
-    _prepare(made, workers, progress)
-    return [model for model, _ in made]
+    _prepare(result, workers, progress)
+    return [model for model, _ in result]
 
 
 # Inside
@@ -433,7 +433,7 @@ def _prepare(
         return
     from tracer_core.preparation import Item, prepare  # heavy: the tracer
 
-    items = [Item(model, [Inputs.of(one) for one in inputs]) for model, inputs in models]
+    items = [Item(model, [Inputs.of(value) for value in inputs]) for model, inputs in models]
     prepare(items, workers, progress)
 
 
@@ -505,7 +505,7 @@ def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
     return _frozen_methods((config,) if frozen else ())
 
 
-def _choices(plan: Plan, wait: float = 0.0) -> tuple[Choice, ...]:
+def _choices(plan: CandidatePlan, wait: float = 0.0) -> tuple[BackendChoice, ...]:
     """Returns the table of each graph so far: candidates, their results, and which one serves it.
 
     Args:

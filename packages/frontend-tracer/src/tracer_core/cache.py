@@ -24,8 +24,8 @@ def fleet() -> FleetInfo | None:
     Raises:
         OptionError: TRACER_STORE or its key is wrong.
     """
-    found = _fleet.fleet()
-    return None if found is None else found.info()
+    result = _fleet.fleet()
+    return None if result is None else result.info()
 
 
 def wait(seconds: float = 60.0) -> bool:
@@ -39,5 +39,5 @@ def wait(seconds: float = 60.0) -> bool:
     Returns:
         Whether the store has everything, or does not answer.
     """
-    found = _fleet.fleet()
-    return found is None or found.wait(seconds)
+    result = _fleet.fleet()
+    return result is None or result.wait(seconds)

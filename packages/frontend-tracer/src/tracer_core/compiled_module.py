@@ -104,13 +104,13 @@ class CallSlot:
     def __get__(self, module: nn.Module | None, owner: type | None = None) -> Any:
         if module is None:
             return None
-        found = module.__dict__.get("_compiled_call_impl")
-        if found is None:  # each call of any module comes here
+        result = module.__dict__.get("_compiled_call_impl")
+        if result is None:  # each call of any module comes here
             return None
         try:
-            return found[id(module)]
+            return result[id(module)]
         except TypeError:  # torch's function
-            return found
+            return result
 
     def __set__(self, module: nn.Module, value: Any) -> None:
         module.__dict__[SLOT] = value
@@ -126,15 +126,15 @@ def share(
     purpose: Purpose,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
     around: Around | None = None,
-    whole: Callable[..., Any] | None = None,
+    full: Callable[..., Any] | None = None,
 ) -> M:
     """Returns a module that shares `module`'s state; its call runs ``replace(function)``, where
     function is ``Module._call_impl``, or the class's own ``__call__`` if it has one.
 
     purpose: makes what `purpose_of` answers. methods: additional functions of the shared module.
-    around: makes what is called instead while the module has forward pre-hooks. whole: a function to replace instead
-    of the class's ``__call__``. Raises OptionError if the class has ``__slots__`` or objects of
-    another layout than modules have, or already has an attribute of a method's name.
+    around: makes what is called instead while the module has forward pre-hooks. full: a function to
+    replace instead of the class's ``__call__``. Raises OptionError if the class has ``__slots__``
+    or objects of another layout than modules have, or already has an attribute of a method's name.
     """
     cls = original_class(module)
     slots = [name for base in cls.__mro__ for name in _slots(base)]
@@ -148,16 +148,16 @@ def share(
                 f"{cls.__qualname__} has an attribute {name!r} already, which compile() gives a"
                 " method of its own"
             )
-    in_slot = whole is None and _reaches_slot(cls)
-    function: Any = whole or (call_implementation if in_slot else cls.__call__)
+    in_slot = full is None and _reaches_slot(cls)
+    function: Any = full or (call_implementation if in_slot else cls.__call__)
     replacement = replace(function)
     run: Run = replacement.call
     hooked = run
     forward = getattr(cls, "forward", None)
     if around is not None and inspect.isfunction(forward):  # a ScriptModule's is none
         hooked = around(run, replace(forward).call)
-    made = cls if in_slot and not methods else _hidden_class(cls, in_slot, methods)
-    shared = _with_state(made, vars(module))
+    result = cls if in_slot and not methods else _hidden_class(cls, in_slot, methods)
+    shared = _with_state(result, vars(module))
     share_module_state(module, shared)
     called = shared_call(module)
     first = module if called is None else called.receiver() or module
@@ -187,10 +187,10 @@ def purpose_of(module: Any) -> Any:
 
 def called_by_torch(module: nn.Module) -> bool:
     """Returns whether calling a module runs what `Module.compile()` of torch has made."""
-    found = vars(module).get(SLOT)
-    if type(found) is CallTable:
-        return found.otherwise is not None and id(module) not in found
-    return found is not None
+    var = vars(module).get(SLOT)
+    if type(var) is CallTable:
+        return var.otherwise is not None and id(module) not in var
+    return var is not None
 
 
 def unshared(module: M) -> M:
@@ -199,8 +199,8 @@ def unshared(module: M) -> M:
     shared = shared_call(module)
     if shared is None:
         return module
-    found = shared.receiver()
-    own = _plain(module) if found is None or shared_call(found) is not None else found
+    result = shared.receiver()
+    own = _plain(module) if result is None or shared_call(result) is not None else result
     return cast(M, own)
 
 
@@ -218,11 +218,11 @@ def _reaches_slot(cls: type[nn.Module]) -> bool:
 def _with_state(cls: type[nn.Module], state: dict[str, Any]) -> nn.Module:
     """Returns an object of a class whose ``__dict__`` is `state`."""
     try:
-        made: nn.Module = object.__new__(cls)
+        module: nn.Module = object.__new__(cls)
     except TypeError as error:
         raise OptionError(f"{cls.__qualname__} cannot share its state: {error}") from error
-    object.__setattr__(made, "__dict__", state)
-    return made
+    object.__setattr__(module, "__dict__", state)
+    return module
 
 
 def _plain(module: nn.Module) -> nn.Module:
@@ -243,8 +243,8 @@ def _put(
     ``__call__``. hooked: the call while the module has forward pre-hooks. Where the program gives
     one of both modules another class, the other gets it with the next call."""
     put_slot(CallSlot)
-    found = vars(module).get(SLOT)
-    table = found if type(found) is CallTable else CallTable(found)
+    var = vars(module).get(SLOT)
+    table = var if type(var) is CallTable else CallTable(var)
     vars(module)[SLOT] = table
     key = id(module)
 
@@ -255,23 +255,23 @@ def _put(
     reference: Callable[[], nn.Module | None] = weakref.ref(module, forget)
     compiled, otherwise = weakref.ref(original), reference
     if type(module) is not original_class(module):
-        plain = _plain(module), reference
+        simple = _plain(module), reference
 
         def otherwise() -> nn.Module:
-            return plain[0]
+            return simple[0]
 
     def receiver() -> nn.Module | None:
-        found = compiled()
-        return otherwise() if found is None else found
+        result = compiled()
+        return otherwise() if result is None else result
 
     cls: type = original_class(module)
 
     def agree(own: nn.Module) -> None:
         nonlocal cls
-        made = reference()
-        for one, other in ((own, made), (made, own)):
-            if one is not None and other is not None and one.__class__ is not cls:
-                cls = other.__class__ = one.__class__
+        result = reference()
+        for item, other in ((own, result), (result, own)):
+            if item is not None and other is not None and item.__class__ is not cls:
+                cls = other.__class__ = item.__class__
                 return
 
     def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -326,9 +326,9 @@ def _original_of(hidden: _Hidden) -> tuple[Any, ...]:
 def _metaclass(program: Any) -> type[_Hidden]:
     """Returns `_Hidden` together with a metaclass of the program, of which no method has run."""
     bases = (_Hidden,) if program is type else (_Hidden, program)
-    made: Any = type.__new__(type(program), _Hidden.__name__, bases, {})
-    copyreg.pickle(made, _original_of)
-    return cast("type[_Hidden]", made)
+    _: Any = type.__new__(type(program), _Hidden.__name__, bases, {})
+    copyreg.pickle(_, _original_of)
+    return cast("type[_Hidden]", _)
 
 
 #: The hidden classes without methods of their own, by class.
@@ -341,8 +341,8 @@ def _hidden_class(
     """Returns a class for modules of `cls` that are called through `SharedCall`, with `methods`.
     in_slot: whether ``Module.__call__`` does that."""
     known = None if methods else _hidden.get(cls)
-    if known is not None and (found := known()) is not None:
-        return cast("type[nn.Module]", found)
+    if known is not None and (result := known()) is not None:
+        return cast("type[nn.Module]", result)
 
     @functools.wraps(cls.__call__)
     def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -372,17 +372,17 @@ def _hidden_class(
         # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
     try:
-        made: Any = type.__new__(
+        _: Any = type.__new__(
             _metaclass(cast(Any, type(cls))), cls.__name__, (_Bare, cls), namespace
         )
     except TypeError as error:
         raise OptionError(f"{cls.__qualname__} cannot be shared: {error}") from error
     if not methods:
-        _hidden[cls] = weakref.ref(made)
-    return cast("type[nn.Module]", made)
+        _hidden[cls] = weakref.ref(_)
+    return cast("type[nn.Module]", _)
 
 
 def _slots(base: type) -> list[str]:
-    found = base.__dict__.get("__slots__", ())
-    names = [found] if isinstance(found, str) else list(found)
+    result = base.__dict__.get("__slots__", ())
+    names = [result] if isinstance(result, str) else list(result)
     return [name for name in names if name not in ("__dict__", "__weakref__")]

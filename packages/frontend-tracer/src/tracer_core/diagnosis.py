@@ -55,14 +55,14 @@ class Report(tuple[Finding, ...]):
     @property
     def healthy(self) -> bool:
         """Whether no finding is a problem."""
-        return all(one.state != "problem" for one in self)
+        return all(item.state != "problem" for item in self)
 
     def __repr__(self) -> str:
-        width = max((len(one.what) for one in self), default=0)
+        width = max((len(item.what) for item in self), default=0)
         lines = []
-        for one in self:
-            lines.append(f"{one.state:8}{one.what:{width}}  {one.found}")
-            lines += [f"{'':8}{'':{width}}  -> {one.advice}"] if one.advice else []
+        for item in self:
+            lines.append(f"{item.state:8}{item.what:{width}}  {item.found}")
+            lines += [f"{'':8}{'':{width}}  -> {item.advice}"] if item.advice else []
         return "\n".join(lines)
 
 
@@ -78,7 +78,7 @@ def doctor(*, smoke: bool = True) -> Report:
     Examples:
         >>> print(tracer_core.doctor())
     """
-    return Report(one for part in _PARTS for one in part(smoke))
+    return Report(item for part in _PARTS for item in part(smoke))
 
 
 def _python(smoke: bool) -> Iterator[Finding]:
@@ -87,14 +87,14 @@ def _python(smoke: bool) -> Iterator[Finding]:
     refusal = torch_private.refusal()
     yield Finding("Python", "ok", f"{here} ({sys.executable})")
     yield Finding("tracer-core", "ok", __version__)
-    found = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    result = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     if refusal is not None:
-        yield Finding("torch", "problem", found, refusal)
+        yield Finding("torch", "problem", result, refusal)
     elif lacking := torch_private.not_found():
-        text = f"has no {', '.join(lacking)}: what needs them ends the graph or runs natively"
-        yield Finding("torch", "note", f"{found}; {text}")
+        text = f"has no {', '.join(lacking)}: what needs them ends the graph or runs eagerly"
+        yield Finding("torch", "note", f"{result}; {text}")
     else:
-        yield Finding("torch", "ok", found)
+        yield Finding("torch", "ok", result)
 
 
 def _compilers(smoke: bool) -> Iterator[Finding]:
@@ -117,8 +117,8 @@ def _compiler(
         version = command.version()
         if version is not None:
             return Finding(what, "ok", f"{version} ({' '.join(command.words)})")
-    found = f"{variable}={named!r} does not run" if named else "none"
-    return Finding(what, "problem", found, advice)
+    result = f"{variable}={named!r} does not run" if named else "none"
+    return Finding(what, "problem", result, advice)
 
 
 def _devices(smoke: bool) -> Iterator[Finding]:
@@ -161,15 +161,15 @@ def _cache(smoke: bool) -> Iterator[Finding]:
 def _fleet(smoke: bool) -> Iterator[Finding]:
     what = "fleet's store"
     try:
-        found = fleet.fleet()
+        result = fleet.fleet()
     except TracerError as error:
         yield Finding(what, "problem", str(error))
         return
-    if found is None:
+    if result is None:
         yield Finding(what, "note", "TRACER_STORE is not set")
         return
-    answer = found.look()
-    text = f"{fleet.shown(found.url)}: {answer.text}"
+    answer = result.look()
+    text = f"{fleet.shown(result.url)}: {answer.text}"
     yield Finding(what, "ok" if answer.works else "problem", text, answer.advice)
 
 
@@ -237,22 +237,22 @@ def _compile_small_network(name: str, training: str, devices: Sequence[str]) -> 
     compiled = api.compile(net.train(learns), backend=name)
     begun = time.perf_counter()
     with torch.set_grad_enabled(learns):
-        found = compiled(x)
+        result = compiled(x)
         if learns:
-            found.square().sum().backward()
+            result.square().sum().backward()
     seconds = time.perf_counter() - begun
-    gradients = [one.grad for one in net.parameters()]
+    gradients = [parameter.grad for parameter in net.parameters()]
     net.zero_grad()
     with torch.set_grad_enabled(learns):
         expected = net(x)
         if learns:
             expected.square().sum().backward()
-    torch.testing.assert_close(found, expected, atol=_TOLERANCE, rtol=_TOLERANCE)
+    torch.testing.assert_close(result, expected, atol=_TOLERANCE, rtol=_TOLERANCE)
     if learns:
-        own = [one.grad for one in net.parameters()]
+        own = [parameter.grad for parameter in net.parameters()]
         torch.testing.assert_close(gradients, own, atol=_TOLERANCE, rtol=_TOLERANCE)
     records = api.last_compile(compiled)
-    why = next((one.text for one in records if one.name == "fallback"), "")
+    why = next((record.text for record in records if record.name == "fallback"), "")
     return {"seconds": seconds, "device": device, "why": why}
 
 
@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "cache":
         return _look_after_cache(chosen.action)
     report = doctor(smoke=not chosen.quick)
-    print(json.dumps([asdict(one) for one in report], indent=1) if chosen.json else report)
+    print(json.dumps([asdict(item) for item in report], indent=1) if chosen.json else report)
     return 0 if report.healthy else 1
 
 
@@ -289,10 +289,10 @@ def _show_limits(as_json: bool) -> int:
         return 1
     tables = limits.tables()
     if as_json:
-        rows = {one.package: [asdict(row) for row in one.values()] for one in tables}
+        rows = {table.package: [asdict(row) for row in table.values()] for table in tables}
         print(json.dumps(rows, indent=1))
     else:
-        print("\n\n".join(f"{one.package}\n\n{limits.listing(one)}" for one in tables))
+        print("\n\n".join(f"{table.package}\n\n{limits.listing(table)}" for table in tables))
     return 0
 
 

@@ -17,9 +17,9 @@ class Location(str):
     @classmethod
     def of(cls, path: str, line: int, function: str) -> Location:
         """Returns the location of a line of a function."""
-        made = cls(f"{path}:{line} in {function}")
-        made.path, made.line = path, line
-        return made
+        result = cls(f"{path}:{line} in {function}")
+        result.path, result.line = path, line
+        return result
 
     @property
     def code(self) -> str:
@@ -204,7 +204,7 @@ class RecompileLimit(Exception):
 
 
 class RecompileLimitWarning(RecompileLimit, UserWarning):
-    """A function was compiled too often: calls that match no cache entry now run as plain Python.
+    """A function was compiled too often: calls that match no cache entry now run as eager Python.
 
     Logged once per function, by ``tracer_core``; the record has it as ``recompile_limit``.
     """

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.autoselect.candidates import Plan, runs
-from tracer_core.autoselect.choice import Choice
+from tracer_core.autoselect.candidates import CandidatePlan, runs
+from tracer_core.autoselect.choice import BackendChoice
 from tracer_core.compiled_callable import call_object
 from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.stages import records_of
@@ -42,7 +42,7 @@ class Explanation:
     #: Why parts of the program ran eagerly.
     skipped: tuple[str, ...] = ()
     #: Where several backends compile the graphs of the compiled object: which of them serves each.
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[BackendChoice, ...] = ()
     #: What became of the graphs of the compiled object since (captured as CUDA graphs or why not,
     #: after the graph's name), and how fast its calls are beside eager ones.
     runs: tuple[str, ...] = ()
@@ -65,15 +65,15 @@ class Explanation:
             f"graphs: {self.graph_count}   breaks: {self.graph_break_count}   operators:"
             f" {self.op_count}   guards: {len(self.guards)}"
         ]
-        for i, one in enumerate(self.breaks, 1):
+        for i, record in enumerate(self.breaks, 1):
             lines += [
-                f"break {i}: {one.location}",
-                f"  {one.reason} [{one.kind}]",
-                f"  what would remove it: {one.hint}",
+                f"break {i}: {record.location}",
+                f"  {record.reason} [{record.kind}]",
+                f"  what would remove it: {record.hint}",
             ]
-        lines += [f"ran natively: {reason}" for reason in self.skipped]
-        lines += [f"limit reached: {one}" for one in self.limits]
-        lines += [f"compiled before, {one}" for one in self.runs]
+        lines += [f"ran eagerly: {reason}" for reason in self.skipped]
+        lines += [f"limit reached: {limit}" for limit in self.limits]
+        lines += [f"compiled before, {run}" for run in self.runs]
         lines += [line for choice in self.choices for line in str(choice).splitlines()]
         for i, gm in enumerate(self.graphs):
             lines.append(f"graph {i}:")
@@ -97,15 +97,19 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
 
 def without_backend(compiled: CompiledFunction) -> list[str]:
     """Returns a line for each graph that runs, as a whole or in parts, without its backend."""
-    runners = [one.runner for one in compiled.records if one.runner is not None]
-    found = [
-        f"{one.fallback.graph}: {one.fallback.kind}: {one.fallback.reason}"
-        for one in runners
-        if one.fallback is not None
+    runners = [record.runner for record in compiled.records if record.runner is not None]
+    result = [
+        f"{runner.fallback.graph}: {runner.fallback.kind}: {runner.fallback.reason}"
+        for runner in runners
+        if runner.fallback is not None
     ]
     # what failed in a call, after the entry was captured
-    later = [f"{one.graph}: {one.text}" for one in records_of(compiled) if one.name == "fallback"]
-    return list(dict.fromkeys([*found, *later]))
+    later = [
+        f"{record.graph}: {record.text}"
+        for record in records_of(compiled)
+        if record.name == "fallback"
+    ]
+    return list(dict.fromkeys([*result, *later]))
 
 
 def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:
@@ -118,18 +122,22 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
     config = CompileConfig(get("eager"))
 
     def told(compiled: CompiledFunction, result: Any) -> Explanation:
-        made = explanation(compiled, result)
+        created = explanation(compiled, result)
         if not isinstance(asked, CompiledFunction):
-            return made
+            return created
         plan = asked.config.options
-        choices = tuple(trial.choice() for trial in plan.trials) if isinstance(plan, Plan) else ()
-        told = runs(asked.config, {record.name for record in asked.records})
-        waiting = [f"{one.graph}: {one.text}" for one in asked.compilations if not one.is_done]
-        lines = [*waiting, *(f"{graph}: {text}" for graph, text in told)]
+        choices = (
+            tuple(trial.choice() for trial in plan.trials)
+            if isinstance(plan, CandidatePlan)
+            else ()
+        )
+        data = runs(asked.config, {record.name for record in asked.records})
+        waiting = [f"{item.graph}: {item.text}" for item in asked.compilations if not item.is_done]
+        lines = [*waiting, *(f"{graph}: {text}" for graph, text in data)]
         lines += map(str, asked.verdicts)
         lines += without_backend(asked)
-        reached = dict.fromkeys((*made.limits, *map(str, crossings(asked))))
-        return replace(made, choices=choices, runs=tuple(lines), limits=tuple(reached))
+        reached = dict.fromkeys((*created.limits, *map(str, crossings(asked))))
+        return replace(created, choices=choices, runs=tuple(lines), limits=tuple(reached))
 
     followed: Callable[..., Any] = function
     first: tuple[Any, ...] = ()

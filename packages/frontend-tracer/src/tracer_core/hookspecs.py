@@ -49,7 +49,7 @@ def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> 
 
 @hookspec
 def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
-    """Called when capture stops at an instruction, which will run natively.
+    """Called when capture stops at an instruction, which will run eagerly.
 
     Args:
         kind: Its name in the table of graph breaks.

@@ -21,15 +21,15 @@ class Inputs:
         self.args, self.kwargs = args, kwargs
 
     @classmethod
-    def of(cls, given: Any) -> Inputs:
+    def of(cls, value: Any) -> Inputs:
         """Returns the arguments that a user wrote as an `Inputs`.
 
         Args:
-            given: An `Inputs`, a tuple or list of positional arguments, a dictionary of keyword
+            value: An `Inputs`, a tuple or list of positional arguments, a dictionary of keyword
                 arguments, or a single argument.
         """
-        if isinstance(given, Inputs):
-            return given
-        if isinstance(given, (tuple, list)):
-            return cls(*given)
-        return cls(**given) if isinstance(given, Mapping) else cls(given)
+        if isinstance(value, Inputs):
+            return value
+        if isinstance(value, (tuple, list)):
+            return cls(*value)
+        return cls(**value) if isinstance(value, Mapping) else cls(value)

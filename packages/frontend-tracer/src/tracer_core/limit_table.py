@@ -105,10 +105,10 @@ class LimitTable(Mapping[str, Limit]):
         if name in self._rows:
             raise ValueError(f"{self.package} has two limits {name}")
         changed = f"no way: {fixed}" if fixed else changed
-        found = None if fixed else _number(_overrides.get(name, ""), value)
-        used = value if found is None else found
-        made = Limit(name, used, value, unit, beyond, seen, changed, bool(fixed))
-        self._rows[name] = _rows[name] = made
+        result = None if fixed else _number(_overrides.get(name, ""), value)
+        used = value if result is None else result
+        limit = Limit(name, used, value, unit, beyond, seen, changed, bool(fixed))
+        self._rows[name] = _rows[name] = limit
         return used
 
     def __getitem__(self, name: str) -> Limit:
@@ -139,11 +139,11 @@ def overrides() -> str:
 def _number(text: str, default: Number) -> Number | None:
     """Returns the number in a text, of the default's type; None where there is none that may be."""
     try:
-        found = type(default)(text)
+        result = type(default)(text)
     except ValueError:
         return None
     least = 1 if isinstance(default, int) else 0
-    return found if found >= least and math.isfinite(found) else None
+    return result if result >= least and math.isfinite(result) else None
 
 
 def check_overrides(limits: Mapping[str, Limit]) -> None:

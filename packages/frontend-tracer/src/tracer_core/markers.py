@@ -162,10 +162,10 @@ def allow_in_graph(fn: F) -> F:
 def _foreign_library(fn: Any) -> str | None:
     """Returns the name of the library that a function is of, if that knows no tensors."""
     kinds = type(fn).__mro__
-    if any(one.__module__ == "_ctypes" for one in kinds):
+    if any(kind.__module__ == "_ctypes" for kind in kinds):
         return "ctypes"
     of_numpy = (getattr(fn, "__module__", None) or "").partition(".")[0] == "numpy"
-    return "NumPy" if of_numpy or any(one.__module__ == "numpy" for one in kinds) else None
+    return "NumPy" if of_numpy or any(kind.__module__ == "numpy" for kind in kinds) else None
 
 
 def disallow_in_graph(fn: F) -> F:
@@ -289,7 +289,7 @@ def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None
 
 
 def disabled(fn: Any) -> str | None:
-    """Returns why `fn` must run natively, or None. Honors `torch.compiler.disable` too."""
+    """Returns why `fn` must run eagerly, or None. Honors `torch.compiler.disable` too."""
     purpose = purpose_of(fn)
     if isinstance(purpose, Disabled):
         return purpose.reason
@@ -307,8 +307,8 @@ def compiled(fn: Any) -> Compiled | None:
     Args:
         fn: A function, bound method or module; None is returned for any other.
     """
-    found = purpose_of(fn) or read_mark(_marked_object(fn), COMPILED)
-    return found if isinstance(found, Compiled) else None
+    result = purpose_of(fn) or read_mark(_marked_object(fn), COMPILED)
+    return result if isinstance(result, Compiled) else None
 
 
 def uncompiled(fn: Any) -> Any:
@@ -328,9 +328,9 @@ def role(fn: Any) -> FunctionRole | None:
     Honors `torch.compiler.assume_constant_result`.
     """
     fn = _marked_object(fn)
-    found = _roles_of_builtins.get(id(fn))
-    if found is not None:
-        return found[1]
+    builtin = _roles_of_builtins.get(id(fn))
+    if builtin is not None:
+        return builtin[1]
     attached: FunctionRole | None = read_mark(fn, ROLE)
     if attached is None and getattr(fn, "_dynamo_marked_constant", False):
         # functools.wraps copies the attribute from a wrapped function; then only the wrapped

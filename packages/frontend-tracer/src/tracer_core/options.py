@@ -87,10 +87,10 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def _bytes(variable: str, text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B|)", text.strip().upper())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B|)", text.strip().upper())
+    if match is None:
         raise OptionError(f"{variable}={text!r}: a size in bytes, or such as 500MB or 2GB")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def _seconds(variable: str, text: str) -> float:

@@ -43,8 +43,8 @@ def progress(function: CompiledFunction | None, wait: float) -> Progress:
     """See `tracer_core.progress`."""
     every = compiled_function.compilations() if function is None else function.compilations
     end = time.perf_counter() + wait
-    for one in every:
-        one.wait(max(0.0, end - time.perf_counter()))
+    for item in every:
+        item.wait(max(0.0, end - time.perf_counter()))
     return progress_of(every)
 
 
@@ -65,8 +65,8 @@ class Item:
     def call_all(self) -> None:
         """Makes all calls, without effects on random generators and on the module's buffers."""
         with _kept(_module_of(self.fn)):
-            for one in self.inputs:
-                self.fn(*one.args, **one.kwargs)
+            for value in self.inputs:
+                self.fn(*value.args, **value.kwargs)
 
 
 def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
@@ -89,7 +89,7 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
             before = capture_lock.captures_so_far()
             for item in items:
                 item.call_all()
-            new = [one for one in compiled_function.compilations() if id(one) not in known]
+            new = [item for item in compiled_function.compilations() if id(item) not in known]
             _wait(new, bar)
             _raise_failed(new)
             quiet = quiet + 1 if capture_lock.captures_so_far() == before else 0
@@ -103,21 +103,21 @@ def prepare(items: Sequence[Item], workers: int | None, show: Show) -> None:
 
 def _wait(every: Sequence[Compilation], bar: Callable[[Progress], None]) -> None:
     while True:
-        found = progress_of(every)
-        bar(found)
-        if found.is_done:
+        progress = progress_of(every)
+        bar(progress)
+        if progress.is_done:
             return
-        next(one for one in every if not one.is_done).wait(_LOOK)
+        next(item for item in every if not item.is_done).wait(_LOOK)
 
 
 def _raise_failed(every: Sequence[Compilation]) -> None:
-    failed = [one for one in every if one.state is CompilationState.FAILED]
+    failed = [item for item in every if item.state is CompilationState.FAILED]
     if not failed:
         return
     first, *others = failed
     assert first.error is not None
-    for one in others:
-        first.error.add_note(f"and {one.graph} of {one.function}: {one.error}")
+    for other in others:
+        first.error.add_note(f"and {other.graph} of {other.function}: {other.error}")
     raise first.error
 
 
@@ -135,7 +135,7 @@ def _in_background(function: CompiledFunction) -> Iterator[None]:
 @contextlib.contextmanager
 def _kept(module: torch.nn.Module | None) -> Iterator[None]:
     """Context after which torch's random generators and a module's buffers are as they were."""
-    buffers = [] if module is None else [(one, one.clone()) for one in _written(module)]
+    buffers = [] if module is None else [(item, item.clone()) for item in _written(module)]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices):
         try:
@@ -150,9 +150,9 @@ def _kept(module: torch.nn.Module | None) -> Iterator[None]:
 
 def _written(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Yields the buffers that a call may write to and that can be set back."""
-    for one in module.buffers():
-        if not one.is_inference() and one.layout is torch.strided:
-            yield one
+    for buffer in module.buffers():
+        if not buffer.is_inference() and buffer.layout is torch.strided:
+            yield buffer
 
 
 def _module_of(fn: Any) -> torch.nn.Module | None:
@@ -167,30 +167,30 @@ def _shown(show: Show, n_calls: int) -> Iterator[Callable[[Progress], None]]:
         yield show
         return
     if not show:
-        yield lambda found: None
+        yield lambda result: None
         return
     bar_type = _bar_type() if sys.stderr.isatty() else None
     if bar_type is None:
         said: set[str] = set()
 
-        def log(found: Progress) -> None:
-            for one in found:
-                if one.state.has_ended and one.graph not in said:
-                    said.add(one.graph)
+        def log(progress: Progress) -> None:
+            for item in progress:
+                if item.state.has_ended and item.graph not in said:
+                    said.add(item.graph)
                     logger().info(
-                        "%s, %s: %s in %.1f s", one.function, one.graph, one.state, one.seconds
+                        "%s, %s: %s in %.1f s", item.function, item.graph, item.state, item.seconds
                     )
 
         yield log
         return
     with bar_type(desc="compiling", unit="graph", total=n_calls) as bar:
 
-        def draw(found: Progress) -> None:
-            bar.total, bar.n = max(len(found), 1), found.n_done
+        def draw(progress: Progress) -> None:
+            bar.total, bar.n = max(len(progress), 1), progress.n_done
             now = [
-                f"{one.function} {one.stage}".strip()
-                for one in found
-                if one.state is CompilationState.COMPILING
+                f"{item.function} {item.stage}".strip()
+                for item in progress
+                if item.state is CompilationState.COMPILING
             ]
             bar.set_postfix_str(", ".join(now)[:60], refresh=False)
             bar.refresh()

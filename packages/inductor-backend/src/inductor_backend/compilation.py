@@ -10,20 +10,20 @@ import torch
 
 from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.triton.matmul import Blocks
-from inductor_backend.codegen.wrapper import Step
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import Program
+from inductor_backend.codegen.wrapper import WrapperStep
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import CPU, Target
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions
 from inductor_backend.passes.freeze import FrozenGraph
 from inductor_backend.passes.fx_edit import Editor
-from inductor_backend.passes.subgraph_cut import Cut
+from inductor_backend.passes.outline import Outline
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.schedule.fusion import Group, Plan, readers_outside
+from inductor_backend.schedule.fusion import FusionPlan, Group, readers_outside
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import CompileSpec, Runner
 
@@ -39,17 +39,17 @@ class Compilation:
     sizes: SizeVars
     #: The graph before any rewrite.
     given: torch.fx.GraphModule
-    program: Program = field(default_factory=lambda: Program(""))
+    program: LoopProgram = field(default_factory=lambda: LoopProgram(""))
     rounded: list[str] = field(default_factory=list)
     not_inlined: list[tuple[str, str]] = field(default_factory=list)
-    absorbed: list[str] = field(default_factory=list)
-    plan: Plan = field(default_factory=lambda: Plan([], []))
+    fused: list[str] = field(default_factory=list)
+    plan: FusionPlan = field(default_factory=lambda: FusionPlan([], []))
     bodies: list[KernelBody | None] = field(default_factory=list)
-    kernels: list[KernelText | None] = field(default_factory=list)
-    choices: dict[str, Choice] = field(default_factory=dict)
+    kernels: list[KernelSource | None] = field(default_factory=list)
+    choices: dict[str, KernelChoice] = field(default_factory=dict)
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     module: KernelModule | None = None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[WrapperStep] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     #: The text of the generated module.
     text: str = ""
@@ -61,7 +61,7 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
     blocks: dict[str, Blocks] = field(default_factory=dict)
-    images_last: frozenset[str] | None = None
+    channels_last_outputs: frozenset[str] | None = None
     lowered: GraphLowering | None = None
     #: Wrappers that rewrites put around the runner, outermost first.
     wraps: list[Callable[[Runner], Runner]] = field(default_factory=list)
@@ -70,15 +70,15 @@ class Compilation:
     #: The frozen graph without what is computed from constants alone.
     frozen: FrozenGraph | None = None
     #: The graph without repeated subgraphs.
-    cut: Cut | None = None
+    outline: Outline | None = None
     #: Whether repeated subgraphs are searched for after packing.
-    cut_late: bool = False
+    outline_late: bool = False
     #: The stage that follows the search for repeated subgraphs.
-    go_on_at: str = ""
+    resume_stage: str = ""
     #: Whether the graph is the step of a loop over slices.
     in_loop: bool = False
     #: Whether it has to run without Python and ATen.
-    alone: bool = False
+    aot_standalone: bool = False
     replication: str = "no region of the graph repeats"
     #: The stages that it goes through, of one device or another.
     stages: tuple[Stage, ...] = ()
@@ -112,10 +112,12 @@ class Stage:
     #: Whether it is only for graphs whose parameters are constants.
     frozen: bool = False
     #: Whether it is only for graphs that run without Python and ATen.
-    alone: bool = False
+    aot_standalone: bool = False
 
     def is_for(self, c: Compilation) -> bool:
         """Returns whether the graph goes through this stage."""
         device = "cuda" if c.target.triton else "cpu"
-        wanted = (c.alone or not self.alone) and (not self.frozen or bool(c.spec.constants))
+        wanted = (c.aot_standalone or not self.aot_standalone) and (
+            not self.frozen or bool(c.spec.constants)
+        )
         return self.device in ("any", device) and wanted

@@ -14,9 +14,9 @@ from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.cpp.native_loop import LoopShape, LoopWriter
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout
+from inductor_backend.ir.nodes import Buffer, BufferKind, BufferLayout, ExternNode
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.passes.decompositions import step_products
+from inductor_backend.passes.decompositions import step_matmuls
 from tracer_core.plugin_api import COND, SCAN, WHILE_LOOP, Phase, scan_step
 
 
@@ -90,7 +90,14 @@ def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> C
     spec = replace(c.spec, name=name, inputs=(), outputs=(), sizes=sizes, mutations=(), constants=(),
                    phase=Phase.INFERENCE)  # fmt: skip
     return Compilation(
-        gm, spec, c.options, SizeVars(sizes), gm, in_loop=in_loop, alone=c.alone, stages=c.stages
+        gm,
+        spec,
+        c.options,
+        SizeVars(sizes),
+        gm,
+        in_loop=in_loop,
+        aot_standalone=c.aot_standalone,
+        stages=c.stages,
     )
 
 
@@ -101,7 +108,7 @@ def _code(c: Compilation, of: StepOf, name: str) -> str:
 
 def _native(c: Compilation, of: StepOf, shape: LoopShape, name: str) -> NativeStep | str:
     """Returns a loop as C++, or why its step does not run without Python."""
-    step = _step(c, of, name, step_products(), in_loop=True)
+    step = _step(c, of, name, step_matmuls(), in_loop=True)
     stages.run_stages(step, "group_runs", first="lower")
     assert isinstance(step.module, CppModule)
     writer = LoopWriter(
@@ -114,9 +121,9 @@ def _called(
     c: Compilation, node: ExternNode, step: NativeStep, args: tuple[Any, ...], name: str
 ) -> ExternNode:
     """Returns the call of a loop as C++, with memory for what it carries and for a step."""
-    carried = [c.program.buffers[one] for one in node.outputs[: step.loop.n_carried] if one]
-    scratch = [(one.dtype, one.layout) for one in carried]
-    scratch.append((torch.uint8, Layout((step.arena,), (1,))))
+    carried = [c.program.buffers[output] for output in node.outputs[: step.loop.n_live] if output]
+    scratch = [(item.dtype, item.layout) for item in carried]
+    scratch.append((torch.uint8, BufferLayout((step.arena,), (1,))))
     names = []
     for number, (dtype, layout) in enumerate(scratch):
         names.append(f"{name}_scratch_{number}")
@@ -126,6 +133,6 @@ def _called(
 
 def loop_reasons(c: Compilation) -> str:
     """Returns a line for each loop that stays in Python, with why."""
-    nodes = [one for one in c.program.nodes if isinstance(one, ExternNode)]
-    steps = [one.target for one in nodes if isinstance(one.target, CompiledSteps)]
-    return "\n".join(f"{one.name} is a loop in Python: {one.why}" for one in steps)
+    nodes = [node for node in c.program.nodes if isinstance(node, ExternNode)]
+    steps = [node.target for node in nodes if isinstance(node.target, CompiledSteps)]
+    return "\n".join(f"{step.name} is a loop in Python: {step.why}" for step in steps)

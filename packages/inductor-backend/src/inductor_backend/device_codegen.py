@@ -19,7 +19,7 @@ from inductor_backend.codegen.triton.module import TritonModule, specification_o
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
-from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.target import Target
 from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.runtime.cuda.build import start_early
@@ -86,7 +86,7 @@ class CppCodegen(DeviceCodegen):
         ]
 
     @staticmethod
-    def _of_call(c: Compilation, group: Group) -> KernelText | None:
+    def _of_call(c: Compilation, group: Group) -> KernelSource | None:
         """Returns the kernel that is generated for an operator call, if one is."""
         assert group.extern is not None
         if c.choices[group.extern.name].kind is not KernelKind.GENERATED:
@@ -130,10 +130,10 @@ class TritonCodegen(DeviceCodegen):
         tiles = tiles_of(
             c, [None if own else body for own, body in zip(products, c.bodies, strict=True)]
         )
-        made: list[Any] = []
+        result: list[Any] = []
         for group, body, own, tile in zip(c.plan.groups, c.bodies, products, tiles, strict=True):
             if body is None:
-                made.append(None)
+                result.append(None)
                 continue
             if own:
                 kernel = matmul_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
@@ -141,9 +141,9 @@ class TritonCodegen(DeviceCodegen):
                 kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()
                 if not kernel.looped:
                     kernel = replace(kernel, reusable=self._reusable(c, body, kernel.pointers))
-            made.append(kernel)
+            result.append(kernel)
             start_early(specification_of(kernel), c.target.device)
-        return made
+        return result
 
     @staticmethod
     def _reusable(

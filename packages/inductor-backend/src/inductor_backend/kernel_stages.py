@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from inductor_backend import stages
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
-from inductor_backend.codegen.wrapper import Step
+from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
 from inductor_backend.device_codegen import codegen_of
@@ -22,7 +22,7 @@ from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.kernel_choice import choose_externs, own_choice_of, step_choice_of
+from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.split_reductions import split_reductions
@@ -33,10 +33,12 @@ from tracer_core.plugin_api import enabled, note
 
 def lower_graph(c: Compilation) -> None:
     """Lowers the graph to a program of loops and calls."""
-    c.lowered = GraphLowering(c.gm, c.spec, c.sizes, KNOWN_OPS, c.images_last)
-    if c.cut is not None:
+    c.lowered = GraphLowering(c.gm, c.spec, c.sizes, KNOWN_OPS, c.channels_last_outputs)
+    if c.outline is not None:
         c.lowered.saved = {
-            a for b, a in enumerate(c.cut.returned) if isinstance(a, int) and b in c.lowered.saved
+            a
+            for b, a in enumerate(c.outline.returned)
+            if isinstance(a, int) and b in c.lowered.saved
         }
     c.program = c.lowered.run()
     c.program.nodes = live_nodes(c.program)
@@ -56,7 +58,7 @@ def inline_loops(c: Compilation) -> None:
 def absorb_epilogues(c: Compilation) -> None:
     """Moves loops into the calls of ATen whose results they read."""
     if c.options.fuse:
-        c.absorbed = fuse_extern_epilogues(c.program, c.sizes)
+        c.fused = fuse_extern_epilogues(c.program, c.sizes)
 
 
 def scatter_atomically(c: Compilation) -> None:
@@ -66,11 +68,11 @@ def scatter_atomically(c: Compilation) -> None:
 
 def split_long_reductions(c: Compilation) -> None:
     """Splits long reductions of few rows in two, to keep the device busy."""
-    made = len(c.program.buffers)
-    c.absorbed = split_reductions(c.program, c.sizes)
-    if c.cut is not None:
+    count = len(c.program.buffers)
+    c.fused = split_reductions(c.program, c.sizes)
+    if c.outline is not None:
         assert c.lowered is not None
-        note_instances(c.program, c.lowered.instances, list(c.program.buffers)[made:])
+        note_instances(c.program, c.lowered.instances, list(c.program.buffers)[count:])
 
 
 def fuse_loops(c: Compilation) -> None:
@@ -82,7 +84,7 @@ def fuse_loops(c: Compilation) -> None:
 def choose_kernels(c: Compilation) -> None:
     """Chooses the kernel of each call."""
     rule = codegen_of(c.target).choice
-    rule = own_choice_of if c.alone else step_choice_of if c.in_loop else rule
+    rule = native_choice_of if c.aot_standalone else step_choice_of if c.in_loop else rule
     c.choices = choose_externs(c.program, c.sizes, rule)
 
 
@@ -108,33 +110,37 @@ def write_kernels(c: Compilation) -> None:
 
 def replicate_repeats(c: Compilation) -> None:
     """Lowers four repeated subgraphs and replicates them; lowers the whole graph if they differ."""
-    if c.cut is None:
+    if c.outline is None:
         return
     assert c.lowered is not None
-    repeats = c.cut.repeats
+    repeats = c.outline.repeats
     size = f"{repeats.period} nodes {repeats.count} times"
     try:
-        c.kernels = replicate(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
+        c.kernels = replicate(
+            c.outline, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered)
+        )
         c.replication = f"{size}: four are lowered"
     except NotEqual as reason:
-        whole = _whole(c)
+        full = _whole(c)
         for part in fields(Compilation):
-            setattr(c, part.name, getattr(whole, part.name))
+            setattr(c, part.name, getattr(full, part.name))
         c.replication = f"{size}: all are lowered, because {reason}"
 
 
 def _whole(c: Compilation) -> Compilation:
-    assert c.cut is not None
-    whole = stages.start(c.cut.whole, c.spec, c.stages)
-    whole = replace(whole, given=c.given, wraps=c.wraps, frozen=c.frozen, alone=c.alone)
-    return stages.run_stages(whole, "kernels", first=c.go_on_at)
+    assert c.outline is not None
+    full = stages.start(c.outline.whole, c.spec, c.stages)
+    full = replace(
+        full, given=c.given, wraps=c.wraps, frozen=c.frozen, aot_standalone=c.aot_standalone
+    )
+    return stages.run_stages(full, "kernels", first=c.resume_stage)
 
 
 def verify_replication(c: Compilation) -> None:
     """Compares the replicated program with that of the whole graph."""
-    if c.cut is not None:
-        whole = _whole(c)
-        same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
+    if c.outline is not None:
+        full = _whole(c)
+        same_plans((c.program, c.plan, c.kernels), (full.program, full.plan, full.kernels))
 
 
 def place_memory(c: Compilation) -> None:
@@ -153,26 +159,26 @@ def verify_memory(c: Compilation) -> None:
 def group_runs(c: Compilation) -> None:
     """Combines runs of kernels between operator calls into one call each."""
     module = codegen_of(c.target).module(c)
-    made: set[str] = set()
+    texts: set[str] = set()
 
-    def allocate(step: Step, storages: tuple[str, ...]) -> None:
+    def allocate(step: WrapperStep, storages: tuple[str, ...]) -> None:
         """Allocates tensors where they are first written to."""
         for name in storages:
             is_temp = c.program.buffers[name].kind is BufferKind.TEMP
-            if is_temp and name not in made and name not in c.memory.offsets:
-                made.add(name)
+            if is_temp and name not in texts and name not in c.memory.offsets:
+                texts.add(name)
                 step.fresh.append(name)
 
     drops: dict[int, list[str]] = {}
     for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
         if kernel is None:
             assert group.extern is not None
-            step = Step(extern=group.extern)
+            step = WrapperStep(extern=group.extern)
             allocate(step, group.extern.writes)
             c.steps.append(step)
         else:
             if not c.steps or c.steps[-1].run is None:
-                c.steps.append(Step(run=module.open_run()))
+                c.steps.append(WrapperStep(run=module.open_run()))
             step = c.steps[-1]
             assert step.run is not None
             allocate(step, kernel.pointers)
@@ -185,10 +191,10 @@ def group_runs(c: Compilation) -> None:
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
-    targets = [one.target for one in c.program.nodes if isinstance(one, ExternNode)]
-    loops = [one for one in targets if isinstance(one, NativeLoop)]
+    targets = [node.target for node in c.program.nodes if isinstance(node, ExternNode)]
+    loops = [target for target in targets if isinstance(target, NativeLoop)]
     c.module, c.sources = module, module.sources()
-    c.sources += [text for one in loops for text in one.sources]
+    c.sources += [text for loop in loops for text in loop.sources]
 
 
 def write_module(c: Compilation) -> None:

@@ -17,15 +17,15 @@ from inductor_backend import rewrite_stages as rewrites
 from inductor_backend.autotune import matmul
 from inductor_backend.compilation import Compilation, Stage
 from inductor_backend.debug import printer, verify
-from inductor_backend.passes.attention import with_own_attention
+from inductor_backend.passes.attention import with_native_attention
 from inductor_backend.passes.causal_mask import with_causal_masks
 from inductor_backend.passes.constant_folding import with_folded_constants
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.horizontal_matmul import merge_matmuls
 from inductor_backend.passes.lstm import pack_layers
-from inductor_backend.passes.own_operators import with_own_operators
+from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
-from inductor_backend.passes.weight_packing import with_own_kernels
+from inductor_backend.passes.weight_packing import with_native_kernels
 from inductor_backend.runtime.cuda.graphs import recorded
 from inductor_backend.runtime.module_runner import ModuleRunner
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
@@ -40,8 +40,8 @@ PIPELINE = (
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
     _rewrite("repeated_subgraphs", rewrites.cut_repeats),
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
-    _rewrite("attention", rewrites.rewritten(with_own_attention), "cpu"),
-    _rewrite("own_operators", rewrites.rewritten(with_own_operators), "cpu", alone=True),
+    _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
+    _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),
     _rewrite("freeze", rewrites.freeze, frozen=True),
     _rewrite("fold_batch_norm", rewrites.frozen(fold_batch_norm), "cpu", frozen=True),
     _rewrite("lstm", rewrites.frozen(pack_layers), "cpu", frozen=True),
@@ -49,16 +49,16 @@ PIPELINE = (
     _rewrite("pack_weights", rewrites.frozen(pack_weights), "cpu", frozen=True),
     _rewrite("fuse_epilogues", rewrites.frozen(fuse_epilogues), "cpu", frozen=True),
     _rewrite("constant_subgraph", rewrites.constant_subgraph, "cpu", frozen=True),
-    _rewrite("weight_packing", rewrites.rewritten(with_own_kernels), "cpu"),
+    _rewrite("weight_packing", rewrites.rewritten(with_native_kernels), "cpu"),
     _rewrite("repeated_packed_subgraphs", rewrites.cut_late_repeats, "cpu"),
     Stage("prebuild", rewrites.prebuild, "cpu"),
     Stage("lower", kernels.lower_graph, "any", kernels.verify_program, lambda c: printer.program(c.program)),
     Stage("loops", control_flow_steps.compile_steps, "cpu", kernels.verify_program, control_flow_steps.loop_reasons),
     Stage("rounding", kernels.round_loads, "any", kernels.verify_program, lambda c: "\n".join(c.rounded)),
     Stage("inline", kernels.inline_loops, "any", kernels.verify_program, lambda c: printer.inlined(c.program, c.not_inlined)),
-    Stage("epilogue", kernels.absorb_epilogues, "cpu", kernels.verify_program, lambda c: "\n".join(c.absorbed)),
+    Stage("epilogue", kernels.absorb_epilogues, "cpu", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("scatter", kernels.scatter_atomically, "cuda"),
-    Stage("split", kernels.split_long_reductions, "cuda", kernels.verify_program, lambda c: "\n".join(c.absorbed)),
+    Stage("split", kernels.split_long_reductions, "cuda", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("matmul", matmul.choose_matmuls, "cuda", kernels.verify_program,
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
     Stage("fuse", kernels.fuse_loops, "any", lambda c: verify.plan(c.program, c.plan),
@@ -100,7 +100,7 @@ def _in_the_same_layout(first: Compilation) -> ModuleRunner:
     """Recompiles the graph for other settings. The backward relies on the layout of the first
     runner's results."""
     c = start(first.given, first.spec)
-    c.images_last = first.program.images_last
+    c.channels_last_outputs = first.program.channels_last_outputs
     runner = stages.run_stages(c, first="lower").runner
     assert runner is not None
     if c.program.channels_last != first.program.channels_last:

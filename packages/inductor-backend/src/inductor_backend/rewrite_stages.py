@@ -9,13 +9,13 @@ import torch
 from inductor_backend.autotune import matmul
 from inductor_backend.compilation import Compilation, Stage, StageDevice
 from inductor_backend.control_flow_steps import loop_rules
-from inductor_backend.lowering.image_layout import CONVOLUTIONS
+from inductor_backend.lowering.channels_last import CONVOLUTIONS
 from inductor_backend.options import fusion_fuel
 from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without_constants
 from inductor_backend.passes.fx_edit import Editor
+from inductor_backend.passes.outline import outlined
 from inductor_backend.passes.repeated_subgraphs import find_repeats
-from inductor_backend.passes.subgraph_cut import cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere
 from tracer_core.plugin_api import CompileSpec, RequirementError
 
@@ -44,18 +44,18 @@ def cut_repeats(c: Compilation) -> None:
     """Outlines repeated subgraphs. Packed convolutions fuse the nodes around them, so with packing
     this happens later. On GPUs such graphs are lowered whole: all instances determine the
     convolutions' memory format, and equal matmuls are measured once anyway."""
-    c.cut_late = not c.target.triton and (bool(c.spec.constants) or pays_anywhere(c.gm, c.spec))
-    if not c.cut_late and not (c.target.triton and matmul.tuned(c)):
-        _cut(c, go_on_at="constant_folding")
+    c.outline_late = not c.target.triton and (bool(c.spec.constants) or pays_anywhere(c.gm, c.spec))
+    if not c.outline_late and not (c.target.triton and matmul.tuned(c)):
+        _cut(c, resume_stage="constant_folding")
 
 
 def cut_late_repeats(c: Compilation) -> None:
     """Outlines repeated subgraphs of graphs with packed weights."""
-    if c.cut_late:
-        _cut(c, go_on_at="prebuild")
+    if c.outline_late:
+        _cut(c, resume_stage="prebuild")
 
 
-def _cut(c: Compilation, go_on_at: str) -> None:
+def _cut(c: Compilation, resume_stage: str) -> None:
     if any(node.target in loop_rules() for node in c.gm.graph.nodes):
         return  # a loop is written for one call
     repeats = find_repeats(c.gm.graph) if fusion_fuel() is None else None
@@ -65,8 +65,8 @@ def _cut(c: Compilation, go_on_at: str) -> None:
         repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)
     ):
         return
-    c.cut, c.go_on_at = cut_out(c.gm, repeats), go_on_at
-    c.gm = c.cut.small
+    c.outline, c.resume_stage = outlined(c.gm, repeats), resume_stage
+    c.gm = c.outline.small
 
 
 def freeze(c: Compilation) -> None:
@@ -108,8 +108,10 @@ def rewrite_stage(
     run: Callable[[Compilation], None],
     device: StageDevice = "any",
     frozen: bool = False,
-    alone: bool = False,
+    aot_standalone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
     dump = lambda c: c.gm.print_readable(print_output=False)
-    return Stage(name, run, device, dump=dump, suffix="py", frozen=frozen, alone=alone)
+    return Stage(
+        name, run, device, dump=dump, suffix="py", frozen=frozen, aot_standalone=aot_standalone
+    )

@@ -29,7 +29,7 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target not in MASKS or (mask := _mask(node)) is None:
             continue
-        for result in [one for one in node.users if one.args[1] == 0]:
+        for result in [user for user in node.users if user.args[1] == 0]:
             if mask not in empty:
                 empty[mask] = _rows(mask)
             take_place(
@@ -41,8 +41,8 @@ def refusal(node: torch.fx.Node) -> str | None:
     """Returns why the ONNX form of attention computes something else, or None."""
     if node.target not in MASKS:
         return None
-    given: Any = node.args
-    query, key = given[0].meta["val"], given[1].meta["val"]
+    args: Any = node.args
+    query, key = args[0].meta["val"], args[1].meta["val"]
     if query.dtype is torch.float64:
         return "its ONNX form computes the scale in float32"
     return (

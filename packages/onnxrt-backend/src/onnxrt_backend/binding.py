@@ -58,7 +58,7 @@ class BoundSession:
         self._inputs = [
             (place, index, name, element_type(dtype))
             for place, (index, name, dtype) in enumerate(
-                one for one in exported.graph.inputs if one[1] not in frozen
+                value for value in exported.graph.inputs if value[1] not in frozen
             )
         ]
         self._forms = exported.graph.forms(spec)

@@ -28,8 +28,8 @@ NAMES = {"min": 1, "max": 2}
 def single_bounds(graph: torch.fx.Graph) -> None:
     """Rewrites the clamps of a graph in place."""
     for node in list(graph.nodes):
-        if (found := single_bound(node)) is not None:
-            target, bound = found
+        if (result := single_bound(node)) is not None:
+            target, bound = result
             with graph.inserting_before(node):
                 number = graph.call_function(
                     aten.full.default, ([], bound), {"dtype": node.meta["val"].dtype}
@@ -44,13 +44,13 @@ def single_bound(node: torch.fx.Node) -> tuple[Any, float] | None:
     if node.target not in CLAMPS or not node.meta["val"].dtype.is_floating_point:
         return None
     places = NAMES if node.target is aten.clamp.default else {"min": 1, "max": 1}
-    given = dict(enumerate(node.args)) | {
+    inputs = dict(enumerate(node.args)) | {
         places[name]: value for name, value in node.kwargs.items()
     }
     bounds = [
-        (way, given[place])
+        (way, inputs[place])
         for place, way in CLAMPS[node.target].items()
-        if given.get(place) is not None
+        if inputs.get(place) is not None
     ]
     if len(bounds) != 1:
         return None

@@ -33,10 +33,10 @@ class Exported:
 def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     """Translates `graph`. Raises what the exporter raises for an operator that it cannot
     translate."""
-    made = contiguous_graph(graph)
-    forbidden_rows_are_zeros(made.graph)
-    single_bounds(made.graph)
-    check = add_value_check(made.graph, fault, graph, total)
-    means_are_pools(made.graph)
-    promote(made.graph)
-    return Exported(torch_private.translate(made.graph, name), made, check)
+    result = contiguous_graph(graph)
+    forbidden_rows_are_zeros(result.graph)
+    single_bounds(result.graph)
+    check = add_value_check(result.graph, fault, graph, total)
+    means_are_pools(result.graph)
+    promote(result.graph)
+    return Exported(torch_private.translate(result.graph, name), result, check)

@@ -43,8 +43,8 @@ def freezable(exported: Exported, spec: CompileSpec) -> Runner:
         with stage("onnxrt freeze", graph=spec.name):
             held = {name: _value(tensor) for name, tensor in values.items()}
             model = with_initializers(exported.model, values)
-            made = session(model, spec.options, spec.device.type, held)
-        return BoundSession(made, exported, spec, frozenset(values), (held, values))
+            result = session(model, spec.options, spec.device.type, held)
+        return BoundSession(result, exported, spec, frozenset(values), (held, values))
 
     return Runner(
         run, bind_constants=bind_constants, constants_read=frozenset(range(len(spec.constants)))
@@ -62,19 +62,19 @@ def with_initializers(model: bytes, values: dict[str, torch.Tensor]) -> bytes:
     import onnx
 
     proto = onnx.load_from_string(model)
-    kept = [one for one in proto.graph.input if one.name not in values]
+    kept = [item for item in proto.graph.input if item.name not in values]
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
     for name, tensor in values.items():
-        made = proto.graph.initializer.add()
-        made.name, made.data_type = name, element_type(tensor.dtype)
-        made.dims.extend(tensor.shape)
-        made.data_location = onnx.TensorProto.EXTERNAL
+        result = proto.graph.initializer.add()
+        result.name, result.data_type = name, element_type(tensor.dtype)
+        result.dims.extend(tensor.shape)
+        result.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (
             ("location", "parameters"),
             ("offset", "0"),
             ("length", str(tensor.nbytes)),
         ):
-            entry = made.external_data.add()
+            entry = result.external_data.add()
             entry.key, entry.value = key, value
     return bytes(proto.SerializeToString())

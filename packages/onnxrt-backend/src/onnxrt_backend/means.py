@@ -23,11 +23,11 @@ def means_are_pools(graph: torch.fx.Graph) -> None:
         if window is None:
             continue
         source: Any = node.args[0]
-        made = call_after(node, aten.avg_pool2d.default, source, window)
-        if made.meta["val"].dim() != node.meta["val"].dim():
-            made = call_after(made, aten.squeeze.dim, made, 3)
-            made = call_after(made, aten.squeeze.dim, made, 2)
-        take_place(made, node)
+        result = call_after(node, aten.avg_pool2d.default, source, window)
+        if result.meta["val"].dim() != node.meta["val"].dim():
+            result = call_after(result, aten.squeeze.dim, result, 3)
+            result = call_after(result, aten.squeeze.dim, result, 2)
+        take_place(result, node)
         graph.erase_node(node)
 
 

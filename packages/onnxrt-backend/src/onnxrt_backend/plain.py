@@ -18,7 +18,7 @@ KEEPS_DTYPE = frozenset({
 })  # fmt: skip
 
 
-def make_plain(model: Any) -> None:
+def make_static(model: Any) -> None:
     """Simplifies the model in place."""
     for node in list(model.graph.all_nodes()):
         if node.op_type == "CastLike":
@@ -63,19 +63,19 @@ def _split(node: Any) -> None:
     takes one part by a constant index."""
     import onnx_ir as ir
 
-    uses = [one for one, _ in node.outputs[0].uses()]
-    takers = {one: number for one in uses if (number := _taken(one)) is not None}
+    uses = [item for item, _ in node.outputs[0].uses()]
+    takers = {use: number for use in uses if (number := _taken(use)) is not None}
     sizes = _sizes(node)
     if sizes is None or len(takers) < len(uses) or node.outputs[0].is_graph_output():
         return
     axis, parts = _axis(node), len(sizes)
-    made = [
+    result = [
         ir.node("Constant", [], attributes={"value": ir.tensor(sizes, dtype=ir.DataType.INT64)})
     ]
-    made.append(
+    result.append(
         ir.node(
             "Split",
-            [node.inputs[0], made[0].outputs[0]],
+            [node.inputs[0], result[0].outputs[0]],
             attributes={"axis": axis},
             num_outputs=parts,
         )
@@ -86,16 +86,16 @@ def _split(node: Any) -> None:
         and not node.attributes["keepdims"].as_int()
     )
     if squeezed:
-        made.append(
+        result.append(
             ir.node(
                 "Constant", [], attributes={"value": ir.tensor([axis], dtype=ir.DataType.INT64)}
             )
         )
-    node.graph.insert_before(node, made)
-    split = made[1]
+    node.graph.insert_before(node, result)
+    split = result[1]
     for taker, number in takers.items():
         if squeezed:
-            _replace(taker, [ir.node("Squeeze", [split.outputs[number], made[2].outputs[0]])])
+            _replace(taker, [ir.node("Squeeze", [split.outputs[number], result[2].outputs[0]])])
         else:
             ir.convenience.replace_all_uses_with(
                 taker.outputs[0], split.outputs[number], replace_graph_outputs=True
@@ -126,12 +126,12 @@ def _sizes(node: Any) -> list[int] | None:
 
     value = node.inputs[0]
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        given = ir.convenience.get_const_tensor(node.inputs[1])
-        if given is None:
+        const_tensor = ir.convenience.get_const_tensor(node.inputs[1])
+        if const_tensor is None:
             return None
-        if given.shape.rank() == 1:
-            return [int(one) for one in given.numpy()]
-        step = int(given.numpy())
+        if const_tensor.shape.rank() == 1:
+            return [int(item) for item in const_tensor.numpy()]
+        step = int(const_tensor.numpy())
     else:
         step = 1
     length = None if value.shape is None else value.shape[_axis(node)]
@@ -140,9 +140,9 @@ def _sizes(node: Any) -> list[int] | None:
     return [min(step, length - start) for start in range(0, length, step)]
 
 
-def _replace(node: Any, made: list[Any]) -> None:
+def _replace(node: Any, result: list[Any]) -> None:
     import onnx_ir as ir
 
     ir.convenience.replace_nodes_and_values(
-        node.graph, node, [node], made, list(node.outputs), list(made[-1].outputs)
+        node.graph, node, [node], result, list(node.outputs), list(result[-1].outputs)
     )

@@ -56,8 +56,8 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     if spec.constants:
         return freezable(exported, spec)
     with stage("onnxrt session", graph=spec.name):
-        made = session(exported.model, spec.options, spec.device.type)
-    return Runner(BoundSession(made, exported, spec), mutated_on_error=frozenset())
+        result = session(exported.model, spec.options, spec.device.type)
+    return Runner(BoundSession(result, exported, spec), mutated_on_error=frozenset())
 
 
 @hookimpl

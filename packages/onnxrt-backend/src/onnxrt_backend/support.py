@@ -15,7 +15,7 @@ import torch
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import refusal
 from onnxrt_backend.bounds import single_bound
-from onnxrt_backend.probe import build
+from onnxrt_backend.op_support_check import build
 from onnxrt_backend.value_checks import positions_are_read
 from tracer_core.plugin_api import is_random, op_support_check
 
@@ -65,7 +65,7 @@ SPECIAL = {
 #: more than 53 bits are rounded, and sums that overflow do not wrap around.
 ROUNDING = {
     **dict.fromkeys(
-        ("sum", "prod"), "ONNX Runtime adds up and multiplies whole numbers in floating point"
+        ("sum", "prod"), "ONNX Runtime adds up and multiplies integers in floating point"
     ),
     **dict.fromkeys(("fmod", "div", "divide"), "ONNX has it by way of floating point"),
 }
@@ -131,8 +131,8 @@ def argument(node: torch.fx.Node, name: str) -> Any:
     target: Any = node.target
     for position, declared in enumerate(target._schema.arguments):
         if declared.name == name:
-            given = node.args[position] if position < len(node.args) else declared.default_value
-            return node.kwargs.get(name, given)
+            arg = node.args[position] if position < len(node.args) else declared.default_value
+            return node.kwargs.get(name, arg)
     return None
 
 

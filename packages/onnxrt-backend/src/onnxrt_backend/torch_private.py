@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from onnxrt_backend.plain import make_plain
+from onnxrt_backend.plain import make_static
 
 #: ONNX opset of the models: torch.onnx.export's default; 20 is the first with GELU.
 OPSET = 20
@@ -71,7 +71,7 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
         )
     _ir_passes.add_opset_imports(model)
     version_converter.convert_version(model, OPSET)
-    make_plain(model)
+    make_static(model)
     # ONNX Runtime uses the blocked layout for pools, and fuses their neighbours, only where the
     # indices of the maxima are not computed.
     common.RemoveUnusedNodesPass()(model)

@@ -70,13 +70,13 @@ def _clamp(low: str | None, high: str | None) -> Converter:
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         target: Any = node.target
-        given = {one.name: one.default_value for one in target._schema.arguments}
-        given |= dict(zip(given, importer.retrieve_args(node), strict=False)) | node.kwargs
-        bounds = [given.get(name) for name in (low, high)]
-        if any(isinstance(one, float) and math.isnan(one) for one in bounds):
+        inputs = {argument.name: argument.default_value for argument in target._schema.arguments}
+        inputs |= dict(zip(inputs, importer.retrieve_args(node), strict=False)) | node.kwargs
+        bounds = [inputs.get(name) for name in (low, high)]
+        if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
             raise NotImplementedError("a bound that is no number")
         return importer.block_builder.emit_te(
-            _within, given["self"], *bounds, primfunc_name_hint="within", primfunc_attrs=POINTWISE
+            _within, inputs["self"], *bounds, primfunc_name_hint="within", primfunc_attrs=POINTWISE
         )
 
     return convert
@@ -86,16 +86,16 @@ def _within(x: Any, low: Any, high: Any) -> Any:
     """Returns x, replaced by low where x is less and by high where the result is more."""
     from tvm import te, tirx
 
-    def bound(given: Any) -> Any:
+    def bound(value: Any) -> Any:
         return (
-            tirx.const(given, x.dtype) if isinstance(given, (int, float)) else given.astype(x.dtype)
+            tirx.const(value, x.dtype) if isinstance(value, (int, float)) else value.astype(x.dtype)
         )
 
     def value(*at: Any) -> Any:
-        found = x[at]
+        select = x[at]
         if low is not None:
-            found = tirx.Select(found < bound(low), bound(low), found)
-        return found if high is None else tirx.Select(found > bound(high), bound(high), found)
+            select = tirx.Select(select < bound(low), bound(low), select)
+        return select if high is None else tirx.Select(select > bound(high), bound(high), select)
 
     return te.compute(x.shape, value, name="within")
 

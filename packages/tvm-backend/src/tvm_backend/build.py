@@ -28,10 +28,10 @@ def target_of(text: str | None, device: str) -> Any:
 
     if text is None:
         if device == "cpu":
-            found = tvm.target.Target.from_device("cpu")
+            result = tvm.target.Target.from_device("cpu")
             # searches need the number of threads: torch's, so that records fit the later runs
-            added = {"mattr": _missing(found), "num-cores": torch.get_num_threads()}
-            return tvm.target.Target({**found.export(), **added})
+            added = {"mattr": _missing(result), "num-cores": torch.get_num_threads()}
+            return tvm.target.Target({**result.export(), **added})
         return tvm.target.Target.from_device(tvm.device(device, 0))
     try:
         return tvm.target.Target(text)
@@ -66,8 +66,8 @@ def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
     import tvm
     from tvm import relax
 
-    given = {name: tvm.runtime.from_dlpack(value) for name, value in values.items()}
-    return relax.transform.BindParams("main", given)(module)
+    inputs = {name: tvm.runtime.from_dlpack(value) for name, value in values.items()}
+    return relax.transform.BindParams("main", inputs)(module)
 
 
 def fused(module: Any) -> Any:

@@ -81,9 +81,9 @@ def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
     )
     if swapped is None or node.meta["val"].dim() != 2:
         return None
-    given = tuple(list(one) if isinstance(one, (list, tuple)) else one for one in node.args[1:])
+    items = tuple(list(arg) if isinstance(arg, (list, tuple)) else arg for arg in node.args[1:])
     original: Any = node.args[0]
-    return original if given == swapped else None
+    return original if items == swapped else None
 
 
 def _matmul_and_add(importer: Any, node: torch.fx.Node) -> Any:

@@ -36,7 +36,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class KernelWindow:
     """One dimension of a convolution."""
 
     size: int
@@ -70,10 +70,10 @@ class Window:
 def convolution(importer: Any, node: torch.fx.Node) -> Any:
     """Converts ``convolution(x, weight, bias, stride, padding, dilation, transposed,
     output_padding, groups)``."""
-    given = _windows(node)
-    if given is None:
+    inputs = _windows(node)
+    if inputs is None:
         return theirs(importer, node)
-    windows, groups = given
+    windows, groups = inputs
     image: Any = node.args[0]
     weight_node: Any = node.args[1]
     weights = weight_node.meta["val"].shape
@@ -95,7 +95,7 @@ def convolution(importer: Any, node: torch.fx.Node) -> Any:
     return _plus(importer, result, node.args[2])
 
 
-def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
+def _windows(node: torch.fx.Node) -> tuple[tuple[KernelWindow, KernelWindow], int] | None:
     """Returns the windows and groups of a 2-d convolution whose sizes are static except the
     batch, else None."""
     image: Any = node.args[0]
@@ -111,7 +111,7 @@ def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
         return int(values[axis] if len(values) > 1 else values[0])
 
     first, second = (
-        Window(
+        KernelWindow(
             shape[2 + axis],
             weights[2 + axis],
             of(stride, axis),
@@ -139,7 +139,7 @@ def _plus(importer: Any, result: Any, bias: Any) -> Any:
 
 
 def _one_pixel(
-    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int
+    importer: Any, x: Any, weight: Any, windows: tuple[KernelWindow, KernelWindow], groups: int
 ) -> Any:
     from tvm import relax, te
 
@@ -169,7 +169,7 @@ def _one_pixel(
     return emit(op.reshape(result, (images, outputs, 1, 1)))
 
 
-def _points(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window]) -> Any:
+def _points(importer: Any, x: Any, weight: Any, windows: tuple[KernelWindow, KernelWindow]) -> Any:
     from tvm import relax, te
 
     op, emit = relax.op, importer.block_builder.emit
@@ -189,7 +189,7 @@ def _points(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window]) 
     return emit(op.reshape(result, (images, outputs, height, width)))
 
 
-def _padded(te: Any, tirx: Any, x: Any, windows: tuple[Window, ...], fill: float) -> Any:
+def _padded(te: Any, tirx: Any, x: Any, windows: tuple[KernelWindow, ...], fill: float) -> Any:
     """Returns images with their padding in two dimensions; copies nothing where there is none."""
     if not any(window.padding for window in windows):
         return x
@@ -217,7 +217,12 @@ def _padded(te: Any, tirx: Any, x: Any, windows: tuple[Window, ...], fill: float
 
 
 def _by_channels(
-    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int, vector: int
+    importer: Any,
+    x: Any,
+    weight: Any,
+    windows: tuple[KernelWindow, KernelWindow],
+    groups: int,
+    vector: int,
 ) -> Any:
     from tvm import relax, te, tirx
 
@@ -252,7 +257,7 @@ def _by_channels(
 
 
 def _by_groups(
-    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int
+    importer: Any, x: Any, weight: Any, windows: tuple[KernelWindow, KernelWindow], groups: int
 ) -> Any:
     from tvm import relax, te, tirx
 

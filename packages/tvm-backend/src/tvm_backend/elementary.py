@@ -21,7 +21,7 @@ EXP = (
 )
 
 #: exp is 0 below the first, infinite above the second.
-SMALLEST, LARGEST = -104.0, 89.0
+MIN_EXPONENT, MAX_EXPONENT = -104.0, 89.0
 
 #: log(2) in two parts: products of the first and integers below 2**9 are exact.
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.1219444005469057e-4
@@ -55,11 +55,11 @@ def exp(x: Any) -> Any:
 
     def reduced(x: Any) -> Any:
         # For NaN, `within` is NaN and `number` is not, so that `whole` can be cast to int32.
-        within = _choose(x < SMALLEST, SMALLEST, _choose(x > LARGEST, LARGEST, x))
-        number = _choose(x < SMALLEST, SMALLEST, _choose(x < LARGEST, x, LARGEST))
-        whole = tirx.floor(number * _number(1 / math.log(2)) + _number(0.5))
+        within = _choose(x < MIN_EXPONENT, MIN_EXPONENT, _choose(x > MAX_EXPONENT, MAX_EXPONENT, x))
+        number = _choose(x < MIN_EXPONENT, MIN_EXPONENT, _choose(x < MAX_EXPONENT, x, MAX_EXPONENT))
+        full = tirx.floor(number * _number(1 / math.log(2)) + _number(0.5))
         return _let(
-            whole,
+            full,
             lambda n: _let(
                 within - n * _number(LOG2_HIGH) - n * _number(LOG2_LOW), lambda r: power(n, r)
             ),
@@ -148,8 +148,8 @@ def _choose(condition: Any, value: Any, other: Any) -> Any:
     """Selects one of two values; both are computed."""
     from tvm import tirx
 
-    given = [_number(one) if isinstance(one, float) else one for one in (value, other)]
-    return tirx.Select(condition, *given)
+    inputs = [_number(item) if isinstance(item, float) else item for item in (value, other)]
+    return tirx.Select(condition, *inputs)
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:

@@ -32,7 +32,7 @@ def fault(node: torch.fx.Node) -> ValueClass | None:
 
 def _rows(importer: Any, node: torch.fx.Node) -> Any:
     """Converts embedding(table, indices, ...)."""
-    table, index = (importer.env[one] for one in node.args[:2])
+    table, index = (importer.env[arg] for arg in node.args[:2])
     return _emit(importer, table, [index])
 
 
@@ -69,13 +69,13 @@ def _gather(importer: Any, node: torch.fx.Node) -> Any:
 
 def _emit(importer: Any, x: Any, indices: Sequence[Any]) -> Any:
     """Emits x[indices]; None, like a missing trailing index, takes all of a dimension."""
-    given = [one for one in indices if one is not None]
-    places = [dim for dim, one in enumerate(indices) if one is not None]
+    inputs = [index for index in indices if index is not None]
+    places = [dim for dim, index in enumerate(indices) if index is not None]
 
-    def body(x: Any, *given: Any) -> Any:
-        return _taken(x, dict(zip(places, given, strict=True)))
+    def body(x: Any, *value: Any) -> Any:
+        return _taken(x, dict(zip(places, value, strict=True)))
 
-    return importer.block_builder.emit_te(body, x, *given, primfunc_name_hint="taken")
+    return importer.block_builder.emit_te(body, x, *inputs, primfunc_name_hint="taken")
 
 
 def _taken(x: Any, indices: dict[int, Any]) -> Any:
@@ -83,7 +83,7 @@ def _taken(x: Any, indices: dict[int, Any]) -> Any:
     not adjacent, the indices' shape comes first in the result."""
     from tvm import te
 
-    shape = _broadcast([one.shape for one in indices.values()])
+    shape = _broadcast([index.shape for index in indices.values()])
     dims = sorted(indices)
     start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
     kept = [dim for dim in range(len(x.shape)) if dim not in indices]
@@ -96,7 +96,8 @@ def _taken(x: Any, indices: dict[int, Any]) -> Any:
             own = place[len(place) - len(index.shape) :]
             spots[dim] = index[
                 tuple(
-                    0 if _is_one(size) else one for size, one in zip(index.shape, own, strict=True)
+                    0 if _is_one(size) else item
+                    for size, item in zip(index.shape, own, strict=True)
                 )
             ]
         return x[tuple(spots[dim] for dim in range(len(x.shape)))]

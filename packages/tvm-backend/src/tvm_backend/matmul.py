@@ -37,7 +37,7 @@ GAIN = 3
 
 #: Longer K loops are split, as in other libraries: one long float32 sum is less exact. And the most
 #: split-K chunks.
-LONGEST, PARTS = 512, 16
+MAX_PART, PARTS = 512, 16
 
 
 def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
@@ -66,30 +66,32 @@ def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
 def product(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
     """Emits ``a @ b``, of matrices or batches of them. frozen: b is a constant."""
     rows, length = a.ty.shape[-2], a.ty.shape[-1]
-    width, whole = _width(b.ty.shape[-1])
+    width, full = _width(b.ty.shape[-1])
     height, size = _height(rows, ROWS), _size(rows)
     if (
-        whole
+        full
         and height is None
         and (size is None or size < min(ROWS) or (_parts_of(length) == 1 and not frozen))
     ):
         return builder.emit_te(_by_columns, a, b, primfunc_attrs=FUSABLE)
-    made = None if whole and not (frozen and width >= FEW) else _tiles_of_columns
-    return _in_tiles(builder, a, b, width, height or largest(size, ROWS), made, alone=frozen)
+    result = None if full and not (frozen and width >= FEW) else _tiles_of_columns
+    return _in_tiles(builder, a, b, width, height or largest(size, ROWS), result, alone=frozen)
 
 
-def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, alone: bool) -> Any:
-    """Emits the matmul of a and the tiles that `made` makes of b (None: of b as it lies). alone:
+def _in_tiles(
+    builder: Any, a: Any, b: Any, width: int, height: int, result: Any, alone: bool
+) -> Any:
+    """Emits the matmul of a and the tiles that `result` makes of b (None: of b as it lies). alone:
     the tiles are constants."""
     rows = a.ty.shape[-2]
-    columns = b.ty.shape[-1 if made is not _tiles_of_rows else -2]
+    columns = b.ty.shape[-1 if result is not _tiles_of_rows else -2]
     symbolic = any(_size(size) is None for size in (*a.ty.shape, *b.ty.shape))
-    if made is not None and (alone or symbolic):
-        b, made = builder.emit_te(made, b, width, primfunc_attrs=ALONE), _as_they_are
+    if result is not None and (alone or symbolic):
+        b, result = builder.emit_te(result, b, width, primfunc_attrs=ALONE), _as_they_are
 
     def tiles(a: Any, b: Any) -> Any:
         return _tiles_of_matmul(
-            a, b if made is None else made(b, width), columns, height, width, made is not None
+            a, b if result is None else result(b, width), columns, height, width, result is not None
         )
 
     if symbolic:
@@ -230,7 +232,7 @@ def _parts_of(length: Any) -> int:
     if size is None:
         return 1
     return next(
-        (parts for parts in range(1, PARTS + 1) if size % parts == 0 and size // parts <= LONGEST),
+        (parts for parts in range(1, PARTS + 1) if size % parts == 0 and size // parts <= MAX_PART),
         1,
     )
 

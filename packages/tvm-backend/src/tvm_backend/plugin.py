@@ -58,19 +58,19 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     from tvm_backend.translate import relax_module  # heavy: tvm
 
     with stage("tvm import", graph=spec.name):
-        made = contiguous_graph(graph)
-        check = add_value_check(made.graph, fault, graph)
-        promote(made.graph)
+        result = contiguous_graph(graph)
+        check = add_value_check(result.graph, fault, graph)
+        promote(result.graph)
         constants = frozenset(spec.constants)
         module = relax_module(
-            made.graph, [name for index, name, _ in made.inputs if index in constants]
+            result.graph, [name for index, name, _ in result.inputs if index in constants]
         )
     if spec.constants:
-        return freezable(module, made, check, spec)
+        return freezable(module, result, check, spec)
     with stage("tvm build", graph=spec.name):
         target = target_of(spec.options.target, spec.device.type)
         executable = build(module, target, spec.options, spec.name)
-    return Runner(Machine(executable, made, check, spec), mutated_on_error=frozenset())
+    return Runner(Machine(executable, result, check, spec), mutated_on_error=frozenset())
 
 
 @hookimpl

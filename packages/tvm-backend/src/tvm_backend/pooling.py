@@ -22,16 +22,16 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
         from tvm import relax
 
         x, kernel, *rest = importer.retrieve_args(node)
-        given: list[Any] = list(rest[:3])  # the result's sizes imply ceil_mode, the last argument
-        stride, padding, dilation = given + [None, 0, 1][len(given) :]
+        items: list[Any] = list(rest[:3])  # the result's sizes imply ceil_mode, the last argument
+        stride, padding, dilation = items + [None, 0, 1][len(items) :]
         value: Any = node.meta["val"]
         sizes = (value[0] if indices else value).shape[-dimensions:]
         image = node.args[0].meta["val"]  # type: ignore[union-attr]
         if not all(isinstance(size, int) for size in (*sizes, *image.shape[-dimensions:])):
             raise NotImplementedError("max pooling of images whose size changes")
         if not image.dtype.is_floating_point:
-            raise NotImplementedError("max pooling of whole numbers")
-        steps = [_each(one, dimensions) for one in (kernel, stride or kernel, padding, dilation)]
+            raise NotImplementedError("max pooling of integers")
+        steps = [_each(item, dimensions) for item in (kernel, stride or kernel, padding, dilation)]
         result = importer.block_builder.emit_te(
             _largest, x, *steps, list(sizes), primfunc_name_hint="largest"
         )
@@ -46,8 +46,8 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
 
 def _each(values: Any, dimensions: int) -> list[int]:
     """Returns one number per dimension."""
-    given = list(values) if isinstance(values, Sequence) else [values]
-    return [int(one) for one in (given * dimensions if len(given) == 1 else given)]
+    items = list(values) if isinstance(values, Sequence) else [values]
+    return [int(item) for item in (items * dimensions if len(items) == 1 else items)]
 
 
 def _largest(

@@ -38,8 +38,8 @@ def _over_rows(
     if not isinstance(size, int) or size < 2 * LANES:
         k = te.reduce_axis((0, length), name="k")
         return te.compute(tuple(batch), lambda *at: reduce(x[(*at, k)], axis=k), name=name)
-    whole, left = divmod(size, LANES)
-    k = te.reduce_axis((0, whole), name="k")
+    full, left = divmod(size, LANES)
+    k = te.reduce_axis((0, full), name="k")
     partial = te.compute(
         (*batch, LANES),
         lambda *at: reduce(x[(*at[:-1], k * LANES + at[-1])], axis=k),
@@ -55,7 +55,7 @@ def _over_rows(
     rest = te.reduce_axis((0, left), name="rest")
     tail = te.compute(
         tuple(batch),
-        lambda *at: reduce(x[(*at, whole * LANES + rest)], axis=rest),
+        lambda *at: reduce(x[(*at, full * LANES + rest)], axis=rest),
         name=f"{name}_tail",
     )
     return te.compute(tuple(batch), lambda *at: join(head[at], tail[at]), name=name)

@@ -32,14 +32,14 @@ ROUNDS, SECONDS, APART = 5, 0.02, 1e-3
 log = logger("stages")
 
 
-def benchmark(plain: Any, recorded: Any, target: Any, where: Path) -> None:
+def benchmark(simple: Any, recorded: Any, target: Any, where: Path) -> None:
     """Benchmarks what was not measured yet. After an interruption, finished measurements are
     kept."""
     import tvm
 
     tvm.get_global_func("runtime.config_threadpool")(0, torch.get_num_threads())
     known = _known(where) or {}
-    for name, before, after in _replaced(plain, recorded):
+    for name, before, after in _replaced(simple, recorded):
         key = _key(before)
         arguments = _arguments(before)
         if key in known or arguments is None:
@@ -63,11 +63,11 @@ def benchmark(plain: Any, recorded: Any, target: Any, where: Path) -> None:
         _write(where, known)
 
 
-def choose(plain: Any, recorded: Any, where: Path) -> Any:
+def choose(simple: Any, recorded: Any, where: Path) -> Any:
     """Returns the module with the records that are worth using."""
     known = _known(where)
     taken = []
-    every = list(_replaced(plain, recorded))
+    every = list(_replaced(simple, recorded))
     for name, before, _ in every:
         if known is None or not _worth_having(known.get(_key(before))):
             recorded[name] = before
@@ -88,17 +88,17 @@ def _worth_having(entry: Any) -> bool:
     )
 
 
-def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
+def _replaced(simple: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields (name, function before, function after) for functions that have a record."""
     import tvm
 
     after = {name.name_hint: function for name, function in recorded.functions_items()}
-    for name, function in plain.functions_items():
+    for name, function in simple.functions_items():
         if not isinstance(function, tvm.tirx.PrimFunc) or schedules.is_scheduled(function):
             continue
-        made = after[name.name_hint]
-        if schedules.is_scheduled(made):
-            yield name.name_hint, function, made
+        result = after[name.name_hint]
+        if schedules.is_scheduled(result):
+            yield name.name_hint, function, result
 
 
 def _key(function: Any) -> str:
@@ -112,7 +112,7 @@ def _arguments(function: Any) -> list[torch.Tensor] | None:
     """Returns tensors for the function's parameters, results last; None where a size is symbolic
     or a dtype unknown."""
     dtypes = {text: dtype for dtype, text in DTYPES.items()}
-    made = []
+    result = []
     for parameter in function.params:
         shape = getattr(parameter.ty, "shape", None)
         sizes: list[Any] = [] if shape is None else [getattr(size, "value", size) for size in shape]
@@ -123,12 +123,12 @@ def _arguments(function: Any) -> list[torch.Tensor] | None:
         ):
             return None
         dtype = dtypes[str(parameter.ty.dtype)]
-        made.append(
+        result.append(
             torch.rand(sizes).add(0.1).to(dtype)
             if dtype.is_floating_point
             else torch.zeros(sizes, dtype=dtype)
         )
-    return made
+    return result
 
 
 def _built(function: Any, target: Any) -> Callable[..., Any]:
@@ -141,11 +141,11 @@ def _built(function: Any, target: Any) -> Callable[..., Any]:
     return run
 
 
-def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    largest = one.abs().nan_to_num().max().item()
-    return torch.allclose(one, other, rtol=0, atol=APART * largest, equal_nan=True)
+def _agree(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if not tensor.is_floating_point():
+        return torch.equal(tensor, other)
+    largest = tensor.abs().nan_to_num().max().item()
+    return torch.allclose(tensor, other, rtol=0, atol=APART * largest, equal_nan=True)
 
 
 def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
@@ -173,8 +173,8 @@ def _known(where: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return {}
     try:
-        found: dict[str, Any] = json.loads(text)
-        for entry in found.values():
+        data: dict[str, Any] = json.loads(text)
+        for entry in data.values():
             bool(entry["agree"]), float(entry["us"]["recorded"]), float(entry["us"]["default"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning(
@@ -183,7 +183,7 @@ def _known(where: Path) -> dict[str, Any] | None:
             error,
         )
         return None
-    return found
+    return data
 
 
 def _write(where: Path, known: dict[str, Any]) -> None:

@@ -25,9 +25,9 @@ def apply_defaults(module: Any) -> Any:
     updated = {}
     for name, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function):
-            made = scheduled(function)
-            if made is not None:
-                updated[name] = made
+            result = scheduled(function)
+            if result is not None:
+                updated[name] = result
     for name, function in updated.items():
         module[name] = function
     return module

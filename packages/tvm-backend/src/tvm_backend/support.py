@@ -121,11 +121,11 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     def run(inputs: list[Any]) -> list[torch.Tensor]:
         import tvm_ffi
 
-        given = [
+        arguments = [
             value if isinstance(value, torch.Tensor) else tvm_ffi.Shape((int(value),))
             for value in inputs
         ]
-        results = list(main(*given))[:n_results]
+        results = list(main(*arguments))[:n_results]
         return [
             value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
             for value in results

@@ -230,7 +230,7 @@ def _form(statement: Any, axes: Sequence[Any]) -> Form | None:
         return None
 
     def has(variable: Any, expressions: Sequence[Any]) -> bool:
-        return any(variable.same_as(one) for part in expressions for one in undefined_vars(part))
+        return any(variable.same_as(var) for part in expressions for var in undefined_vars(part))
 
     def is_axis(expression: Any) -> bool:
         return any(axis.var.same_as(expression) for axis in axes)

@@ -50,13 +50,13 @@ def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
 def _bound(placeholders: list[torch.fx.Node]) -> list[Any]:
     """Returns the symbols that TVM can read: those that are a dimension or an input by
     themselves."""
-    found: dict[Any, None] = {}
+    result: dict[Any, None] = {}
     for node in placeholders:
         value = node.meta["val"]
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                found[size.node.expr] = None
-    return list(found)
+                result[size.node.expr] = None
+    return list(result)
 
 
 def _expression(expr: Any, symbols: dict[Any, Any], tirx: Any) -> Any:

@@ -46,8 +46,8 @@ def _emitted(builder: Any, converter: Callable[[torch.fx.Node], Any], node: torc
     without an inferred type, which the next converter cannot read."""
     from tvm import relax
 
-    made = converter(node)
-    return builder.emit(made) if isinstance(made, relax.Call) else made
+    result = converter(node)
+    return builder.emit(result) if isinstance(result, relax.Call) else result
 
 
 def translate(

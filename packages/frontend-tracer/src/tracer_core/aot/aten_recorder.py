@@ -21,11 +21,11 @@ from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
 from tracer_core.aot import linalg_checks
-from tracer_core.aot.drawn_again import draws
+from tracer_core.aot.checkpoint_rng import RecomputedRng
 from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.linear_resizing import FAKES
-from tracer_core.aot.rng import RecomputedRng
-from tracer_core.aot.saved_draws import ORDER
+from tracer_core.aot.rng_replay import draws
+from tracer_core.aot.saved_rng import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import DECOMPOSED
@@ -99,7 +99,7 @@ class AtenRecorder(DispatchMode):
         self.objects: list[torch.ScriptObject] = []
         self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         #: The random operator that a decomposition replaced by others last.
-        self.decomposed_draw: Any = None
+        self.decomposed_rng: Any = None
         #: How many operators decompositions replaced, and the one whose operators run now.
         self._decomposed, self._inside_operator = 0, ""
         self.inputs: list[Any] = []
@@ -223,10 +223,10 @@ class AtenRecorder(DispatchMode):
                 return func(*args, **kwargs)
         if func is _ZERO or (self._zeros and self._stays_zero(func, args)):
             return self._zero(func, args, kwargs)
-        plain = self._plain.get(func)
-        if plain is None:
-            plain = self._plain[func] = self._is_plain(func)
-        if plain:
+        simple = self._plain.get(func)
+        if simple is None:
+            simple = self._plain[func] = self._is_plain(func)
+        if simple:
             return self._called(func, args, kwargs)
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
@@ -241,7 +241,7 @@ class AtenRecorder(DispatchMode):
                     result = result.to(args[0].dtype)
             if result is not NotImplemented:
                 if draws(func, args):
-                    self.decomposed_draw = func
+                    self.decomposed_rng = func
                 return result
         elif self._is_composite(func):
             with self:
@@ -279,19 +279,19 @@ class AtenRecorder(DispatchMode):
 
     def _stays_zero(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether eager's result has no memory either and is zero, also beside NaN."""
-        return any(id(one) in self._zeros for one in args[: _ABSORBING.get(func, 0)])
+        return any(id(arg) in self._zeros for arg in args[: _ABSORBING.get(func, 0)])
 
     def _zero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records zeros for a tensor without memory: a kernel must not get one. Such are the
         gradient of ``sgn`` and the initial tangents of forward-mode differentiation."""
         like = func(*args, **kwargs) if func is not _ZERO else None
         sizes = args[0] if like is None else like.shape
-        given = kwargs if like is None else {"dtype": like.dtype, "device": like.device}
+        inputs = kwargs if like is None else {"dtype": like.dtype, "device": like.device}
         with self:
-            made = torch.zeros(sizes, **given)
-        self._zeros.add(id(made))
-        self._alive.append(made)
-        return made
+            result = torch.zeros(sizes, **inputs)
+        self._zeros.add(id(result))
+        self._alive.append(result)
+        return result
 
     def _is_plain(self, func: Any) -> bool:
         """Whether calls of the operator are recorded unchanged, whatever their arguments."""
@@ -354,12 +354,12 @@ class AtenRecorder(DispatchMode):
                 f"{func} writes to its argument and has no functional form", self.frame
             )
         with self:
-            made = functional(*args, **kwargs)
-            if (made.dtype, made.shape, made.stride()) != (
+            result = functional(*args, **kwargs)
+            if (result.dtype, result.shape, result.stride()) != (
                 target.dtype, target.shape, target.stride(),
             ):  # fmt: skip
-                made = aten.copy.default(target, made)
-        self.bind(target, self.node_of(made))
+                result = aten.copy.default(target, result)
+        self.bind(target, self.node_of(result))
         return target
 
     def _is_own(self, value: Any) -> bool:
@@ -369,11 +369,11 @@ class AtenRecorder(DispatchMode):
             return False
         storage = torch_private.storage_id(value)
         return not any(
-            isinstance(one, torch.Tensor)
-            and one is not value
-            and one.layout is torch.strided
-            and torch_private.storage_id(one) == storage
-            for one in self._alive
+            isinstance(item, torch.Tensor)
+            and item is not value
+            and item.layout is torch.strided
+            and torch_private.storage_id(item) == storage
+            for item in self._alive
         )
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -409,26 +409,26 @@ class AtenRecorder(DispatchMode):
 
     def _check_results(self, info: Any, name: str, *, is_matrix: bool) -> bool:
         """Makes the results that `info` speaks of those of a check; returns whether they are known."""
-        found = self.node_of(info)
-        results = linalg_checks.results_of(found if isinstance(found, torch.fx.Node) else None)
+        result = self.node_of(info)
+        results = linalg_checks.results_of(result if isinstance(result, torch.fx.Node) else None)
         for node in results:
             value = node.meta["val"]
-            given = node, found, name, is_matrix
-            self.bind(value, self.call(linalg_checks.CHECKED, given, {}, value))
+            inputs = node, result, name, is_matrix
+            self.bind(value, self.call(linalg_checks.CHECKED, inputs, {}, value))
         return bool(results)
 
-    def _with_objects(self, func: Any, given: Any) -> Any:
+    def _with_objects(self, func: Any, argument: Any) -> Any:
         """Returns arguments with the objects of C++ of the captured call, in their order."""
-        found: list[Any] = []
+        result: list[Any] = []
 
         def original(value: Any) -> Any:
             if not isinstance(value, torch.ScriptObject):
                 return value
-            found.append(value)
-            return self.objects[len(found) - 1] if len(found) <= len(self.objects) else value
+            result.append(value)
+            return self.objects[len(result) - 1] if len(result) <= len(self.objects) else value
 
-        replaced = map_aggregate(given, original)
-        if len(found) != len(self.objects):
+        replaced = map_aggregate(argument, original)
+        if len(result) != len(self.objects):
             raise LoweringUnsupported(f"{func} is given other objects than its call", self.frame)
         return replaced
 
@@ -454,10 +454,10 @@ class AtenRecorder(DispatchMode):
 @functools.cache
 def functional_form(func: Any) -> Any:
     """Returns the operator that computes what an in-place one writes to its first argument
-    (``add.Scalar`` of ``add_.Scalar``), or None. Operators that draw random numbers have none, as they
+    (``add.Scalar`` of ``add_.Scalar``), or None. Operators that uses rng have none, as they
     may draw in another order, nor those that change sizes or strides."""
     first, *others = func._schema.arguments
-    written = [one for one in others if one.alias_info is not None and one.alias_info.is_write]
+    written = [item for item in others if item.alias_info is not None and item.alias_info.is_write]
     name = func._schema.name.partition("::")[2]
     packet = getattr(getattr(torch.ops, func.namespace), name.removesuffix("_"), None)
     if written or name == name.removesuffix("_") or packet is None:
@@ -465,13 +465,14 @@ def functional_form(func: Any) -> Any:
     tags = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
     if not tags.isdisjoint(func.tags) or first.alias_info is None:
         return None
-    found = getattr(packet, func._overloadname or "default", None)
-    given = [(one.name, str(one.type)) for one in func._schema.arguments]
+    attribute = getattr(packet, func._overloadname or "default", None)
+    inputs = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
     same = (
-        found is not None
-        and [(one.name, str(one.type)) for one in found._schema.arguments] == given
+        attribute is not None
+        and [(argument.name, str(argument.type)) for argument in attribute._schema.arguments]
+        == inputs
     )
-    return found if same else None
+    return attribute if same else None
 
 
 def _for_each_dimension(
@@ -480,8 +481,8 @@ def _for_each_dimension(
     """Expands the list arguments to one number per image dimension."""
     count = args[image].dim() - 2
     return tuple(
-        [*one] * count if place in lists and len(one) == 1 else one
-        for place, one in enumerate(args)
+        [*arg] * count if place in lists and len(arg) == 1 else arg
+        for place, arg in enumerate(args)
     )
 
 

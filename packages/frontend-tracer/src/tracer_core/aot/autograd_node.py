@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.captured_again import CapturedAgain
+from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.contract.runner import RunFunction
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ class Run:
         if self.backward is None:
             assert self.ready is not None
             return [self.ready[leaf] for leaf in leaves]
-        found, fitted, gradients = self.found, self.fitted, self.backward.gradients
+        result, fitted, gradients = self.found, self.fitted, self.backward.gradients
         places = [gradients[leaf] for leaf in leaves]
-        return [None if g is None else found[g] if g >= 0 else fitted[~g] for g in places]
+        return [None if g is None else result[g] if g >= 0 else fitted[~g] for g in places]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AutogradStep:
     """What the autograd node of a graph does.
 
     forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): begins a run of the
@@ -160,9 +160,9 @@ def node_step(
     plan: NodePlan,
     run_forward: RunFunction,
     backwards: Backwards,
-    again: CapturedAgain,
+    again: RecomputeForward,
     device: torch.device,
-) -> Step:
+) -> AutogradStep:
     """Returns the behavior of the autograd node for the whole graph."""
     count, sizes = plan.outputs, plan.sizes
     inputs_of, outputs_of, plain_of = map(
@@ -180,7 +180,7 @@ def node_step(
         out = list(run_forward(args))
         # A view returned by a Function may not be written to. A detached tensor is no view, and
         # still shares its version counter.
-        out[:count] = [one.detach() if one._is_view() else one for one in out[:count]]
+        out[:count] = [item.detach() if item._is_view() else item for item in out[:count]]
         again.remember_versions(ctx)
         ctx.save_for_backward(*kept, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))
@@ -190,9 +190,9 @@ def node_step(
     def opened(ctx: Any, tangents: Any) -> Run:
         if torch.is_grad_enabled():
             return Run(None, (), [], again.gradients(ctx, tangents))
-        if all(one is None for one in tangents):  # an autograd node of the program gave none
+        if all(item is None for item in tangents):  # an autograd node of the program gave none
             return Run(None, (), [], [None] * len(plan.differentiable))
-        if any(one is not None and torch_private.is_batched(one) for one in tangents):
+        if any(tangent is not None and torch_private.is_batched(tangent) for tangent in tangents):
             return Run(None, (), [], again.gradients_alone(ctx, tangents, "a batch of gradients"))
         backward = backwards.of(tangents)
         if backward is None:
@@ -202,10 +202,10 @@ def node_step(
         torch_private.let_go_of_saved_tensors(ctx)
         return Run(backward, fitted, values)
 
-    return Step(forward, opened, backwards.whole, device)
+    return AutogradStep(forward, opened, backwards.whole, device)
 
 
-def autograd_function(name: str, step: Step) -> type[torch.autograd.Function]:
+def autograd_function(name: str, step: AutogradStep) -> type[torch.autograd.Function]:
     """Returns one autograd Function for the whole graph."""
     opened = step.opened
 

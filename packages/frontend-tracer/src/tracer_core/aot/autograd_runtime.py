@@ -29,15 +29,15 @@ from tracer_core.aot.autograd_node import (
     node_step,
     uncast,
 )
-from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.ddp_backward import Replicas
 from tracer_core.aot.ddp_buckets import Part
-from tracer_core.aot.double_backward import captured_again
+from tracer_core.aot.double_backward import recompute_forward
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.lower import output_args, verified
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
+from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.symbolic_sizes import SYM_TYPES
 from tracer_core.contract.backend import resolve
@@ -97,17 +97,17 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
 
     def of_outputs(outputs: Collection[int]) -> tuple[Lowered, Split]:
         part = lowering.joint_of(joint, outputs)
-        found = partitioner.split_of(part)
+        split = partitioner.split_of(part)
         text = "_".join(map(str, sorted(outputs)))
         own = replace(later, name=derived_name(later.name, f"of_{text}"))
-        return _lowered(found.backward, _backward_inputs(found, part), (), own), found
+        return _lowered(split.backward, _backward_inputs(split, part), (), own), split
 
     return TrainingGraphs(forward, backward, split, joint, later, of_outputs)
 
 
 def _with_saved(spec: CompileSpec, visible: int) -> CompileSpec:
     """Marks the outputs of `spec` after the first `visible` ones as saved for the backward."""
-    saved = (replace(one, saved=True) for one in spec.outputs[visible:])
+    saved = (replace(output, saved=True) for output in spec.outputs[visible:])
     return replace(spec, outputs=(*spec.outputs[:visible], *saved))
 
 
@@ -120,8 +120,8 @@ def _lowered(
     gm = Deferred(torch.nn.Module(), graph, class_name=request.phase.value.title())
     (output,) = graph.find_nodes(op="output")
     returned = [node.meta["val"] for node in output.args[0]]
-    given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
-    spec = request.spec(gm, inputs, mutations, output_specs(returned, given))
+    arguments = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    spec = request.spec(gm, inputs, mutations, output_specs(returned, arguments))
     plan = OutputPlan.of_graph(len(returned))
     return verified(Lowered(gm, spec, plan, request.backend.ir))
 
@@ -203,7 +203,7 @@ class TrainingNode:
 
     run: RunFunction
     plan: NodePlan
-    again: CapturedAgain
+    again: RecomputeForward
     backwards: LoweredBackwards
 
 
@@ -220,7 +220,7 @@ def training_node(
     whole backward now, not when it first runs.
     """
     joint, plan = graphs.joint, _plan(graphs.split, graphs.joint)
-    again = captured_again(captured, joint, graphs.split)
+    again = recompute_forward(captured, joint, graphs.split)
     backwards = LoweredBackwards(graphs, channels_last, compile_backward)
     if at_once:
         backwards.compile_whole()
@@ -271,19 +271,19 @@ class LoweredBackwards:
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         """Returns the backward for the tangents that are there; None if no graph computes it."""
-        whole = self.whole
-        outputs = tuple([index for index in whole.tangents if tangents[index] is not None])
-        if len(outputs) == len(whole.tangents):
-            return whole
+        full = self.whole
+        outputs = tuple([index for index in full.tangents if tangents[index] is not None])
+        if len(outputs) == len(full.tangents):
+            return full
         assert self._lower is not None
         with self._lock:
             if outputs not in self._of_outputs:
                 try:
                     with self._record(), stage("lower", graph=self._request.name):
-                        found = self._backward(*self._lower(outputs))
+                        result = self._backward(*self._lower(outputs))
                 except LoweringUnsupported:
-                    found = None
-                self._of_outputs[outputs] = found
+                    result = None
+                self._of_outputs[outputs] = result
             return self._of_outputs[outputs]
 
     def _backward(self, lowered: Lowered, split: Split) -> Backward:
@@ -301,9 +301,9 @@ class LoweredBackwards:
             return lazily(_lowered(part.graph, specs, (), request))
 
         def lazily(lowered: Lowered) -> RunFunction:
-            made = LazyRunner(lambda: compile_now(lowered), self._record)
-            self._first = self._first or made
-            return made
+            runner = LazyRunner(lambda: compile_now(lowered), self._record)
+            self._first = self._first or runner
+            return runner
 
         run = uncast(self._device, lazily(lowered))
         graph = lowered.graph.graph

@@ -33,7 +33,7 @@ def canonical_text(graph: torch.fx.Graph) -> str:
         if target is None:
             target = names[node.target] = str(_target_name(node.target))
         lines.append(
-            f"%{number} = {node.op} {target} {args} {kwargs} : {value_text(node.meta.get('val'))}"
+            f"%{number} = {node.op} {target} {args} {kwargs} : {value_source(node.meta.get('val'))}"
         )
     return "\n".join(lines)
 
@@ -60,14 +60,14 @@ def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
     return f"{kind}{value!r}"
 
 
-def value_text(value: Any) -> str:
+def value_source(value: Any) -> str:
     """Describes a value without its data: dtype, sizes, strides, device."""
     if isinstance(value, torch.Tensor):
         strided = value.layout is torch.strided
         layout = f"{tuple(value.shape)} {value.stride()}" if strided else str(value.layout)
         return f"{value.dtype} {layout} {value.device}"
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(value_text(item) for item in value) + "]"
+        return "[" + ", ".join(value_source(item) for item in value) + "]"
     return f"{type(value).__name__} {value}"
 
 

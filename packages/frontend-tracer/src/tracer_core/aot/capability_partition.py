@@ -63,10 +63,10 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
         # inputs, views of them and numbers: nothing is left to compute
         return NOTHING, None
     supports = supported_by(backend)
-    given = resolve(backend.compile)
+    inputs = resolve(backend.compile)
 
     def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
-        return Runner.of(given(gm, spec))
+        return Runner.of(inputs(gm, spec))
 
     refused = refusals(graph, supports) if supports is not None else {}
     places = {} if lowered.ir == "torch" else places_of(graph)
@@ -74,24 +74,24 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
         refused = opaque(graph) | elsewhere(graph, backend) | between(graph, places) | refused
     if not refused and not places:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), None
-    told = [summary(graph, refused)] if refused else []
+    data = [summary(graph, refused)] if refused else []
     if places:
-        told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
+        data.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
     operators = tuple(dict.fromkeys((str(node.target), reason) for node, reason in refused.items()))
     runner = Partition(backend, lowered, refused, places).runner(compile_function)
-    return runner, Apart("; ".join(told), operators)
+    return runner, Apart("; ".join(data), operators)
 
 
 def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
     """The GPU that each operator's results lie on, or that it reads if they lie on the CPU, in a
     graph of several GPUs; nothing in others."""
-    found = {node: gpus for node in graph.nodes if (gpus := _gpus(node))}
-    if len({gpu for gpus in found.values() for gpu in gpus}) < 2:
+    result = {node: gpus for node in graph.nodes if (gpus := _gpus(node))}
+    if len({gpu for gpus in result.values() for gpu in gpus}) < 2:
         return {}
     for node in graph.nodes:
-        for source in node.all_input_nodes if node not in found else ():
-            found.setdefault(node, found.get(source, []))
-    return {node: gpus[0] for node, gpus in found.items() if gpus and node.op == "call_function"}
+        for source in node.all_input_nodes if node not in result else ():
+            result.setdefault(node, result.get(source, []))
+    return {node: gpus[0] for node, gpus in result.items() if gpus and node.op == "call_function"}
 
 
 def _gpus(node: torch.fx.Node) -> list[torch.device]:
@@ -102,13 +102,13 @@ def between(
     graph: torch.fx.Graph, places: dict[torch.fx.Node, torch.device]
 ) -> dict[torch.fx.Node, str]:
     """Operators of one GPU that read another one's memory."""
-    found: dict[torch.fx.Node, str] = {}
+    result: dict[torch.fx.Node, str] = {}
     for node in operators(graph) if places else ():
-        others = {gpu for one in (node, *node.all_input_nodes) for gpu in _gpus(one)}
+        others = {gpu for source in (node, *node.all_input_nodes) for gpu in _gpus(source)}
         others = others - {places.get(node)}
         if others and node.target is not aten.copy_.default:
-            found[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
-    return found
+            result[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
+    return result
 
 
 def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | None:
@@ -120,7 +120,7 @@ def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | No
         return supports
 
     def within_core(node: torch.fx.Node) -> str | None:
-        if not is_core(node.target) and str(node.target) not in backend.keep_ops:
+        if not is_core(node.target) and str(node.target) not in backend.preserved_ops:
             return "not a core ATen operator, and PyTorch has no decomposition of it"
         return supports(node) if supports is not None else None
 
@@ -151,18 +151,18 @@ def refusals(
     graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
 ) -> dict[torch.fx.Node, str]:
     """Why the backend does not take a node, for each that it does not take."""
-    found: dict[torch.fx.Node, str] = {}
+    result: dict[torch.fx.Node, str] = {}
     for node in operators(graph):
         ask = _unusual_write if node.target is aten.copy_.default else supports
         reason = ask(node)
         if isinstance(reason, str):
-            found[node] = reason
+            result[node] = reason
         elif reason is not None:
             raise TypeError(
                 f"supports() returned {reason!r} for {node.target}: it returns None, or a text"
                 " that says why not"
             )
-    return found
+    return result
 
 
 def opaque(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
@@ -177,20 +177,22 @@ def opaque(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
 
 def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, str]:
     """Operators on tensors of a device type that the backend does not run on, with that reason."""
-    found: dict[torch.fx.Node, str] = {}
+    result: dict[torch.fx.Node, str] = {}
     for node in operators(graph):
-        others = {device.type for one in (node, *node.all_input_nodes) for device in _devices(one)}
+        others = {
+            device.type for source in (node, *node.all_input_nodes) for device in _devices(source)
+        }
         others -= frozenset(backend.devices)
         if others:
-            runs_on, are_on = (" and ".join(sorted(one)) for one in (backend.devices, others))
-            found[node] = f"the backend runs on {runs_on}, and its tensors are on {are_on}"
-    return found
+            runs_on, are_on = (" and ".join(sorted(value)) for value in (backend.devices, others))
+            result[node] = f"the backend runs on {runs_on}, and its tensors are on {are_on}"
+    return result
 
 
 def _devices(node: torch.fx.Node) -> list[torch.device]:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [one.device for one in values if isinstance(one, torch.Tensor)]
+    return [value.device for value in values if isinstance(value, torch.Tensor)]
 
 
 def _unusual_write(node: torch.fx.Node) -> str | None:
@@ -215,7 +217,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 def _storages(nodes: Iterable[torch.fx.Node]) -> set[int]:
     values = (node.meta.get("val") for node in nodes)
-    return {torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)}
+    return {torch_private.storage_id(value) for value in values if isinstance(value, torch.Tensor)}
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
@@ -341,42 +343,42 @@ class Partition:
             if node.target is not aten.copy_.default and self._place(_owner(node)) == self.last
         ]
         outer = torch.fx.Graph()
-        made = {node: outer.placeholder(node.name) for node in self.described}
+        result = {node: outer.placeholder(node.name) for node in self.described}
         steps: list[tuple[int, Part | torch.fx.Node]] = [*self.parts.items()]
         steps += [(levels[node], node) for node in eager]
         for _, step in sorted(steps, key=operator.itemgetter(0)):  # stable: a part goes first
             if isinstance(step, Part):
-                self._add_part(outer, made, step, compile_function)
+                self._add_part(outer, result, step, compile_function)
             else:
-                made[step] = outer.node_copy(step, made.__getitem__)
+                result[step] = outer.node_copy(step, result.__getitem__)
         for node in writes:
-            outer.node_copy(node, made.__getitem__)
+            outer.node_copy(node, result.__getitem__)
         (output,) = self.graph.find_nodes(op="output")
-        outer.node_copy(output, made.__getitem__)
+        outer.node_copy(output, result.__getitem__)
         gm = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts")
         return Runner(graph_function(gm), mutated_on_error=frozenset())  # writes come last
 
     def _add_part(
         self,
         outer: torch.fx.Graph,
-        made: dict[torch.fx.Node, torch.fx.Node],
+        result: dict[torch.fx.Node, torch.fx.Node],
         part: Part,
         compile_function: Any,
     ) -> None:
         sources, results = part.inputs(), part.outputs()
-        sources += self._missing_sizes(outer, made, part, sources)
+        sources += self._missing_sizes(outer, result, part, sources)
         graph, inside = subgraph(sources, part.nodes)
         graph.output(tuple(inside[node] for node in results))
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=f"Part{part.number}")
         compiled = self._compiled(gm, part, sources, results, compile_function)
-        call = outer.call_function(compiled, tuple(made[node] for node in sources))
+        call = outer.call_function(compiled, tuple(result[node] for node in sources))
         for index, node in enumerate(results):
-            made[node] = outer.call_function(operator.getitem, (call, index))
+            result[node] = outer.call_function(operator.getitem, (call, index))
 
     def _missing_sizes(
         self,
         outer: torch.fx.Graph,
-        made: dict[torch.fx.Node, torch.fx.Node],
+        result: dict[torch.fx.Node, torch.fx.Node],
         part: Part,
         sources: Sequence[torch.fx.Node],
     ) -> list[torch.fx.Node]:
@@ -389,8 +391,8 @@ class Partition:
             if symbol not in self.sizes:
                 self.sizes[symbol] = self._size_node(symbol)
             node = self.sizes[symbol]
-            if node not in made:
-                made[node] = outer.node_copy(node, made.__getitem__)
+            if node not in result:
+                result[node] = outer.node_copy(node, result.__getitem__)
             missing.append(node)
         return missing
 
@@ -417,9 +419,9 @@ class Partition:
         results: Sequence[torch.fx.Node],
         compile_function: Any,
     ) -> Callable[..., Any]:
-        whole = self.lowered.spec
-        name = derived_name(whole.name, f"part{part.number}")
-        request = Request(self.backend, whole.options, whole.mode, name, whole.phase)
+        full = self.lowered.spec
+        name = derived_name(full.name, f"part{part.number}")
+        request = Request(self.backend, full.options, full.mode, name, full.phase)
         inputs = tuple(self.described.get(node) or _intermediate(node) for node in sources)
         values = [node.meta["val"] for node in sources]
         outputs = output_specs([node.meta["val"] for node in results], values)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracer_core.aot.autograd_node import NodePlan
-from tracer_core.aot.captured_again import CapturedAgain
 from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.aot.result_check import Substitute
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
@@ -45,7 +45,7 @@ class TrainingArtifacts:
     another one was compiled."""
 
     node: NodePlan
-    again: CapturedAgain
+    again: RecomputeForward
     backwards: Callable[
         [], list[tuple[Sequence[int], Sequence[int | None], RunnerArtifacts | None]]
     ]

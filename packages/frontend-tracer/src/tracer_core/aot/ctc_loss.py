@@ -46,8 +46,8 @@ def _backward(
 ) -> Any:
     longest = int(target_lengths.max()) if target_lengths.numel() else 0
     log_alpha = log_alpha[..., : 2 * longest + 1].contiguous()
-    given = log_probs, targets, input_lengths, target_lengths, loss, log_alpha
-    return aten._ctc_loss_backward.Tensor(gradient, *given, *options)
+    inputs = log_probs, targets, input_lengths, target_lengths, loss, log_alpha
+    return aten._ctc_loss_backward.Tensor(gradient, *inputs, *options)
 
 
 def _forward_fake(log_probs: Any, targets: Any, *rest: Any) -> Any:
@@ -68,17 +68,17 @@ for _name, _kernel, _shape in (
     torch.library.register_fake(f"tracer_core::{_name}", _shape, lib=_LIBRARY)
 
 
-def _loss(*given: Any, **options: Any) -> Any:
-    return _FORWARD(*given, *_options(given[4:], options))
+def _loss(*value: Any, **options: Any) -> Any:
+    return _FORWARD(*value, *_options(value[4:], options))
 
 
-def _gradient(*given: Any, **options: Any) -> Any:
-    return _BACKWARD(*given, *_options(given[7:], options))
+def _gradient(*value: Any, **options: Any) -> Any:
+    return _BACKWARD(*value, *_options(value[7:], options))
 
 
-def _options(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _options(value: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
     """Returns the options behind the tensors that are not given by position."""
-    left = (("blank", 0), ("zero_infinity", False))[len(given) :]
+    left = (("blank", 0), ("zero_infinity", False))[len(value) :]
     return tuple(named.get(name, default) for name, default in left)
 
 

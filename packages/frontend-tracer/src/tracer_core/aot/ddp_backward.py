@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.autograd_node import Backward, Run, Step, uncast
+from tracer_core.aot.autograd_node import AutogradStep, Backward, Run, uncast
 from tracer_core.aot.ddp_buckets import Part, cut, wanted_parts
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError
@@ -34,7 +34,7 @@ class Replicas:
     DistributedDataParallel.
     """
 
-    def __init__(self, name: str, step: Step, whole: Callable[..., Any]) -> None:
+    def __init__(self, name: str, step: AutogradStep, whole: Callable[..., Any]) -> None:
         """whole(args, *leaves): the graph as one autograd node."""
         self.name, self.step, self.whole = name, step, whole
         self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Sequence[Any]]] = (
@@ -52,9 +52,9 @@ class Replicas:
         return chain(args, *leaves)
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-        whole = self.step.whole
-        graph, _ = whole.in_parts()
-        parts = cut(graph, wanted_parts(graph, whole.gradients, leaves, replica))
+        full = self.step.whole
+        graph, _ = full.in_parts()
+        parts = cut(graph, wanted_parts(graph, full.gradients, leaves, replica))
         if len(parts) < 2:
             return self.whole
         parts = [replace(part, number=number) for number, part in enumerate(parts)]
@@ -69,15 +69,15 @@ class Subgraphs:
     backward.
     """
 
-    def __init__(self, step: Step, parts: Sequence[Part]) -> None:
+    def __init__(self, step: AutogradStep, parts: Sequence[Part]) -> None:
         self.device = step.device
         self.members = _members(parts, step.whole.gradients)
         self._of = {step.whole: self._compiled(step.whole, parts)}
 
     def of(self, backward: Backward) -> list[tuple[int, Part, RunFunction]]:
         """Returns (link of the chain, subgraph, runner) of each subgraph."""
-        found = self._of.get(backward)
-        if found is None:
+        result = self._of.get(backward)
+        if result is None:
             graph, _ = backward.in_parts()
             (output,) = graph.find_nodes(op="output")
             wanted = [len(self.members)] * len(output.args[0])
@@ -85,8 +85,8 @@ class Subgraphs:
                 for g in (backward.gradients[leaf] for leaf in leaves):
                     if g is not None and g >= 0:
                         wanted[g] = min(wanted[g], number)
-            found = self._of[backward] = self._compiled(backward, cut(graph, wanted))
-        return list(found)
+            result = self._of[backward] = self._compiled(backward, cut(graph, wanted))
+        return list(result)
 
     def _compiled(
         self, backward: Backward, parts: Sequence[Part]
@@ -102,10 +102,10 @@ def _members(parts: Sequence[Part], gradients: Sequence[int | None]) -> list[tup
     members: list[list[int]] = [[] for _ in parts]
     for leaf, index in enumerate(gradients):
         members[giver[index] if index is not None and index >= 0 else 0].append(leaf)
-    return [tuple(one) for one in members]
+    return [tuple(member) for member in members]
 
 
-def chain(name: str, step: Step, subgraphs: Subgraphs) -> Callable[..., Any]:
+def chain(name: str, step: AutogradStep, subgraphs: Subgraphs) -> Callable[..., Any]:
     """Returns run(args, *leaves) for a graph whose backward runs as subgraphs."""
     device, members = step.device, subgraphs.members
     last = len(members) - 1
@@ -113,12 +113,12 @@ def chain(name: str, step: Step, subgraphs: Subgraphs) -> Callable[..., Any]:
     def gradients(number: int, run: Run) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
         """Returns (the gradient of the next subgraph's token, the leaves' gradients)."""
         run.until(number)
-        found = run.of(members[number])
+        result = run.of(members[number])
         if number == last:
-            return None, found
+            return None, result
         token = torch.empty(0, device=device)
         setattr(token, RUN, run)
-        return token, found
+        return token, result
 
     class FirstPart(torch.autograd.Function):
         forward = staticmethod(step.forward)
@@ -128,8 +128,8 @@ def chain(name: str, step: Step, subgraphs: Subgraphs) -> Callable[..., Any]:
             run = step.opened(ctx, tangents)
             if run.backward is not None:
                 run.left = subgraphs.of(run.backward)
-            token, found = gradients(0, run)
-            return (None, token, *found)
+            token, result = gradients(0, run)
+            return (None, token, *result)
 
     class LaterPart(torch.autograd.Function):
         @staticmethod
@@ -148,8 +148,8 @@ def chain(name: str, step: Step, subgraphs: Subgraphs) -> Callable[..., Any]:
                 raise TracerError(
                     f"{name}: a part of the backward has lost what the part before it has made"
                 )
-            token, found = gradients(ctx.number, run)
-            return (None, token, *found)
+            token, result = gradients(ctx.number, run)
+            return (None, token, *result)
 
     for number, cls in enumerate((FirstPart, LaterPart)):
         cls.__name__ = cls.__qualname__ = f"Compiled_{name}_part_{number}"

@@ -6,7 +6,7 @@ after the other; each returns the gradients of one bucket and the values that la
 
 Each operator runs once, in the subgraph of the first gradient that needs it. Views and sizes are
 recomputed where they are needed, so that no subgraph returns a view of its inputs. A graph that
-draws random numbers or communicates is not split, because the order would change.
+uses rng or communicates is not split, because the order would change.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def wanted_parts(
     (output,) = backward.find_nodes(op="output")
     order = {node: at for at, node in enumerate(backward.nodes)}
     ready = [order[node] for node in output.args[0]]
-    found = [
+    result = [
         (ready[g], leaf)
         for g, leaf in zip(gradients, leaves, strict=True)
         if g is not None and g >= 0
     ]
-    found.sort(key=operator.itemgetter(0))
-    at = {id(leaf): position for position, leaf in reversed(found)}
-    buckets = torch_private.buckets_of(replica, [leaf for _, leaf in found])
+    result.sort(key=operator.itemgetter(0))
+    at = {id(leaf): position for position, leaf in reversed(result)}
+    buckets = torch_private.buckets_of(replica, [leaf for _, leaf in result])
     ends = sorted({max(at[id(leaf)] for leaf in bucket) for bucket in buckets})
     last = max(len(ends) - 1, 0)
     return [min(bisect.bisect_left(ends, position), last) for position in ready]
@@ -78,10 +78,10 @@ def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
     """
     if any(runs_once(node.target) for node in backward.nodes):
         wanted = [0] * len(wanted)
-    return _Cut(backward, wanted).parts()
+    return _BucketSplit(backward, wanted).parts()
 
 
-class _Cut:
+class _BucketSplit:
     """One split. Mutable. part: the subgraph that computes each node."""
 
     def __init__(self, backward: torch.fx.Graph, wanted: Sequence[int]) -> None:
@@ -114,10 +114,10 @@ class _Cut:
         return self.part[node if owner.op == "placeholder" else owner]
 
     def parts(self) -> list[Part]:
-        given = [self._given_by(node) for node in self.outputs]
-        numbers = sorted(set(given) | {self.part[n] for n in self.nodes if self._computed(n)})
+        inputs = [self._given_by(node) for node in self.outputs]
+        numbers = sorted(set(inputs) | {self.part[n] for n in self.nodes if self._computed(n)})
         gives = {
-            number: [index for index, g in enumerate(given) if g == number] for number in numbers
+            number: [index for index, g in enumerate(inputs) if g == number] for number in numbers
         }
         outputs = {number: [self.outputs[index] for index in gives[number]] for number in numbers}
         needs = {number: self._needs(number, outputs[number]) for number in numbers}
@@ -130,14 +130,14 @@ class _Cut:
         for number in numbers:
             for node in crossing[number]:
                 position[node] = len(position)
-        made = []
+        result = []
         for number in numbers:
             outside, inside = needs[number]
             graph = self._graph(outside, inside, outputs[number], crossing[number])
             takes = tuple(position[node] for node in outside)
             done = tuple(position[node] for node in outside if last[node] == number)
-            made.append(Part(graph, takes, tuple(gives[number]), done, number))
-        return made
+            result.append(Part(graph, takes, tuple(gives[number]), done, number))
+        return result
 
     def _computed(self, node: Node) -> bool:
         return node.op != "placeholder" and not self._again(node)
@@ -179,13 +179,13 @@ class _Cut:
         outputs: Sequence[Node],
         crossing: Sequence[Node],
     ) -> torch.fx.Graph:
-        graph, made = subgraph(outside, inside)
+        graph, result = subgraph(outside, inside)
         results = []
         for node in outputs:
-            value = made[node]
+            value = result[node]
             # A gradient may be written to while later subgraphs read the value.
             if self.owners.of(node) in crossing:
                 value = clone(graph, value)
             results.append(value)
-        graph.output((*results, *(made[node] for node in crossing)))
+        graph.output((*results, *(result[node] for node in crossing)))
         return graph

@@ -1,6 +1,6 @@
 """Dead code elimination for ATen graphs, in place.
 
-Keeps inputs, writes, operators that draw random numbers (eager draws them, so the rng stream must
+Keeps inputs, writes, operators that uses rng (eager draws them, so the rng stream must
 advance), and collectives, which the other ranks wait for.
 """
 

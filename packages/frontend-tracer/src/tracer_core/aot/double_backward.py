@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.aot.drawn_again import Draw
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.output_aliasing import FromGraph
 from tracer_core.aot.partitioner import Split
-from tracer_core.aot.saved_draws import draws_of, draws_on_accelerator, node_draws
+from tracer_core.aot.recompute_forward import RecomputeForward
+from tracer_core.aot.rng_replay import RngReplayNode
+from tracer_core.aot.saved_rng import is_rng_node, rng_of, uses_accelerator_rng
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import operators
@@ -24,7 +24,7 @@ aten = operators("aten")
 UNREAD = {aten._native_batch_norm_legit_functional.default: ((3, 4), 5)}
 
 
-def captured_again(captured: CapturedGraph, joint: Joint, split: Split) -> CapturedAgain:
+def recompute_forward(captured: CapturedGraph, joint: Joint, split: Split) -> RecomputeForward:
     """Returns what runs a captured graph again."""
     tangents = tuple(i for i, node in enumerate(joint.tangents) if node is not None)
     positions = {
@@ -33,7 +33,7 @@ def captured_again(captured: CapturedGraph, joint: Joint, split: Split) -> Captu
         if isinstance(step, FromGraph)
     }
     drawn = _drawn(joint, split)
-    return CapturedAgain(
+    return RecomputeForward(
         forward=captured.gm.forward,
         name=captured.name,
         differentiable=joint.differentiable,
@@ -44,7 +44,7 @@ def captured_again(captured: CapturedGraph, joint: Joint, split: Split) -> Captu
             for name, value in settings.snapshot().items()
             if settings.SETTINGS[name].autocast
         },
-        draws=not drawn and any(map(node_draws, joint.forward)),
+        draws=not drawn and any(map(is_rng_node, joint.forward)),
         drawn=() if isinstance(drawn, str) else drawn,
         versioned=tuple(
             index
@@ -57,24 +57,24 @@ def captured_again(captured: CapturedGraph, joint: Joint, split: Split) -> Captu
     )
 
 
-def _drawn(joint: Joint, split: Split) -> tuple[Draw, ...] | str:
+def _drawn(joint: Joint, split: Split) -> tuple[RngReplayNode, ...] | str:
     """Returns the random numbers of a graph that draws some on an accelerator, where its forward
     saves them all, or else why a second run does not have them. Empty for other graphs: the CPU's
     generator draws them again."""
-    if not draws_on_accelerator(joint.forward):
+    if not uses_accelerator_rng(joint.forward):
         return ()
-    if joint.drawn_otherwise:
-        return joint.drawn_otherwise
+    if joint.uses_other_rng:
+        return joint.uses_other_rng
     first = len(split.saved_inputs)
     saved = {node: first + at for at, node in enumerate(split.values) if node is not None}
-    return draws_of(joint.forward, saved)
+    return rng_of(joint.forward, saved)
 
 
 def _obstacle(
     joint: Joint,
     tangents: Sequence[int],
     positions: Mapping[int, int],
-    drawn: tuple[Draw, ...] | str,
+    drawn: tuple[RngReplayNode, ...] | str,
 ) -> str:
     """Returns why the captured graph cannot run again, or ""."""
     if any(index not in positions for index in tangents):

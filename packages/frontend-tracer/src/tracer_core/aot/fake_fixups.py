@@ -31,7 +31,7 @@ def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     mixed = value.dtype in _LOW and any(other.dtype is torch.float32 for other in others)
     if not mixed or value.device.type != "cpu":
         return result
-    kept = [torch_private.fake_like(one, torch.float32) for one in result[1:3]]
+    kept = [torch_private.fake_like(item, torch.float32) for item in result[1:3]]
     return (result[0], *kept, *result[3:])
 
 
@@ -39,8 +39,8 @@ def _running_statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """New running statistics have the dtype of the old ones."""
     output, mean, deviation, *running = _statistics(mode, args, result)
     kept = (
-        one if one.dtype is old.dtype else torch_private.fake_like(one, old.dtype)
-        for one, old in zip(running, args[3:5], strict=True)
+        item if item.dtype is old.dtype else torch_private.fake_like(item, old.dtype)
+        for item, old in zip(running, args[3:5], strict=True)
     )
     return (output, mean, deviation, *kept)
 
@@ -68,9 +68,9 @@ def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     torch 2.11 do not).
     """
 
-    def widened(one: Any) -> Any:
-        wide = not isinstance(one, torch.Tensor) or one.dtype is torch.float32
-        return one if wide else torch_private.fake_like(one, torch.float32)
+    def widened(item: Any) -> Any:
+        wide = not isinstance(item, torch.Tensor) or item.dtype is torch.float32
+        return item if wide else torch_private.fake_like(item, torch.float32)
 
     return tuple(map(widened, result))
 
@@ -86,9 +86,9 @@ def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
         query = args[0]
         if query.device.type != "cuda" or not drops_out(target, args):
             return result
-        found = _seed_devices(result[0].dtype, query.device, places)
+        results = _seed_devices(result[0].dtype, query.device, places)
         kept = list(result)
-        for place, device in zip(places, found, strict=True):
+        for place, device in zip(places, results, strict=True):
             if isinstance(kept[place], torch.Tensor) and kept[place].device != device:
                 kept[place] = torch_private.fake_like(kept[place], device=device)
         return tuple(kept)
@@ -123,11 +123,11 @@ def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """embedding_bag sums bfloat16 rows without storing the bag of each position (fakes do so for
     the other dtypes only).
     """
-    given: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
-    weight, _, offsets, _, kind, _, scale, _, padding = given
+    inputs: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
+    weight, _, offsets, _, kind, _, scale, _, padding = inputs
     low = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
-    plain = low and kind == 0 and padding < 0
-    if not plain or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
+    simple = low and kind == 0 and padding < 0
+    if not simple or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
         return result
     with torch_private.outside_modes():
         empty = torch.empty(0, dtype=offsets.dtype)

@@ -78,13 +78,13 @@ def _propagate(
     fakes = [value for value in (*known, *inputs) if torch_private.is_fake(value)]
     mode = torch_private.fake_mode_of(fakes[0]) if fakes else torch_private.fake_tensor_mode()
     values: dict[torch.fx.Node, Any] = {}
-    given = iter(inputs)
+    arguments = iter(inputs)
     with torch.set_grad_enabled(grad), torch_private.settings_restored(), mode:
         for node in gm.graph.nodes:
             if node.op == "output":
                 continue
             if node.op == "placeholder":
-                value = _faked(node.meta.get("val", next(given)), mode)
+                value = _faked(node.meta.get("val", next(arguments)), mode)
             elif node.op == "get_attr":
                 value = _faked(attribute(gm, str(node.target)), mode)
             else:
@@ -100,8 +100,8 @@ def _faked(value: Any, mode: Any) -> Any:
 
 
 def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-    found: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-    args, kwargs = found
+    result: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    args, kwargs = result
     symbolic = _wants_symbols(node, args, kwargs)
     with torch_private.python_dispatcher() if symbolic else contextlib.nullcontext():
         if node.op == "call_function":

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import limits, torch_private
-from tracer_core.aot.saved_draws import node_draws
+from tracer_core.aot.saved_rng import is_rng_node
 from tracer_core.contract.specs import CompileSpec
 
 
@@ -54,18 +54,18 @@ class FirstCall:
     @classmethod
     def of(cls, inputs: Iterable[Any], spec: CompileSpec, draws: bool) -> FirstCall | None:
         """Copies what the graph may change; None where that is too large, or no plain memory."""
-        given = tuple(inputs)
-        written = [given[index] for index in spec.mutations]
-        if sum(one.nbytes for one in written) > limits.MAX_FIRST_CALL_COPIES:
+        items = tuple(inputs)
+        written = [items[index] for index in spec.mutations]
+        if sum(item.nbytes for item in written) > limits.MAX_FIRST_CALL_COPIES:
             return None
-        if any(one.layout is not torch.strided for one in written):
+        if any(item.layout is not torch.strided for item in written):
             return None
-        generators = [one for one in given if isinstance(one, torch.Generator)]
+        generators = [item for item in items if isinstance(item, torch.Generator)]
         return cls(
-            given,
-            tuple((one, _memory(one).clone()) for one in written),
+            items,
+            tuple((item, _memory(item).clone()) for item in written),
             tuple(rng_states()) if draws else (),
-            tuple((one, one.get_state()) for one in generators),
+            tuple((generator, generator.get_state()) for generator in generators),
         )
 
     def undo(self) -> list[Any]:
@@ -79,9 +79,9 @@ class FirstCall:
         return list(self.inputs)
 
 
-def draws_numbers(graph: torch.fx.Graph) -> bool:
-    """Whether an operator of the graph draws random numbers."""
-    return any(node.op == "call_function" and node_draws(node) for node in graph.nodes)
+def uses_rng(graph: torch.fx.Graph) -> bool:
+    """Whether an operator of the graph uses rng."""
+    return any(node.op == "call_function" and is_rng_node(node) for node in graph.nodes)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:

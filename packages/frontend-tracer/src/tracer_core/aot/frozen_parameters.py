@@ -77,12 +77,12 @@ def refresh(options: Any) -> None:
 
     Raises RequirementError where their memory was released.
     """
-    mine = [one for one in list(_instances) if one.spec.options is options]
-    if any(state.released for one in mine for state in one.states()):
+    mine = [instance for instance in list(_instances) if instance.spec.options is options]
+    if any(state.released for item in mine for state in item.states()):
         detail = "parameters whose memory was given back cannot be read again"
         raise RequirementError("freeze", "refresh", detail)
-    for one in mine:
-        one.forget()
+    for item in mine:
+        item.forget()
 
 
 def release_originals(options: Any) -> int:
@@ -92,22 +92,22 @@ def release_originals(options: Any) -> int:
     Considers the calls so far; returns the number of bytes. The parameters become
     `ReleasedParameter`.
     """
-    mine = [one for one in list(_instances) if one.spec.options is options]
+    mine = [instance for instance in list(_instances) if instance.spec.options is options]
     needed: set[int] = set()
     names: dict[int, tuple[torch.Tensor, str]] = {}
-    for one in mine:
-        for state in one.states():
-            constants = zip(state.tensors, one.spec.constants, strict=True)
+    for item in mine:
+        for state in item.states():
+            constants = zip(state.tensors, item.spec.constants, strict=True)
             for place, (tensor, index) in enumerate(constants):
-                names[id(tensor)] = tensor, one.spec.inputs[index].source
-                if place in one.compiled.constants_read:
+                names[id(tensor)] = tensor, item.spec.inputs[index].source
+                if place in item.compiled.constants_read:
                     needed.add(id(tensor))
     total = 0
     for key, (tensor, name) in names.items():
         if key not in needed and can_release(tensor):
             total += release(tensor, name)
-    for one in mine:
-        for state in one.states():
+    for value in mine:
+        for state in value.states():
             state.note_released()
     return total
 
@@ -242,7 +242,7 @@ class Frozen:
             if state is None or not state.holds(tensors):
                 self._states.pop(key, None)  # frees its memory first
                 self._last = state = None
-                for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
+                for other in [k for k, state in self._states.items() if state.is_ours_alone()]:
                     del self._states[other]
                 while len(self._states) >= MAX_FROZEN_STATES:
                     self._report("MAX_FROZEN_STATES")

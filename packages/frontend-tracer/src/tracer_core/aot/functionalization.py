@@ -19,10 +19,10 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import linear_resizing, out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.checkpoint_rng import RecomputedRng, unseeded
 from tracer_core.aot.fake_values import attribute
-from tracer_core.aot.rng import RecomputedRng, unseeded
-from tracer_core.aot.saved_draws import node_draws
-from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
+from tracer_core.aot.saved_rng import is_rng_node
+from tracer_core.aot.symbolic_sizes import as_python_scalar, hint_of, size_origins
 from tracer_core.aot.traceable_forms import FORMS
 from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line
 from tracer_core.engine_support.contiguous import has_gaps
@@ -143,7 +143,7 @@ class Interpretation:
         """Runs every node, in order. Call it inside `active`."""
         places = torch_private.guard_locations(self.fake_mode.shape_env)
         # the tracer's guards check which inputs share memory
-        with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):
+        with torch_private.sizes_of_one_queried(self.fake_mode.shape_env):
             self._interpret_nodes(places)
         self.recorder.frame = ""
         if places is not None:
@@ -164,7 +164,7 @@ class Interpretation:
                 raise
 
     def _interpret_node(self, node: torch.fx.Node) -> None:
-        self._require_same_draws(node)
+        self._require_same_rng(node)
         self._note_objects(node)
         if node.op == "output":
             return
@@ -190,7 +190,7 @@ class Interpretation:
         if objects and self.differentiates and _needs_grad(self.values[node]):
             raise LoweringUnsupported(f"{node.target} has no derivative", self.recorder.frame)
 
-    def _require_same_draws(self, node: torch.fx.Node) -> None:
+    def _require_same_rng(self, node: torch.fx.Node) -> None:
         """Raises LoweringUnsupported where a functional value would draw other random numbers than
         eager.
 
@@ -199,7 +199,9 @@ class Interpretation:
         """
         if node.target in IN_PLACE_NORMAL:
             written = self.values[node]
-            layout = ([hint_of(one) for one in part] for part in (written.shape, written.stride()))
+            layout = (
+                [hint_of(item) for item in part] for part in (written.shape, written.stride())
+            )
             if written.device.type == "cpu" and has_gaps(*layout):
                 reason = "normal_ on a tensor with gaps in its memory draws in another order"
                 raise LoweringUnsupported(reason, self.recorder.frame)
@@ -217,7 +219,7 @@ class Interpretation:
             raise
         except self.errors as error:
             failure = error
-        if self.symbolic and not any(map(node_draws, self._recorded_since(last))):
+        if self.symbolic and not any(map(is_rng_node, self._recorded_since(last))):
             # As capture did: C++ kernels of some operators take no symbolic sizes.
             with contextlib.suppress(*self.errors), torch_private.python_dispatcher():
                 return self._node(node)
@@ -227,7 +229,9 @@ class Interpretation:
 
     def _recorded_since(self, last: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
         """Yields the operators that were recorded after one."""
-        return itertools.takewhile(lambda one: one is not last, reversed(self.recorder.graph.nodes))
+        return itertools.takewhile(
+            lambda value: value is not last, reversed(self.recorder.graph.nodes)
+        )
 
     def _node(self, node: torch.fx.Node) -> Any:
         match node.op:
@@ -296,11 +300,11 @@ class Interpretation:
         return target in PYTHON_KERNELS or (self.symbolic and name in SYMBOLIC_KERNELS)
 
     def _args(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> tuple[Any, Any]:
-        found: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        return found[0], found[1]
+        result: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        return result[0], result[1]
 
     def _input(self, node: torch.fx.Node) -> Any:
-        value = as_plain(self.values[node])
+        value = as_python_scalar(self.values[node])
         self.recorder.add_input(node.name, value)
         return self._functional(value) if isinstance(value, torch.Tensor) else value
 
@@ -346,7 +350,7 @@ def _require_resolved(node: torch.fx.Node, value: Any) -> None:
 def _needs_grad(value: Any) -> bool:
     """Returns whether a result, or one of several, requires a gradient."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in values)
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
 
 
 def _method(name: str) -> Callable[..., Any]:

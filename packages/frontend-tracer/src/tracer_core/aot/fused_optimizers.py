@@ -33,15 +33,15 @@ def _updates(
     """Yields (index, value, gradient) of each parameter. The gradients are unscaled, which is written
     back, with the sign of the update; weight_decay: of a penalty in the loss."""
     for i, grad in enumerate(grads):
-        value, given = wide(parameters[i]), wide(grad)
+        value, inputs = wide(parameters[i]), wide(grad)
         if grad_scale is not None:
-            given = given / grad_scale.reshape(()).to(given.dtype)
-            _write(grad, given, found_inf)
+            inputs = inputs / grad_scale.reshape(()).to(inputs.dtype)
+            _write(grad, inputs, found_inf)
         if maximize:
-            given = -given
+            inputs = -inputs
         if weight_decay != 0.0:
-            given = given + value * weight_decay
-        yield i, value, given
+            inputs = inputs + value * weight_decay
+        yield i, value, inputs
 
 
 def _write(tensor: torch.Tensor, value: torch.Tensor, found_inf: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.output_aliasing import Layout
+from tracer_core.aot.output_aliasing import OutputLayout
 from tracer_core.torch_private.needed import pytree
 
 
@@ -30,19 +30,19 @@ def is_read_whole(
     before the part is used in or after it, and none from inside after it, where another write
     follows. done: nodes from before the part."""
     value, inside = node.meta["val"], set(nodes)
-    if not Layout.of(value).dense:
+    if not OutputLayout.of(value).dense:
         return False
     memory = memory_of(value)
-    later = (one for one in node.graph.nodes if one not in inside and one not in done)
-    is_last = all(memory not in one.meta.get("writes", ()) for one in later)
-    for one in node.graph.nodes:
-        leaves = pytree.tree_leaves(one.meta.get("val"))
+    later = (item for item in node.graph.nodes if item not in inside and item not in done)
+    is_last = all(memory not in item.meta.get("writes", ()) for item in later)
+    for item in node.graph.nodes:
+        leaves = pytree.tree_leaves(item.meta.get("val"))
         shares = any(memory_of(leaf) == memory for leaf in leaves)
-        if not shares or one.meta["val"] is value:
+        if not shares or item.meta["val"] is value:
             continue
-        if one in inside and not is_last and any(user not in inside for user in one.users):
+        if item in inside and not is_last and any(user not in inside for user in item.users):
             return False
-        if one in done and any(user not in done for user in one.users):
+        if item in done and any(user not in done for user in item.users):
             return False
     return True
 
@@ -55,11 +55,11 @@ def before(node: torch.fx.Node) -> dict[str, Any]:
     return {**node.meta, "val": fresh}
 
 
-def copied(graph: torch.fx.Graph, given: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+def copied(graph: torch.fx.Graph, value: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
     """Returns the copy of an input, in the graph of a part; it is what the part writes to."""
-    found = graph.call_method("clone", (given,))
-    found.meta = {key: node.meta[key] for key in ("val", "user_frame") if key in node.meta}
-    return found
+    result = graph.call_method("clone", (value,))
+    result.meta = {key: node.meta[key] for key in ("val", "user_frame") if key in node.meta}
+    return result
 
 
 def without_history(
@@ -67,13 +67,13 @@ def without_history(
 ) -> None:
     """Gives those results of a part no gradient that get one by a write after it: a fake has
     requires_grad of its last moment."""
-    made = [(node, memory_of(node.meta.get("val"))) for node in nodes]
+    result = [(node, memory_of(node.meta.get("val"))) for node in nodes]
     written = {memory for node in nodes for memory in node.meta.get("writes", ())}
     later = {
-        memory for node in nodes[:1] for one in node.graph.nodes for memory in one.meta.get("writes", ())
+        memory for node in nodes[:1] for item in node.graph.nodes for memory in item.meta.get("writes", ())
     } - written  # fmt: skip
-    times = [memory for _, memory in made]
-    for node, memory in made:
+    times = [memory for _, memory in result]
+    for node, memory in result:
         if memory in later and times.count(memory) == 1 and node.meta["val"].requires_grad:
             fresh = _made_again(node)
             if fresh is not None and not fresh.requires_grad and memory_of(fresh) != memory:
@@ -83,10 +83,10 @@ def without_history(
 
 def _made_again(node: torch.fx.Node) -> torch.Tensor | None:
     """Returns what a call gives, of the fakes of its arguments."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda leaf: leaf.meta["val"])
     with node.meta["val"].fake_mode, torch.enable_grad():
         if isinstance(node.target, str):
-            found = getattr(args[0], node.target)(*args[1:], **kwargs)
+            result = getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
-            found = node.target(*args, **kwargs)
-    return found if isinstance(found, torch.Tensor) else None
+            result = node.target(*args, **kwargs)
+    return result if isinstance(result, torch.Tensor) else None

@@ -30,9 +30,9 @@ from tracer_core import torch_private
 from tracer_core.aot import view_aliasing
 from tracer_core.aot.aten_recorder import memory_order
 from tracer_core.aot.lower import Ending, Lowering
-from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
+from tracer_core.aot.output_aliasing import OutputLayout, OutputPlan, restride
 from tracer_core.aot.request import Request
-from tracer_core.aot.saved_draws import node_draws
+from tracer_core.aot.saved_rng import is_rng_node
 from tracer_core.contract.lowering_errors import (
     LoweringUnsupported,
     OnlyViews,
@@ -53,7 +53,7 @@ class Joint:
     mutations, plan: the forward's, see `Lowering`. tangents: for each output of the ATen graph its
     tangent's placeholder, or None where it requires no grad. gradients: for each differentiable
     input its node, or None. forward: the nodes before the boundary, including the placeholders of
-    the forward. drawn_otherwise: why an eager run of the captured graph draws other random numbers,
+    the forward. uses_other_rng: why an eager run of the captured graph draws other random numbers,
     or draws them more often, or "". written_later: see `CapturedGraph`.
     """
 
@@ -66,7 +66,7 @@ class Joint:
     tangents: tuple[torch.fx.Node | None, ...]
     gradients: tuple[torch.fx.Node | None, ...]
     forward: tuple[torch.fx.Node, ...]
-    drawn_otherwise: str = ""
+    uses_other_rng: str = ""
     written_later: frozenset[int] = frozenset()
 
 
@@ -100,15 +100,15 @@ class JointLowering(Lowering):
         self.derivatives: dict[Any, torch.fx.Node] = {}
         # A fake has the requires_grad of its tensor after the call; the input specs have it before
         # the call.
-        for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
-            if isinstance(given, torch.Tensor):
-                self.leaves[id(values[node])] = given.requires_grad
+        for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                self.leaves[id(values[node])] = value.requires_grad
 
     def _interpret_node(self, node: torch.fx.Node) -> None:
         super()._interpret_node(node)
-        for one in pytree.tree_leaves(self.env.get(node)):
-            if isinstance(one, torch.Tensor) and not one._is_view() and one.grad_fn is not None:
-                self.derivatives.setdefault(one.grad_fn, node)
+        for leaf in pytree.tree_leaves(self.env.get(node)):
+            if isinstance(leaf, torch.Tensor) and not leaf._is_view() and leaf.grad_fn is not None:
+                self.derivatives.setdefault(leaf.grad_fn, node)
 
     def joint(self, specs: tuple[InputSpec, ...]) -> Joint:
         """Interprets and differentiates. Raises LoweringUnsupported where an effect of autograd has
@@ -123,8 +123,8 @@ class JointLowering(Lowering):
             tangents = self._tangents(ending)
             gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
             # The forward is given the constants of the backward, too, and saves them.
-            made = recorder.move_constants(n_inputs)
-            forward = (*forward[:n_inputs], *made, *forward[n_inputs:])
+            result = recorder.move_constants(n_inputs)
+            forward = (*forward[:n_inputs], *result, *forward[n_inputs:])
             plan = replace(plan, constants=tuple(recorder.constants))
             inputs = specs + self.extra_specs()
             self.ending = ending
@@ -143,17 +143,17 @@ class JointLowering(Lowering):
             tuple(None if value is None else recorder.node_of(value) for value in tangents),
             tuple(gradients),
             forward,
-            self._drawn_otherwise(forward),
+            self._uses_other_rng(forward),
         )
 
-    def _drawn_otherwise(self, forward: Collection[torch.fx.Node]) -> str:
+    def _uses_other_rng(self, forward: Collection[torch.fx.Node]) -> str:
         recorder = self.recorder
-        if recorder.decomposed_draw is not None:
-            return f"the backend decomposes {recorder.decomposed_draw}, which draws random numbers"
+        if recorder.decomposed_rng is not None:
+            return f"the backend decomposes {recorder.decomposed_rng}, which draws random numbers"
         if recorder.rng is not None and recorder.rng.recomputed:
             return "a checkpoint uses its random numbers again"
         known = set(forward)
-        if any(node_draws(node) for node in recorder.graph.nodes if node not in known):
+        if any(is_rng_node(node) for node in recorder.graph.nodes if node not in known):
             return "its backward draws random numbers"
         return ""
 
@@ -194,7 +194,7 @@ class JointLowering(Lowering):
         afterwards."""
         ending = self._differentiable_ending()
         if calls_autograd(self.gm):
-            sources = [one for one in ending.planner.sources if one.requires_grad]
+            sources = [source for source in ending.planner.sources if source.requires_grad]
             for key in dict.fromkeys(map(id, sources)):
                 self._require_used_up(self.wrappers[key])
         return ending
@@ -253,7 +253,7 @@ class JointLowering(Lowering):
                 reason = f"output {index} requires grad in eager, but not as a functional value"
                 raise LoweringUnsupported(reason)
             with torch.no_grad():
-                # Not recorded: the recorder is not entered inside the mode's own kernels.
+                # Not recorded: the recorder is not entered inside the mode's native kernels.
                 tangent = torch_private.fake_like(value, strides=_tangent_strides(value))
             self.recorder.add_input(f"tangent_{index}", tangent)
             tangents.append(tangent)
@@ -277,14 +277,14 @@ class JointLowering(Lowering):
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
         with self.functional(), torch_private.autocast_off(), self._failures_placed():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
-            with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):  # as in `interpret`
-                found = torch_private.gradients_of(
+            with torch_private.sizes_of_one_queried(self.fake_mode.shape_env):  # as in `interpret`
+                gradients = torch_private.gradients_of(
                     [root for root, _ in roots], wrapped, leaves, retain
                 )
         with torch.no_grad():
             return [
                 None if gradient is None else self._gradient(gradient, leaf)
-                for gradient, leaf in zip(found, leaves, strict=True)
+                for gradient, leaf in zip(gradients, leaves, strict=True)
             ]
 
     @contextlib.contextmanager
@@ -315,8 +315,8 @@ class JointLowering(Lowering):
     def _like(self, nodes: Sequence[torch.fx.Node]) -> tuple[torch.fx.Node, ...]:
         """Returns the calls of the same functions; of PyTorch's own, whose derivatives depend on their
         arguments, these calls alone."""
-        own = {one.target for one in nodes if getattr(one.target, "namespace", "aten") != "aten"}
-        return tuple(one for one in self.gm.graph.nodes if one in nodes or one.target in own)
+        own = {node.target for node in nodes if getattr(node.target, "namespace", "aten") != "aten"}
+        return tuple(node for node in self.gm.graph.nodes if node in nodes or node.target in own)
 
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:
@@ -325,7 +325,7 @@ class JointLowering(Lowering):
             raise LoweringUnsupported("the gradient of a plain tensor is a tensor of a subclass")
         value = torch_private.functional_value(gradient)
         like = torch_private.functional_value(leaf)
-        if Layout.of(like).dense:
+        if OutputLayout.of(like).dense:
             value = restride(value, like)
         node: torch.fx.Node = self.recorder.node_of(value)
         return node
@@ -335,7 +335,7 @@ def _tangent_strides(output: torch.Tensor) -> tuple[Any, ...]:
     """Returns the strides of a tangent, which `autograd_runtime._fit` establishes: the output's,
     without gaps and overlaps.
     """
-    if Layout.of(output).dense:
+    if OutputLayout.of(output).dense:
         return tuple(output.stride())
     strides: list[Any] = [1] * output.dim()
     step: Any = 1

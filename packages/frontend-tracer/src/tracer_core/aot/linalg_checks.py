@@ -41,5 +41,5 @@ def results_of(info: torch.fx.Node | None) -> list[torch.fx.Node]:
     if info is None or not info.args or not isinstance(info.args[0], torch.fx.Node):
         return []
     kernel: Any = info.args[0]
-    found = [one for one in kernel.users if one is not info and one.target is info.target]
-    return [] if any(one.users for one in found) else found
+    users = [user for user in kernel.users if user is not info and user.target is info.target]
+    return [] if any(item.users for item in users) else users

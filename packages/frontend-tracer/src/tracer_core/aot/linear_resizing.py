@@ -37,8 +37,8 @@ def _fake_gradient(
 
 def _laid_out_like(value: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
     """Returns memory of the kernel's layout: contiguous, or channels last like `value`."""
-    made = torch.empty(sizes, dtype=value.dtype, device=value.device)
-    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
+    result = torch.empty(sizes, dtype=value.dtype, device=value.device)
+    return result.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
 #: Operator -> its fake for sizes that may be symbols, which torch's meta kernels do not take.

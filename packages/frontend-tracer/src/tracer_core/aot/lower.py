@@ -87,12 +87,12 @@ def lower_for(
 ) -> Lowered:
     """Does `lower` for the backend and the settings of a request."""
     values = captured_values(gm, inputs)
-    given = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
-    specs = tuple(input_specs) if input_specs is not None else default_specs(gm, given)
+    arguments = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
+    specs = tuple(input_specs) if input_specs is not None else default_specs(gm, arguments)
     if request.backend.ir != "torch":
         return Lowering(gm, values, request).run(specs)
     returned = _returned_values(gm, values)
-    spec = request.spec(gm, specs, (), output_specs(returned, given))
+    spec = request.spec(gm, specs, (), output_specs(returned, arguments))
     return Lowered(gm, spec, OutputPlan.of_graph(len(returned)), "torch")
 
 
@@ -126,26 +126,26 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """Returns the decompositions that `backend` asks for.
 
     They are those of flex_attention and ctc_loss, torch's core ATen table for ``ir="core_aten"``, then the
-    backend's own, without its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch expands before it can
-    reach a graph.
+    backend's own, without its `preserved_ops`. Raises LoweringUnsupported for a kept operator that
+    torch expands before it can reach a graph.
     """
     table = flex_attention.DECOMPOSITIONS | ctc_loss.DECOMPOSITIONS
     if backend.ir == "core_aten":
         table |= with_requirements(torch_private.core_aten_table())
     if backend.decompositions is not None:
         table |= _own_decompositions(backend)
-    for op_name in backend.keep_ops:
+    for op_name in backend.preserved_ops:
         try:
             op = operator_named(op_name)
         except AttributeError as error:
             reason = (
-                f"keep_ops names {op_name!r}, which is no operator (one is 'aten.gelu.default'):"
+                f"preserved_ops names {op_name!r}, which is no operator (one is 'aten.gelu.default'):"
                 f" {error}"
             )
             raise BackendError(backend.name, "lower", reason) from error
         if torch_private.is_composite(op):
             raise LoweringUnsupported(
-                f"keep_ops names {op_name}, which PyTorch expands before lowering sees it"
+                f"preserved_ops names {op_name}, which PyTorch expands before lowering sees it"
             )
         table.pop(op, None)
     return table
@@ -261,12 +261,12 @@ class Lowering(Interpretation):
         written: set[int] = set()
         apart: list[tuple[int, str]] = []
         for eager, wrapper, name in self.pairs:
-            one, other = torch_private.storage_id(eager), torch_private.storage_id(wrapper)
+            item, other = torch_private.storage_id(eager), torch_private.storage_id(wrapper)
             if torch_private.has_data_mutation(wrapper):
-                written |= {other, functional_of.get(one, other)}
-            same = functional_of.setdefault(one, other) == other
-            if not same or eager_of.setdefault(other, one) != one:
-                apart += [(other, name), (functional_of[one], name)]
+                written |= {other, functional_of.get(item, other)}
+            same = functional_of.setdefault(item, other) == other
+            if not same or eager_of.setdefault(other, item) != item:
+                apart += [(other, name), (functional_of[item], name)]
         for storage, name in apart:
             if storage in written:
                 raise LoweringUnsupported(
@@ -321,8 +321,8 @@ class Lowering(Interpretation):
         """Returns an InputSpec for each tensor attribute of the captured graph."""
         first = len(self.gm.graph.find_nodes(op="placeholder"))
         extra = self.recorder.placeholders[first : first + len(self.recorder.constants)]
-        is_parameter = [isinstance(one, torch.nn.Parameter) for one in self.recorder.constants]
-        roles = [Role.PARAMETER if one else Role.BUFFER for one in is_parameter]
+        is_parameter = [isinstance(item, torch.nn.Parameter) for item in self.recorder.constants]
+        roles = [Role.PARAMETER if item else Role.BUFFER for item in is_parameter]
         return tuple(
             InputSpec(node.name, role, node.name, stable_address=True)
             for node, role in zip(extra, roles, strict=True)

@@ -43,11 +43,13 @@ class Owners:
         """Whether all results of a node lie in the memory of earlier nodes."""
         value = node.meta.get("val")
         tensors = [
-            one for one in (value if isinstance(value, (tuple, list)) else [value]) if _strided(one)
+            item
+            for item in (value if isinstance(value, (tuple, list)) else [value])
+            if _strided(item)
         ]
         at = self._order[node]
         return bool(tensors) and all(
-            self._order[self._first[torch_private.storage_id(one)]] < at for one in tensors
+            self._order[self._first[torch_private.storage_id(tensor)]] < at for tensor in tensors
         )
 
 
@@ -75,7 +77,7 @@ class NodeWriter:
         self._mode = torch_private.fake_mode_of(origin.meta["val"])
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
+        values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
         with self._mode:
             return self.node(target, args, kwargs, target(*values, **kwargs))
 

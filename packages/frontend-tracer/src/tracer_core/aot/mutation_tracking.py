@@ -46,7 +46,7 @@ def versions_counted(
         except Exception as error:
             # which any allocation may raise, after any of the writes
             if not torch_private.is_out_of_memory(error):
-                written = [one for one, is_early in zip(written, before, strict=True) if is_early]
+                written = [item for item, is_early in zip(written, before, strict=True) if is_early]
             raise
         finally:
             torch.autograd.graph.increment_version(written)

@@ -45,14 +45,16 @@ class Formula:
 
     @property
     def sources(self) -> list[Node]:
-        found = (self.x, self.mean, self.inverse, self.weight, self.bias)
-        return [node for node in found if node is not None]
+        result = (self.x, self.mean, self.inverse, self.weight, self.bias)
+        return [node for node in result if node is not None]
 
-    def emit(self, graph: torch.fx.Graph, made: Callable[[Node], Node]) -> Node:
-        """Emits the formula at the end of a graph. made: maps a source to its node there."""
+    def emit(self, graph: torch.fx.Graph, function: Callable[[Node], Node]) -> Node:
+        """Emits the formula at the end of a graph. function: maps a source to its node there."""
         write = _Writer(graph, self.result)
-        x, mean, inverse = made(self.x), made(self.mean), made(self.inverse)
-        weight, bias = (None if one is None else made(one) for one in (self.weight, self.bias))
+        x, mean, inverse = function(self.x), function(self.mean), function(self.inverse)
+        weight, bias = (
+            None if item is None else function(item) for item in (self.weight, self.bias)
+        )
         if self.batch:
             scale = inverse if weight is None else write(aten.mul.Tensor, inverse, weight)
             shift = write(aten.mul.Tensor, mean, scale)
@@ -76,11 +78,11 @@ class Formula:
 class _Writer(NodeWriter):
     """Appends operators that compute a formula. origin: the node that it replaces."""
 
-    def whole(self, target: Any, one: Node, other: Node) -> Node:
+    def whole(self, target: Any, item: Node, other: Node) -> Node:
         """Adds an elementwise operator with the result's sizes."""
-        dtypes = [node.meta["val"].dtype for node in (one, other)]
+        dtypes = [node.meta["val"].dtype for node in (item, other)]
         like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))
-        return self.node(target, (one, other), {}, like)
+        return self.node(target, (item, other), {}, like)
 
     def per_channel(self, value: Node) -> Node:
         """Views a [C] tensor so that it broadcasts along the second dimension of the result."""
@@ -105,22 +107,22 @@ _NORMS: dict[Any, tuple[Callable[[tuple[Any, ...]], tuple[Any, Any] | None], boo
 
 def formulas(nodes: Iterable[Node]) -> dict[Node, Formula]:
     """Returns the formula of each output of a normalization that has one."""
-    found: dict[Node, Formula] = {}
+    result: dict[Node, Formula] = {}
     for node in nodes:
         formula = _formula(node) if node.target in _NORMS else None
         if formula is not None:
-            found[formula.result] = formula
-    return found
+            result[formula.result] = formula
+    return result
 
 
 def _formula(node: Node) -> Formula | None:
     parameters, batch = _NORMS[node.target]
-    given = parameters(node.args)
+    inputs = parameters(node.args)
     items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
     x = node.args[0]
-    if given is None or not {0, 1, 2} <= items.keys() or not isinstance(x, Node):
+    if inputs is None or not {0, 1, 2} <= items.keys() or not isinstance(x, Node):
         return None
-    value, result, mean = (one.meta["val"] for one in (x, items[0], items[1]))
+    value, result, mean = (value.meta["val"] for value in (x, items[0], items[1]))
     if batch and (mean.dim() != 1 or value.dim() < 2):
         return None
     if value.dtype is not result.dtype or value.stride() != result.stride():
@@ -128,4 +130,4 @@ def _formula(node: Node) -> Formula | None:
     # ATen computed with what it rounded afterwards: 16-bit inputs on the CPU
     if mean.dtype.itemsize < 4:
         return None
-    return Formula(x, items[1], items[2], *given, batch, items[0])
+    return Formula(x, items[1], items[2], *inputs, batch, items[0])

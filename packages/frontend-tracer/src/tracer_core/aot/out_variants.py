@@ -29,17 +29,17 @@ def composed(function: Any) -> bool:
     if not isinstance(packet, OpOverloadPacket):
         return True
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    return any(torch_private.is_composite(one) for one in overloads if one._schema.is_mutable)
+    return any(torch_private.is_composite(item) for item in overloads if item._schema.is_mutable)
 
 
 def call_into(function: Any, *args: Any, out: Any, **kwargs: Any) -> Any:
     """Computes ``function(*args, out=out, **kwargs)``."""
     result = function(*args, **kwargs)
-    made, places = pytree.tree_leaves(result), pytree.tree_leaves(out)
-    if [tuple(one.shape) for one in made] != [tuple(one.shape) for one in places]:
+    created, places = pytree.tree_leaves(result), pytree.tree_leaves(out)
+    if [tuple(item.shape) for item in created] != [tuple(place.shape) for place in places]:
         raise LoweringUnsupported(
             f"out= of {getattr(function, '__name__', function)} has other sizes"
         )
-    for value, place in zip(made, places, strict=True):
+    for value, place in zip(created, places, strict=True):
         place.copy_(value)
     return out

@@ -23,7 +23,7 @@ from tracer_core import torch_private
 from tracer_core.aot import overlap
 from tracer_core.aot.aten_recorder import AtenRecorder, memory_order
 from tracer_core.aot.bound_outputs import bound
-from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
+from tracer_core.aot.symbolic_sizes import SizeOrigin, as_python_scalar, hint_of, size_source
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators
@@ -74,13 +74,13 @@ class ViewOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class OutputNumber:
     """A constant Python value (int, float, bool, None, ...) or a symbolic size."""
 
     value: Any
 
 
-Step = FromGraph | SameAs | InputItself | ViewOf | Number
+Step = FromGraph | SameAs | InputItself | ViewOf | OutputNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class OutputPlan:
             case InputItself(index):
                 kept.add(index)
                 return f"a{index}"
-            case Number(value):
+            case OutputNumber(value):
                 return self._size(value, names) if isinstance(value, torch.SymInt) else repr(value)
             case ViewOf():
                 return self._view(step, names, kept)
@@ -163,7 +163,7 @@ class OutputPlan:
             for symbol in sorted(value.node.expr.free_symbols, key=str):
                 if symbol in self.origins:
                     names.setdefault(symbol, f"size_{symbol}")
-        return size_text(value, names)
+        return size_source(value, names)
 
 
 # Making the plan
@@ -179,7 +179,7 @@ class NotAView(LoweringUnsupported):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OutputLayout:
     """Where the elements of a tensor lie in its storage, by hints: a half-open range, dense or
     not.
     """
@@ -189,21 +189,21 @@ class Layout:
     dense: bool
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Layout:
+    def of(tensor: torch.Tensor) -> OutputLayout:
         shape = [hint_of(s) for s in tensor.shape]
         stride = [hint_of(s) for s in tensor.stride()]
         start = hint_of(tensor.storage_offset())
         if 0 in shape:
-            return Layout(start, start, True)
+            return OutputLayout(start, start, True)
         steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1)
         packed, dense = 1, True
         for step, size in steps:
             dense = dense and step == packed
             packed *= size
         extent = 1 + sum((size - 1) * step for step, size in steps)
-        return Layout(start, start + extent, dense)
+        return OutputLayout(start, start + extent, dense)
 
-    def covers(self, other: Layout) -> bool:
+    def covers(self, other: OutputLayout) -> bool:
         """Whether this layout contains every element of `other`."""
         return self.dense and self.start <= other.start and other.end <= self.end
 
@@ -236,16 +236,16 @@ class OutputPlanner:
                 storages.setdefault(torch_private.storage_id(value), []).append(index)
         groups = self._groups(outputs, storages)
         self.taken = {
-            torch_private.storage_id(one)
-            for one in self.recorder.inputs
-            if isinstance(one, torch.Tensor)
+            torch_private.storage_id(value)
+            for value in self.recorder.inputs
+            if isinstance(value, torch.Tensor)
         }
         first: dict[int, int] = {}
         bases: dict[int, tuple[int, torch.Tensor]] = {}
         steps: list[Step] = []
         for index, value in enumerate(outputs):
             if not isinstance(value, torch.Tensor):
-                steps.append(Number(as_plain(value)))
+                steps.append(OutputNumber(as_python_scalar(value)))
             elif id(value) in first:
                 steps.append(SameAs(first[id(value)]))
             elif (storage := torch_private.storage_id(value)) in storages:
@@ -338,30 +338,30 @@ class OutputPlanner:
         if not _are_fixed(members) or not _are_apart(parts):
             reason = "outputs share memory that no single tensor of the captured graph covers"
             raise NotAView(reason, members[0], casts=True)
-        flat, end = [], Layout.of(parts[0]).start
-        for one in parts:
-            layout = Layout.of(one)
-            value = torch_private.functional_value(self.functional(one))
+        flat, end = [], OutputLayout.of(parts[0]).start
+        for part in parts:
+            layout = OutputLayout.of(part)
+            value = torch_private.functional_value(self.functional(part))
             if layout.start > end:
                 flat.append(value.new_zeros(layout.start - end))
-            flat.append(value.permute(memory_order(one)).reshape(-1))
+            flat.append(value.permute(memory_order(part)).reshape(-1))
             end = layout.end
         with torch_private.outside_recording():
-            base = parts[0].as_strided((end - Layout.of(parts[0]).start,), (1,))
+            base = parts[0].as_strided((end - OutputLayout.of(parts[0]).start,), (1,))
         return self._add(aten.cat.default(flat), base), base
 
     def _base(self, members: list[torch.Tensor], storage: int) -> torch.Tensor | None:
         """Returns a tensor of that storage that contains all members: one of them, or an
         intermediate. None if there is none.
         """
-        layouts = [Layout.of(member) for member in members]
+        layouts = [OutputLayout.of(member) for member in members]
         others = [
             value
             for value in self.eager
             if isinstance(value, torch.Tensor) and torch_private.storage_id(value) == storage
         ]
         for candidate in [*members, *others]:
-            layout = Layout.of(candidate)
+            layout = OutputLayout.of(candidate)
             if (
                 candidate.dtype == members[0].dtype
                 and all(layout.covers(other) for other in layouts)
@@ -371,16 +371,16 @@ class OutputPlanner:
         return None
 
     def _view(self, value: torch.Tensor, base: torch.Tensor, of_input: bool, index: int) -> ViewOf:
-        kinds = [(one.dtype, one.is_conj(), one.is_neg()) for one in (value, base)]
+        kinds = [(item.dtype, item.is_conj(), item.is_neg()) for item in (value, base)]
         if kinds[0] != kinds[1]:
             reason = f"an output is a view of a {base.dtype} tensor as {value.dtype}"
             raise NotAView(reason, value, casts=True)
         return ViewOf(
             of_input,
             index,
-            tuple(map(as_plain, value.shape)),
-            tuple(map(as_plain, value.stride())),
-            as_plain(value.storage_offset() - base.storage_offset()),
+            tuple(map(as_python_scalar, value.shape)),
+            tuple(map(as_python_scalar, value.stride())),
+            as_python_scalar(value.storage_offset() - base.storage_offset()),
             detach=base.requires_grad and not value.requires_grad,
             creation=self._creation(value),
         )
@@ -415,26 +415,26 @@ class OutputPlanner:
 def _maximal(members: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns tensors of one storage, in order, without those that lie in another one."""
     parts: list[torch.Tensor] = []
-    layouts = [(Layout.of(one), one) for one in members]
-    for layout, one in sorted(layouts, key=lambda pair: (pair[0].start, -pair[0].end)):
-        if not (parts and Layout.of(parts[-1]).covers(layout)):
-            parts.append(one)
+    layouts = [(OutputLayout.of(member), member) for member in members]
+    for layout, item in sorted(layouts, key=lambda pair: (pair[0].start, -pair[0].end)):
+        if not (parts and OutputLayout.of(parts[-1]).covers(layout)):
+            parts.append(item)
     return parts
 
 
 def _are_fixed(members: Sequence[torch.Tensor]) -> bool:
     """Whether tensors of one dtype lie at the same places in each call, and none requires grad."""
-    numbers = (n for one in members for n in (*one.shape, *one.stride(), one.storage_offset()))
-    kinds = {(one.dtype, one.is_conj(), one.is_neg(), one.requires_grad) for one in members}
-    plain = all(type(as_plain(number)) is int for number in numbers)
-    return plain and len(kinds) == 1 and not members[0].requires_grad
+    numbers = (n for item in members for n in (*item.shape, *item.stride(), item.storage_offset()))
+    kinds = {(item.dtype, item.is_conj(), item.is_neg(), item.requires_grad) for item in members}
+    has_all = all(type(as_python_scalar(number)) is int for number in numbers)
+    return has_all and len(kinds) == 1 and not members[0].requires_grad
 
 
 def _are_apart(parts: Sequence[torch.Tensor]) -> bool:
     """Whether tensors of one storage lie one behind the other, each without gaps."""
-    layouts = [Layout.of(one) for one in parts]
-    return all(one.dense for one in layouts) and all(
-        one.end <= later.start for one, later in zip(layouts, layouts[1:], strict=False)
+    layouts = [OutputLayout.of(part) for part in parts]
+    return all(layout.dense for layout in layouts) and all(
+        layout.end <= later.start for layout, later in zip(layouts, layouts[1:], strict=False)
     )
 
 
@@ -455,7 +455,7 @@ def viewed_inputs(
 
     inputs = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     waiting = [node for node in graph.nodes if values.get(node) is value]
-    found: set[int] = set()
+    numbers: set[int] = set()
     seen: set[torch.fx.Node] = set()
     while waiting:
         node = waiting.pop()
@@ -463,12 +463,12 @@ def viewed_inputs(
             continue
         seen.add(node)
         if node in inputs:
-            found.add(inputs[node])
+            numbers.add(inputs[node])
         elif node.op == "call_method":  # a view of the receiver, or the receiver itself
             waiting += [node.args[0]]
         else:
-            waiting += [one for one in node.all_input_nodes if shares(one)]
-    return found
+            waiting += [source for source in node.all_input_nodes if shares(source)]
+    return numbers
 
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:
@@ -502,7 +502,8 @@ def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
     """Whether two shapes or strides are equal; compares structurally first, which adds no guard."""
     return len(left) == len(right) and all(
-        _same_size(as_plain(a), as_plain(b)) for a, b in zip(left, right, strict=True)
+        _same_size(as_python_scalar(a), as_python_scalar(b))
+        for a, b in zip(left, right, strict=True)
     )
 
 
@@ -521,7 +522,7 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """
     if same_sizes(value.stride(), like.stride()):
         return value
-    if not Layout.of(like).dense:
+    if not OutputLayout.of(like).dense:
         reason = f"an output has strides {tuple(like.stride())} that lowering does not give"
         raise LoweringUnsupported(reason)
     order = sorted(range(like.dim()), key=lambda d: -hint_of(like.stride(d)))

@@ -19,7 +19,7 @@ from tracer_core.limits import MAX_OVERLAP_STEPS
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryRange:
     """Where the elements of a tensor lie in its storage, in bytes.
 
     dims: (size, stride) of each dimension that has more than one element, the greatest stride
@@ -32,7 +32,7 @@ class Place:
     empty: bool
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Place:
+    def of(tensor: torch.Tensor) -> MemoryRange:
         """Returns the place of a strided tensor; inside torch.func's transforms, that of the whole
         underlying tensor.
         """
@@ -45,12 +45,12 @@ class Place:
             if not (type(size) is int and size == 1)
         ]
         dims.sort(key=lambda dim: -hint_of(dim[1]))
-        return Place(tensor.storage_offset() * item, tuple(dims), item, empty)
+        return MemoryRange(tensor.storage_offset() * item, tuple(dims), item, empty)
 
     @property
     def static(self) -> bool:
         """Whether the place is constant."""
-        return all(type(one) is int for one in (self.start, *itertools.chain(*self.dims)))
+        return all(type(dim) is int for dim in (self.start, *itertools.chain(*self.dims)))
 
     def end(self) -> Any:
         """The end of the last byte of a nonempty tensor."""
@@ -64,22 +64,22 @@ def storage(tensor: torch.Tensor) -> int:
     return torch_private.storage_id(torch_private.inside_transforms(tensor))
 
 
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one storage have the same elements in the same order."""
-    if one is other:
+    if tensor is other:
         return True
-    one, other = map(torch_private.inside_transforms, (one, other))
-    if one.dtype is not other.dtype or one.dim() != other.dim():
+    tensor, other = map(torch_private.inside_transforms, (tensor, other))
+    if tensor.dtype is not other.dtype or tensor.dim() != other.dim():
         return False
-    if not _equal(one.storage_offset(), other.storage_offset()):
+    if not _equal(tensor.storage_offset(), other.storage_offset()):
         return False
-    pairs = zip(one.shape, other.shape, one.stride(), other.stride(), strict=True)
+    pairs = zip(tensor.shape, other.shape, tensor.stride(), other.stride(), strict=True)
     return all(
         _equal(n, m) and (_equal(n, 1) or _equal(step, stride)) for n, m, step, stride in pairs
     )
 
 
-def apart(a: Place, b: Place) -> bool:
+def apart(a: MemoryRange, b: MemoryRange) -> bool:
     """Whether two tensors of one storage have no byte in common."""
     if a.empty or b.empty:
         return True
@@ -90,18 +90,18 @@ def apart(a: Place, b: Place) -> bool:
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may share memory."""
-    place = Place.of(tensor)
+    place = MemoryRange.of(tensor)
     if place.empty:
         return False
     return not _nested(place.dims, place.item)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(item: Any, other: Any) -> bool:
     """Whether two numbers are equal as expressions."""
-    one, other = (
-        value.node.expr if isinstance(value, torch.SymInt) else value for value in (one, other)
+    item, other = (
+        value.node.expr if isinstance(value, torch.SymInt) else value for value in (item, other)
     )
-    return bool(one == other)
+    return bool(item == other)
 
 
 def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
@@ -117,15 +117,15 @@ def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
     return True
 
 
-def _meet(one: Place, other: Place) -> bool:
+def _meet(memory_range: MemoryRange, other: MemoryRange) -> bool:
     """Whether two constant places have a byte in common.
 
     Counted from the other's end, its steps add up with those of the first to a given distance.
     """
-    dims = [*one.dims, *other.dims]
-    distance = other.end() - one.start - other.item
-    if one.item != other.item or distance % one.item:
-        dims += [(one.item, 1), (other.item, 1)]
+    dims = [*memory_range.dims, *other.dims]
+    distance = other.end() - memory_range.start - other.item
+    if memory_range.item != other.item or distance % memory_range.item:
+        dims += [(memory_range.item, 1), (other.item, 1)]
         distance += other.item - 1
     most: dict[int, int] = {}
     for size, step in dims:
@@ -161,23 +161,24 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
     return True
 
 
-def _apart_for_all_sizes(one: Place, other: Place) -> bool:
+def _apart_for_all_sizes(memory_range: MemoryRange, other: MemoryRange) -> bool:
     """Decides `apart` for symbolic sizes.
 
     At each index of the common outer dimensions one place ends before the other begins, and those
     dimensions step over both.
     """
-    first, second = sorted((one, other), key=lambda place: hint_of(place.start))
+    first, second = sorted((memory_range, other), key=lambda place: hint_of(place.start))
     outer = 0
     while True:
-        shared = one.dims[:outer]
+        shared = memory_range.dims[:outer]
         a, b = (
-            Place(place.start, place.dims[outer:], place.item, False) for place in (first, second)
+            MemoryRange(place.start, place.dims[outer:], place.item, False)
+            for place in (first, second)
         )
         if hint_of(a.end()) <= hint_of(b.start) and _nested(shared, b.end() - a.start):
             return torch_private.holds(a.end() <= b.start)
-        if outer == min(len(one.dims), len(other.dims)):
+        if outer == min(len(memory_range.dims), len(other.dims)):
             return False
-        if not all(map(_equal, one.dims[outer], other.dims[outer])):
+        if not all(map(_equal, memory_range.dims[outer], other.dims[outer])):
             return False
         outer += 1

@@ -127,18 +127,18 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     itself.
     """
     name = name_of(function)
-    given = list(_given(function, name, args, kwargs))
-    for one in given:
-        if one.written and overlap.overlaps_itself(one.tensor):
+    items = list(_given(function, name, args, kwargs))
+    for item in items:
+        if item.written and overlap.overlaps_itself(item.tensor):
             raise Clash(f"{name} writes to a tensor whose elements share memory", False)
     sharing: dict[int, list[Given]] = {}
-    for one in given:
-        sharing.setdefault(overlap.storage(one.tensor), []).append(one)
+    for value in items:
+        sharing.setdefault(overlap.storage(value.tensor), []).append(value)
     later: Clash | None = None
     for group in sharing.values():
-        for one, other in _near(group) if len(group) > 1 else ():
-            if one.written or other.written:
-                clash = _clash(function, name, one, other)
+        for first, other in _near(group) if len(group) > 1 else ():
+            if first.written or other.written:
+                clash = _clash(function, name, first, other)
                 if clash is not None and not clash.in_turn:
                     raise clash
                 later = later or clash
@@ -148,26 +148,26 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
     """Yields the pairs that may overlap."""
-    at = [(overlap.Place.of(one.tensor), one) for one in group]
+    at = [(overlap.MemoryRange.of(member.tensor), member) for member in group]
     static = all(place.static for place, _ in at)
     if static:
         at.sort(key=lambda entry: entry[0].start)
-    for index, (place, one) in enumerate(at):
+    for index, (place, item) in enumerate(at):
         end = place.end()
         for other_place, other in at[index + 1 :]:
             if static and other_place.start >= end:
                 break
             if not overlap.apart(place, other_place):
-                yield one, other
+                yield item, other
 
 
-def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
+def _clash(function: Any, name: str, item: Given, other: Given) -> Clash | None:
     """Returns the Clash of two tensors that may overlap, one of which is written to, or None."""
     reason = f"{name} writes to memory that it is given by another name"
-    if one.position is not None and other.position is not None and one.position != other.position:
+    if item.position is not None and other.position is not None and item.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
-    reads_first = not (one.written and other.written) and is_elementwise(name)
-    if reads_first and overlap.same(one.tensor, other.tensor):
+    reads_first = not (item.written and other.written) and is_elementwise(name)
+    if reads_first and overlap.same(item.tensor, other.tensor):
         return None
     return Clash(reason, False)
 
@@ -182,10 +182,10 @@ def _given(
     for slot, value in slots:
         written = _writes_to(function, name, slot, kwargs)
         is_list = isinstance(value, (list, tuple))
-        for position, one in enumerate(value if is_list else (value,)):
-            strided = isinstance(one, torch.Tensor) and one.layout is torch.strided
-            if strided and not one.is_nested:
-                yield Given(one, slot, position if is_list else None, written)
+        for position, item in enumerate(value if is_list else (value,)):
+            strided = isinstance(item, torch.Tensor) and item.layout is torch.strided
+            if strided and not item.is_nested:
+                yield Given(item, slot, position if is_list else None, written)
 
 
 def _writes_to(function: Any, name: str, slot: int | str, kwargs: Mapping[str, Any]) -> bool:
@@ -211,11 +211,11 @@ def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     parts = index if isinstance(index, tuple) else (index,)
     numbers = (int, torch.SymInt)
     basic = all(
-        one is None
-        or one is Ellipsis
-        or isinstance(one, slice)
-        or (isinstance(one, numbers) and not isinstance(one, bool))
-        for one in parts
+        part is None
+        or part is Ellipsis
+        or isinstance(part, slice)
+        or (isinstance(part, numbers) and not isinstance(part, bool))
+        for part in parts
     )
     if not basic or not isinstance(value, torch.Tensor):
         return receiver
@@ -233,10 +233,12 @@ def _in_turn(
 ) -> Any:
     """Runs a call on lists element by element, in the order of eager's CPU kernels."""
     first = args[0] if args else kwargs["self"]
-    tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-    if any(one.device.type != "cpu" for one in tensors):
+    tensors = [
+        leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+    ]
+    if any(tensor.device.type != "cpu" for tensor in tensors):
         raise LoweringUnsupported(f"{reason}: kernels work on several elements at once")
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise LoweringUnsupported(f"{reason}, and gradients pass through it")
     for position in range(len(first)):
         single = _single(args, kwargs, position)

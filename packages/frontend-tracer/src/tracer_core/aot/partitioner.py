@@ -36,7 +36,7 @@ from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.min_cut import FlowGraph
 from tracer_core.aot.norm_recomputation import Formula, formulas
-from tracer_core.aot.saved_draws import draws_on_accelerator, numbers
+from tracer_core.aot.saved_rng import numbers, uses_accelerator_rng
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 from tracer_core.contract.lowering_errors import LoweringUnsupported
@@ -153,14 +153,14 @@ class Partitioner:
 
     def _backward_nodes(self) -> list[Node]:
         """Returns the nodes of the backward pass that gradients depend on, in order."""
-        found: set[Node] = set()
+        nodes: set[Node] = set()
         waiting = [node for node in self.joint.gradients if node is not None]
         while waiting:
             node = waiting.pop()
-            if node not in found and node not in self.forward and node.op != "placeholder":
-                found.add(node)
+            if node not in nodes and node not in self.forward and node.op != "placeholder":
+                nodes.add(node)
                 waiting += node.all_input_nodes
-        return sorted(found, key=self.order.__getitem__)
+        return sorted(nodes, key=self.order.__getitem__)
 
     def _needed(self, own: Sequence[Node]) -> list[Node]:
         """Returns the values of the forward that the backward's nodes read."""
@@ -175,32 +175,32 @@ class Partitioner:
             return self._chosen(self.choose, needed)
         default = self._cut(needed, frozenset())
         if self.budget >= 1:
-            return self._with_draws(needed, default)
+            return self._with_rng(needed, default)
         allowed = self._recomputable(needed)
         target = self.budget * self._size(default)
         low, high = 0, len(allowed)
         best = default
         while low < high:  # the fewest recomputed costly operators such that the rest fits
             middle = (low + high) // 2
-            found = self._cut(needed, frozenset(allowed[: middle + 1]))
-            if self._size(found) <= target:
-                best, high = found, middle
+            result = self._cut(needed, frozenset(allowed[: middle + 1]))
+            if self._size(result) <= target:
+                best, high = result, middle
             else:
                 low = middle + 1
         return best if self._size(best) <= target else self._cut(needed, frozenset(allowed))
 
-    def _with_draws(self, needed: Sequence[Node], default: list[Node]) -> list[Node]:
+    def _with_rng(self, needed: Sequence[Node], default: list[Node]) -> list[Node]:
         """Returns what is saved where a gradient of some outputs alone may need the random numbers
         that kernels have drawn: these too, unless that takes much more memory.
         """
-        if len(self.tangents) < 2 or not draws_on_accelerator(self.joint.forward):
+        if len(self.tangents) < 2 or not uses_accelerator_rng(self.joint.forward):
             return default
         drawn = numbers(self.joint.forward)
         if set(drawn) <= set(default):
             return default
-        found = self._cut([*dict.fromkeys([*needed, *drawn])], frozenset())
+        result = self._cut([*dict.fromkeys([*needed, *drawn])], frozenset())
         size = self._size(default)
-        return found if self._size(found) <= size + size // _SHARE_OF_DRAWS else default
+        return result if self._size(result) <= size + size // _SHARE_OF_DRAWS else default
 
     def _chosen(
         self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
@@ -210,13 +210,13 @@ class Partitioner:
         Raises ValueError for an unknown name, and where random numbers would be drawn again.
         """
         graph = torch.fx.Graph()
-        made: dict[Node, Node] = {}
+        result: dict[Node, Node] = {}
         for node in self.joint.graph.nodes:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            made[node].meta["phase"] = "forward" if node in self.forward else "backward"
-        gradients = [None if node is None else made[node] for node in self.joint.gradients]
-        graph.output((tuple(made[node] for node in self.joint.outputs), tuple(gradients)))
-        by_name = {copy.name: node for node, copy in made.items() if node in self.forward}
+            result[node] = graph.node_copy(node, result.__getitem__)
+            result[node].meta["phase"] = "forward" if node in self.forward else "backward"
+        gradients = [None if node is None else result[node] for node in self.joint.gradients]
+        graph.output((tuple(result[node] for node in self.joint.outputs), tuple(gradients)))
+        by_name = {copy.name: node for node, copy in result.items() if node in self.forward}
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="JointGraph")
         wanted = list(choose(gm))
         if unknown := ", ".join(name for name in wanted if name not in by_name):
@@ -280,7 +280,7 @@ class Partitioner:
             if node.target in _DECISIONS
             for source in node.all_input_nodes
         ]
-        found: set[Node] = set()
+        nodes: set[Node] = set()
         seen: set[Node] = set()
         while compared:
             node = compared.pop()
@@ -290,10 +290,10 @@ class Partitioner:
             seen.add(node)
             rounded = value.is_floating_point() and node.target not in _EXACT
             if rounded and self.owners.of(node) is node:
-                found.add(node)
+                nodes.add(node)
             else:
                 compared += node.all_input_nodes
-        return found
+        return nodes
 
     def _sources(self, node: Node) -> list[Node]:
         """Returns what a node is computed from, if it is recomputed."""
@@ -358,12 +358,12 @@ class Partitioner:
         joint = self.joint
         outputs = list(joint.outputs)
         forward = torch.fx.Graph()
-        made: dict[Node, Node] = {}
+        result: dict[Node, Node] = {}
         writes = [node for node in joint.forward if node.target is aten.copy_.default]
         for node in joint.forward:
             if node not in writes:
-                made[node] = forward.node_copy(node, made.__getitem__)
-        returned = [made[node] for node in outputs]
+                result[node] = forward.node_copy(node, result.__getitem__)
+        returned = [result[node] for node in outputs]
         kept_inputs: list[tuple[int, Node]] = []
         kept_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
         for node in saved:
@@ -374,7 +374,7 @@ class Partitioner:
             if same and _reshaped(outputs[same[0]], node) and node not in self.mutated:
                 kept_outputs.append((same[0], node, outputs[same[0]] is not node))
                 continue
-            value = made[node]
+            value = result[node]
             if node in self.mutated or same:
                 value = clone(forward, value)
             elif node in self.narrow:
@@ -382,7 +382,7 @@ class Partitioner:
             kept_outputs.append((len(returned), node, False))
             returned.append(value)
         for node in writes:
-            made[node] = forward.node_copy(node, made.__getitem__)
+            result[node] = forward.node_copy(node, result.__getitem__)
         forward.output(tuple(returned))
         remove_dead_nodes(forward)
         wait_late(forward)
@@ -412,7 +412,7 @@ class Partitioner:
     def _backward(self, own: Sequence[Node], kept: _Kept) -> Split:
         joint, kept_inputs, kept_outputs = self.joint, kept.inputs, kept.outputs
         graph = torch.fx.Graph()
-        made: dict[Node, Node] = {}
+        built: dict[Node, Node] = {}
         reshaped: list[tuple[Node, Node]] = []
         narrow: list[tuple[Node, Node]] = []
 
@@ -423,34 +423,34 @@ class Partitioner:
             return new
 
         for _, node in kept_inputs:
-            made[node] = placeholder(node, node.name, node.meta["val"])
+            built[node] = placeholder(node, node.name, node.meta["val"])
         for index, node, other_view in kept_outputs:
             output = joint.outputs[index] if other_view else node
             name = f"saved_{node.name}"
             form = None if index < len(joint.outputs) else self.narrow.get(node)
             value = output.meta["val"]
-            made[node] = placeholder(node, name, value if form is None else as_stored(value, form))
+            built[node] = placeholder(node, name, value if form is None else as_stored(value, form))
             if form is not None:
-                narrow.append((node, made[node]))
+                narrow.append((node, built[node]))
             if other_view:
-                reshaped.append((node, made[node]))
+                reshaped.append((node, built[node]))
         for size in kept.sizes:
             graph.placeholder(f"size_{size.node.expr}").meta.update(val=size, user_frame="")
         for node in self.tangents:
-            made[node] = placeholder(node, node.name, node.meta["val"])
+            built[node] = placeholder(node, node.name, node.meta["val"])
         placeholders = list(graph.nodes)
         numbers = SizeNodes(graph, placeholders)
         for node, source in reshaped:
             shape = node.meta["val"].shape
             shape = [numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in shape]
-            made[node] = graph.call_function(aten.view.default, (source, shape))
-            made[node].meta.update(node.meta)
+            built[node] = graph.call_function(aten.view.default, (source, shape))
+            built[node].meta.update(node.meta)
         for node, source in narrow:
-            made[node] = unpacked(graph, source, node, self.narrow[node])
-        emit = self._emitter(graph, made, numbers)
+            built[node] = unpacked(graph, source, node, self.narrow[node])
+        emit = self._emitter(graph, built, numbers)
         for node in own:
             emit(node)
-        gradients, results = self._results(emit, made)
+        gradients, results = self._results(emit, built)
         graph.output(tuple(results))
         remove_dead_nodes(graph)
         wait_late(graph)
@@ -468,7 +468,7 @@ class Partitioner:
         )
 
     def _emitter(
-        self, graph: torch.fx.Graph, made: dict[Node, Node], numbers: SizeNodes
+        self, graph: torch.fx.Graph, result: dict[Node, Node], numbers: SizeNodes
     ) -> Callable[[Node], Node]:
         """Returns a function that copies a node into the backward, after the nodes that it
         needs.
@@ -478,72 +478,72 @@ class Partitioner:
             waiting = [node]
             while waiting:
                 top = waiting[-1]
-                missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
+                missing = [s for s in self._sources(top) if s not in result and not is_size(s)]
                 lost = top in self.forward and (top.op == "placeholder" or runs_once(top.target))
-                if lost and top not in made:
+                if lost and top not in result:
                     reason = f"the backward needs {top.name}, which the forward has not saved"
                     raise LoweringUnsupported(reason)
-                if top in made:
+                if top in result:
                     waiting.pop()
                 elif missing:
                     waiting += missing
                 else:
                     waiting.pop()
                     formula = self.formulas.get(top)
-                    made[top] = (
+                    result[top] = (
                         formula.emit(graph, argument) if formula else graph.node_copy(top, argument)
                     )
-            return made[node]
+            return result[node]
 
         def argument(node: Node) -> Any:
-            return numbers.node(node.meta["val"]) if is_size(node) else made[node]
+            return numbers.node(node.meta["val"]) if is_size(node) else result[node]
 
         return emit
 
     def _results(
-        self, emit: Callable[[Node], Node], made: dict[Node, Node]
+        self, emit: Callable[[Node], Node], result: dict[Node, Node]
     ) -> tuple[tuple[int | None, ...], list[Node]]:
         """Returns where each gradient is found, and the backward's outputs; equal gradients are
         returned once.
         """
-        found: list[int | None] = []
+        match: list[int | None] = []
         results: list[Node] = []
         owners: dict[Node, int] = {}
         for node in self.joint.gradients:
             if node is None:
-                found.append(None)
+                match.append(None)
             elif node in self.tangents:
-                found.append(~self.tangents.index(node))
+                match.append(~self.tangents.index(node))
             else:
                 value = emit(node)
                 owner = self.owners.of(node)
                 if value in results:
-                    found.append(results.index(value))
+                    match.append(results.index(value))
                     continue
-                given = owner in made and made[owner].op == "placeholder"
-                if owner in owners or given:  # another output's memory: a copy
+                inputs = owner in result and result[owner].op == "placeholder"
+                if owner in owners or inputs:  # another output's memory: a copy
                     value = clone(value.graph, value)
                 owners[owner] = len(results)
-                found.append(len(results))
+                match.append(len(results))
                 results.append(value)
-        return tuple(found), results
+        return tuple(match), results
 
 
 def _result_bytes(node: Node) -> int:
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else [value]
-    return sum(bytes_of(one) for one in values if isinstance(one, torch.Tensor))
+    return sum(bytes_of(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def _reshaped(output: Node, owner: Node) -> bool:
     """Whether `owner` is `output`, or its contiguous memory under other sizes."""
     if output is owner:
         return True
-    one, other = output.meta["val"], owner.meta["val"]
+    item, other = output.meta["val"], owner.meta["val"]
     return bool(
-        one.dtype == other.dtype
-        and one.is_contiguous()
+        item.dtype == other.dtype
+        and item.is_contiguous()
         and other.is_contiguous()
-        and hint_of(one.storage_offset()) == hint_of(other.storage_offset())
-        and bytes_of(one) == bytes_of(other)
+        and hint_of(item.storage_offset()) == hint_of(other.storage_offset())
+        and bytes_of(item) == bytes_of(other)
     )

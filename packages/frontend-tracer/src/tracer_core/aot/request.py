@@ -14,7 +14,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.cache_key import cache_key
 from tracer_core.aot.output_aliasing import FromGraph, OutputPlan
-from tracer_core.aot.symbolic_sizes import as_plain, size_origins, size_specs
+from tracer_core.aot.symbolic_sizes import as_python_scalar, size_origins, size_specs
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
@@ -43,7 +43,7 @@ class Lowered:
         if not ours:
             return self
         outputs = tuple(
-            replace(one, gradient=index in ours) for index, one in enumerate(self.spec.outputs)
+            replace(item, gradient=index in ours) for index, item in enumerate(self.spec.outputs)
         )
         return replace(self, spec=replace(self.spec, outputs=outputs))
 
@@ -120,7 +120,10 @@ def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSp
             specs.append(OutputSpec(None, None, None, None))
             continue
         storage = torch_private.storage_id(value)
-        shape, stride = tuple(map(as_plain, value.shape)), tuple(map(as_plain, value.stride()))
+        shape, stride = (
+            tuple(map(as_python_scalar, value.shape)),
+            tuple(map(as_python_scalar, value.stride())),
+        )
         aliases = owners.get(storage), earlier.get(storage)
         specs.append(OutputSpec(shape, stride, value.dtype, value.device, *aliases))
         earlier.setdefault(storage, index)

@@ -27,7 +27,7 @@ class Substitute:
     """What runs in place of a runner whose first call fails. Mutable.
 
     make(error): reports the error and returns what runs instead; None, which frees the graph, after
-    a first call that did not fail. draws: the graph draws random numbers. used: it was made.
+    a first call that did not fail. draws: the graph uses rng. used: it was made.
     """
 
     make: Callable[[BackendError], RunFunction] | None
@@ -41,12 +41,12 @@ def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
         return spec
     outputs = list(spec.outputs)
     for number in images:
-        one = outputs[number]
-        if not one.saved or one.shape is None or len(one.shape) != 4:
+        output = outputs[number]
+        if not output.saved or output.shape is None or len(output.shape) != 4:
             raise _error(spec, f"output {number} is channels-last, but no saved image")
-        _, channels, height, width = one.shape
+        _, channels, height, width = output.shape
         outputs[number] = replace(
-            one, stride=(channels * height * width, 1, channels * width, channels)
+            output, stride=(channels * height * width, 1, channels * width, channels)
         )
     return replace(spec, outputs=tuple(outputs))
 
@@ -54,7 +54,7 @@ def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
 def with_saved_layouts(run: RunFunction, spec: CompileSpec) -> RunFunction:
     """Wraps `run` so that its saved outputs have the strides of `spec`, which a backward is compiled
     for, also where operators return others."""
-    saved = [(index, one) for index, one in enumerate(spec.outputs) if one.saved and one.stride]
+    saved = [(index, item) for index, item in enumerate(spec.outputs) if item.saved and item.stride]
     if not saved:
         return run
 
@@ -65,10 +65,10 @@ def with_saved_layouts(run: RunFunction, spec: CompileSpec) -> RunFunction:
             stride = tuple(_number(step, sizes) for step in expected.stride or ())
             value = outputs[index]
             if not same_steps(value.shape, value.stride(), stride):
-                made = torch.empty_strided(
+                result = torch.empty_strided(
                     value.shape, stride, dtype=value.dtype, device=value.device
                 )
-                outputs[index] = made.copy_(value)
+                outputs[index] = result.copy_(value)
         return outputs
 
     return run_with_layouts
@@ -158,12 +158,12 @@ def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None
     _check_aliases(outputs, inputs, spec)
 
 
-def _shares_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _shares_counter(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether one tensor was detached from the other: they share their counter of versions
     for good, if not their memory (``data`` was set)."""
-    version = one._version
+    version = tensor._version
     torch_private.set_version(other, other._version + 1)
-    shares = one._version != version
+    shares = tensor._version != version
     torch_private.set_version(other, other._version - 1)
     return shares
 
@@ -182,8 +182,8 @@ def _versions(inputs: Sequence[Any], spec: CompileSpec) -> dict[int, int]:
 
 def _check_inputs(inputs: Sequence[Any], expected: Sequence[OutputSpec], spec: CompileSpec) -> None:
     sizes = _sizes(spec, inputs)
-    for value, one, described in zip(inputs, expected, spec.inputs, strict=True):
-        difference = _difference(value, one, sizes)
+    for value, item, described in zip(inputs, expected, spec.inputs, strict=True):
+        difference = _difference(value, item, sizes)
         if difference:
             source = f"its input {described.source}, made by an operator that runs eagerly"
             raise _error(spec, f"{source}, has {difference}")
@@ -195,11 +195,11 @@ def _error(spec: CompileSpec, detail: str) -> BackendError:
 
 def _sizes(spec: CompileSpec, inputs: Sequence[Any]) -> Mapping[str, int]:
     """Returns the value of each symbolic size in this call."""
-    found = {}
+    result = {}
     for size in spec.sizes:
-        given = inputs[size.input_index]
-        found[size.symbol] = given if size.dim is None else given.shape[size.dim]
-    return found
+        value = inputs[size.input_index]
+        result[size.symbol] = value if size.dim is None else value.shape[size.dim]
+    return result
 
 
 def _number(value: Any, sizes: Mapping[str, int]) -> int:

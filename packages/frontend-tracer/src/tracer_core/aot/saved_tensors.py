@@ -45,7 +45,7 @@ class Bits:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SavedPlaces:
     """Indices into images of this width, chosen by windows of this kernel, stride and padding; kept
     as offsets.
     """
@@ -60,12 +60,12 @@ class Places:
     def _first(self, write: NodeWriter) -> tuple[Node, Node]:
         """Returns the row and the column at which each window begins."""
         value = write.origin.meta["val"]
-        found = []
+        result = []
         for k, count in enumerate(value.shape[-2:]):
             start, step = -self.padding[k], self.stride[k]
             how = {"dtype": torch.int64, "device": value.device}
-            found.append(write(aten.arange.start_step, start, start + count * step, step, **how))
-        return write(aten.unsqueeze.default, found[0], -1), found[1]
+            result.append(write(aten.arange.start_step, start, start + count * step, step, **how))
+        return write(aten.unsqueeze.default, result[0], -1), result[1]
 
     def _parts(self, write: NodeWriter, value: Node, size: int) -> tuple[Node, Node]:
         """Returns quotient and remainder."""
@@ -82,28 +82,28 @@ class Places:
         wide = write(aten._to_copy.default, places, dtype=torch.int64)
         parts = zip(self._parts(write, wide, self.kernel[1]), self._first(write), strict=True)
         row, column = (write(aten.add.Tensor, part, first) for part, first in parts)
-        found = write(aten.add.Tensor, write(aten.mul.Tensor, row, self.width), column)
-        found.meta[OFFSETS_IN_WINDOWS] = (self.kernel, self.stride, self.padding, self.width)
-        return found
+        result = write(aten.add.Tensor, write(aten.mul.Tensor, row, self.width), column)
+        result.meta[OFFSETS_IN_WINDOWS] = (self.kernel, self.stride, self.padding, self.width)
+        return result
 
 
-Form = Bits | Places
+Form = Bits | SavedPlaces
 
 
 def forms(nodes: Iterable[Node], fuses: bool) -> dict[Node, Form]:
     """Returns the values that can be packed, with their forms. fuses: see `Backend.fuses`."""
-    found: dict[Node, Form] = {}
+    result: dict[Node, Form] = {}
     for node in nodes:
         if node.target in BITS and node.meta["val"].dtype is not torch.bool:
-            found[node] = Bits()
+            result[node] = Bits()
         elif fuses and node.target is operator.getitem and node.args[1] == 1:
             places = _places(node)
             if places is not None:
-                found[node] = places
-    return found
+                result[node] = places
+    return result
 
 
-def _places(node: Node) -> Places | None:
+def _places(node: Node) -> SavedPlaces | None:
     pool = node.args[0]
     if not isinstance(pool, Node) or pool.target is not aten.max_pool2d_with_indices.default:
         return None
@@ -114,11 +114,11 @@ def _places(node: Node) -> Places | None:
     if not static or node.meta["val"].device.type not in FUSES_INTEGERS:
         return None
     two = _pair(kernel)
-    if any(one != 1 for one in _pair(dilation)) or math.prod(two) > 127:
+    if any(item != 1 for item in _pair(dilation)) or math.prod(two) > 127:
         return None
     if not _kept_by_arithmetic(node.meta["val"]):
         return None
-    return Places(two, _pair(stride or kernel), _pair(padding), sizes[1])
+    return SavedPlaces(two, _pair(stride or kernel), _pair(padding), sizes[1])
 
 
 def _kept_by_arithmetic(value: torch.Tensor) -> bool:
@@ -128,8 +128,8 @@ def _kept_by_arithmetic(value: torch.Tensor) -> bool:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    given: Sequence[int] = [value] if isinstance(value, int) else list(value)
-    return (given[0], given[-1])
+    numbers: Sequence[int] = [value] if isinstance(value, int) else list(value)
+    return (numbers[0], numbers[-1])
 
 
 def packed(graph: torch.fx.Graph, value: Node, form: Form) -> Node:
@@ -147,5 +147,5 @@ def unpacked(graph: torch.fx.Graph, stored: Node, like: Node, form: Form) -> Nod
 def as_stored(value: torch.Tensor, form: Form) -> torch.Tensor:
     """Returns the fake of the packed form of a fake."""
     with torch_private.fake_mode_of(value):
-        found: Any = aten._to_copy.default(value, dtype=form.dtype)
-    return found  # type: ignore[no-any-return]
+        result: Any = aten._to_copy.default(value, dtype=form.dtype)
+    return result  # type: ignore[no-any-return]

@@ -58,8 +58,8 @@ def record(
     placeholders = gm.graph.find_nodes(op="placeholder")
     values = {node: node.meta["val"] for node in gm.graph.nodes if node.op != "output"}
     request = Request(_CORE_ATEN, None, "default", "scalar_program", Phase.JOINT)
-    given = [values[node] for node in placeholders]
-    specs = default_specs(gm, given)
+    inputs = [values[node] for node in placeholders]
+    specs = default_specs(gm, inputs)
     if not differentiate:
         lowered = Lowering(gm, values, request).run(specs)
         _require_no_writes(lowered.spec.mutations)
@@ -67,19 +67,19 @@ def record(
         (output,) = lowered.graph.graph.find_nodes(op="output")
         (result,) = output.args[0]
         return _Reader(lowered.graph.graph, roles).program(result), None
-    joint = JointLowering(gm, values, request, given).joint(specs)
+    joint = JointLowering(gm, values, request, inputs).joint(specs)
     _require_no_writes(joint.mutations)
     _require_no_constants(joint.graph, [*roles, "grad"])
     (result,), (tangent,) = joint.outputs, joint.tangents
     assert tangent is not None
     forward = _Reader(joint.graph, roles).program(result)
-    found = dict(zip(joint.differentiable, joint.gradients, strict=True))
+    results = dict(zip(joint.differentiable, joint.gradients, strict=True))
     reader = _Reader(joint.graph, [*roles, "grad"])
     contributions: list[Contribution] = []
-    for index, gradient in found.items():
+    for index, gradient in results.items():
         if roles[index] != "score" and gradient is not None:
             contributions += reader.contributions(roles[index], gradient, ())
-    score = found.get(roles.index("score"))
+    score = results.get(roles.index("score"))
     return forward, reader.program(score, tuple(contributions))
 
 
@@ -139,8 +139,8 @@ class _Reader:
     def _is_read_from(self, node: torch.fx.Node) -> bool:
         return str(self.names.get(node, "")).startswith("t")
 
-    def _step(self, name: str, args: tuple[Any, ...], given: tuple[Any, ...] = ()) -> Ref:
-        step = (name, args, given)
+    def _step(self, name: str, args: tuple[Any, ...], value: tuple[Any, ...] = ()) -> Ref:
+        step = (name, args, value)
         if step in self.steps:
             return Ref(len(self.roles) + self.steps.index(step))
         self.steps.append(step)
@@ -167,10 +167,10 @@ class _Reader:
         if is_random(target):
             raise LoweringUnsupported(f"{target} draws random numbers for each score")
         args = tuple(map(self._argument, node.args))
-        given = tuple(
-            (key, self._argument(one)) for key, one in node.kwargs.items() if key not in _IGNORED
+        items = tuple(
+            (key, self._argument(item)) for key, item in node.kwargs.items() if key not in _IGNORED
         )
-        return self._step(str(target), args, given)
+        return self._step(str(target), args, items)
 
     def _number(self, node: torch.fx.Node) -> Ref:
         if node.target is aten.sym_size.int:
@@ -198,17 +198,17 @@ class _Reader:
             return self.partial[node]
         source, indices = node.args
         assert isinstance(source, torch.fx.Node) and isinstance(indices, (tuple, list))
-        if not all(isinstance(one, torch.fx.Node) for one in indices):
+        if not all(isinstance(index, torch.fx.Node) for index in indices):
             raise LoweringUnsupported("a function of scores reads more than one element")
-        if any(one.meta["val"].dtype not in (torch.int64, torch.int32) for one in indices):  # type: ignore[union-attr]
-            raise LoweringUnsupported("a function of scores indexes by other than whole numbers")
+        if any(index.meta["val"].dtype not in (torch.int64, torch.int32) for index in indices):  # type: ignore[union-attr]
+            raise LoweringUnsupported("a function of scores indexes by other than integers")
         buffer = source
         first: tuple[Ref, ...] = ()
         if source.target is aten.index.Tensor:
             buffer, first = self._indexed(source)
         if not self._is_read_from(buffer):
             raise LoweringUnsupported("a function of scores indexes a tensor that it makes")
-        at = (*first, *(self.ref(one) for one in indices))  # type: ignore[arg-type]
+        at = (*first, *(self.ref(index) for index in indices))  # type: ignore[arg-type]
         self.partial[node] = buffer, at
         return buffer, at
 
@@ -223,7 +223,7 @@ class _Reader:
             zeros, indices, value, *accumulate = gradient.args
             if not _is_zero(zeros) or (accumulate and not accumulate[0]):
                 raise LoweringUnsupported("the gradient of an indexed tensor has another form")
-            at = (*first, *(self.ref(one) for one in indices))  # type: ignore[union-attr,arg-type]
+            at = (*first, *(self.ref(index) for index in indices))  # type: ignore[union-attr,arg-type]
             return self.contributions(buffer, value, at)  # type: ignore[arg-type]
         if gradient.target in _ADDS and gradient.meta["val"].dim():
             left, right = gradient.args

@@ -39,13 +39,13 @@ def lowered_control_flow(
 ) -> Iterator[None]:
     """Context in which the control flow of a captured graph is lowered to operators."""
     values = captured_values(gm, inputs, grad=differentiate)
-    found = dict(SCANS.get())
+    result = dict(SCANS.get())
     for node in gm.graph.nodes:
         rule = next((rule for kind, rule in _RULES.items() if isinstance(node.target, kind)), None)
         if rule is not None:
-            given = [values[one] if isinstance(one, Node) else one for one in node.args]
-            found[node.target] = _reason_or(rule, node, given, request, differentiate)
-    token = SCANS.set(found)
+            arguments = [values[arg] if isinstance(arg, Node) else arg for arg in node.args]
+            result[node.target] = _reason_or(rule, node, arguments, request, differentiate)
+    token = SCANS.set(result)
     try:
         yield
     finally:
@@ -53,63 +53,67 @@ def lowered_control_flow(
 
 
 def _reason_or(
-    rule: Any, node: Node, given: list[Any], request: Request, differentiate: bool
+    rule: Any, node: Node, value: list[Any], request: Request, differentiate: bool
 ) -> Any:
     """Returns how a captured call runs as an operator, or why it does not."""
     try:
         with torch_private.settings_restored():
-            return rule(node, given, request, differentiate)
+            return rule(node, value, request, differentiate)
     except LoweringUnsupported as error:
         return str(error)
     except torch_private.fake_failures() as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _scan(node: Node, given: list[Any], request: Request, differentiate: bool) -> Scan:
+def _scan(node: Node, parts: list[Any], request: Request, differentiate: bool) -> Scan:
     target: Any = node.target
     with torch_private.fake_mode_of(node.meta["val"][0]), torch.set_grad_enabled(True):
-        given = target.parts_of(given)
-    return _Step(target, given, request).scan(differentiate)
+        parts = target.parts_of(parts)
+    return _ScanStep(target, parts, request).scan(differentiate)
 
 
-def _cond(node: Node, given: list[Any], request: Request, differentiate: bool) -> Cond:
+def _cond(node: Node, value: list[Any], request: Request, differentiate: bool) -> Cond:
     target: Any = node.target
-    _, *inputs = given
+    _, *inputs = value
     with torch_private.fake_mode_of(node.meta["val"][0]), torch.no_grad():
-        strides = [[one.stride() for one in target.branch(side, inputs)] for side in (True, False)]
+        strides = [
+            [item.stride() for item in target.branch(side, inputs)] for side in (True, False)
+        ]
     if strides[0] != strides[1]:
         raise LoweringUnsupported("branches of a cond whose results have other strides")
     branches = (target.if_true, target.true_inputs), (target.if_false, target.false_inputs)
-    found = []
+    result = []
     for graph, positions in branches:
-        made = _Composed(inputs)
-        results = made.add(graph, [made.inputs[place] for place in positions])
-        step = CapturedScan(made.module(results), len(inputs), 0)
-        found.append(_Step(step, inputs, request).scan(differentiate, read=False))
-    one, other = found
-    if (one.fixed, one.outer_gradients) != (other.fixed, other.outer_gradients):
+        created = _Composed(inputs)
+        results = created.add(graph, [created.inputs[place] for place in positions])
+        step = CapturedScan(created.module(results), len(inputs), 0)
+        result.append(_ScanStep(step, inputs, request).scan(differentiate, read=False))
+    item, other = result
+    if (item.fixed, item.outer_gradients) != (other.fixed, other.outer_gradients):
         raise LoweringUnsupported("branches of a cond with gradients of different tensors")
-    return Cond(one, other)
+    return Cond(item, other)
 
 
-def _while(node: Node, given: list[Any], request: Request, differentiate: bool) -> While:
+def _while(node: Node, value: list[Any], request: Request, differentiate: bool) -> While:
     target: Any = node.target
-    if differentiate and any(isinstance(one, torch.Tensor) and one.requires_grad for one in given):
+    if differentiate and any(
+        isinstance(item, torch.Tensor) and item.requires_grad for item in value
+    ):
         raise LoweringUnsupported("a while_loop with gradients")
     (again,) = output_args(target.condition)
     answer = again.meta["val"]
     if answer.dtype is not torch.bool or answer.dim():
-        raise LoweringUnsupported("a while_loop whose condition is no 0-d truth value")
+        raise LoweringUnsupported("a while_loop whose condition is no 0-d bool")
     n_outer = target.n_condition + target.n_body
-    n_carried = len(given) - n_outer
-    made = _Composed(given)
-    condition, body = made.inputs[: target.n_condition], made.inputs[target.n_condition : n_outer]
-    after = made.add(target.body, [*body, *made.inputs[n_outer:]])
-    more = made.add(target.condition, [*condition, *after])
-    step = CapturedScan(made.module([*after, *more]), n_outer, n_carried)
-    if not all(isinstance(one, torch.Tensor) for one in given[n_outer:]):
+    n_live = len(value) - n_outer
+    built = _Composed(value)
+    condition, body = built.inputs[: target.n_condition], built.inputs[target.n_condition : n_outer]
+    after = built.add(target.body, [*body, *built.inputs[n_outer:]])
+    more = built.add(target.condition, [*condition, *after])
+    step = CapturedScan(built.module([*after, *more]), n_outer, n_live)
+    if not all(isinstance(item, torch.Tensor) for item in value[n_outer:]):
         raise LoweringUnsupported("a while_loop that carries numbers")
-    return While(_Step(step, given, request).scan(differentiate=False))
+    return While(_ScanStep(step, value, request).scan(differentiate=False))
 
 
 _RULES = {CapturedScan: _scan, CapturedCond: _cond, CapturedWhile: _while}
@@ -122,15 +126,15 @@ class _Composed:
         self.graph = torch.fx.Graph()
         self.inputs = [self.graph.placeholder(f"input_{k}") for k in range(len(given))]
 
-    def add(self, part: torch.fx.GraphModule, given: Sequence[Node]) -> list[Node]:
+    def add(self, part: torch.fx.GraphModule, nodes: Sequence[Node]) -> list[Node]:
         """Adds the nodes of a graph; returns its results."""
-        copies = dict(zip(part.graph.find_nodes(op="placeholder"), given, strict=True))
+        copies = dict(zip(part.graph.find_nodes(op="placeholder"), nodes, strict=True))
         for node in part.graph.nodes:
             if node.op == "get_attr":
                 raise LoweringUnsupported("a function that holds a tensor")
             if node.op not in ("placeholder", "output"):
                 copies[node] = self.graph.node_copy(node, copies.__getitem__)
-        return [copies[one] for one in output_args(part)]
+        return [copies[arg] for arg in output_args(part)]
 
     def module(self, results: Sequence[Node]) -> torch.fx.GraphModule:
         self.graph.output(tuple(results))
@@ -148,10 +152,10 @@ class _Traced:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        return [self.values[one] for one in output_args(self.gm)]
+        return [self.values[arg] for arg in output_args(self.gm)]
 
 
-class _Step:
+class _ScanStep:
     """Lowers the step of one scan. given: the values of the captured node's arguments."""
 
     def __init__(self, target: CapturedScan, given: Sequence[Any], request: Request) -> None:
@@ -162,7 +166,7 @@ class _Step:
         if not all(isinstance(given[k], (int, torch.SymInt)) for k in self.numbers):
             raise LoweringUnsupported("a scan reads a number that is no whole one")
         self.tensors = [k for k in places if k not in self.numbers]
-        self.first_row = target.n_outer + target.n_carried
+        self.first_row = target.n_outer + target.n_live
         self.n_outer = sum(k < target.n_outer for k in self.tensors)
         self.n_rows = sum(k >= self.first_row for k in self.tensors)
         self.order = (*self.tensors, *self.numbers)
@@ -170,25 +174,25 @@ class _Step:
     def scan(self, differentiate: bool, read: bool = True) -> Scan:
         """Returns the programs. read: only outer tensors that the step reads have gradients. Raises
         LoweringUnsupported where there are none."""
-        n_carried = self.target.n_carried
-        plain = self._traced([False] * len(self.tensors))
-        counts = self.n_outer, n_carried, self.n_rows
-        devices = {one.device for one in (*plain.inputs, *plain.results) if _is_tensor(one)}
+        n_live = self.target.n_live
+        simple = self._traced([False] * len(self.tensors))
+        counts = self.n_outer, n_live, self.n_rows
+        devices = {value.device for value in (*simple.inputs, *simple.results) if _is_tensor(value)}
         if len(devices) > 1:
             raise LoweringUnsupported("control flow over tensors on several devices")
-        forward, graph = self._forward(plain, [])
+        forward, graph = self._forward(simple, [])
         pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
-        made = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
+        result = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
         wanted = [self.given[k].requires_grad for k in self.tensors]
         if not differentiate or not any(wanted):
-            return made
+            return result
         traced = self._with_gradients(wanted)
         results = traced.results
-        fixed = tuple(k for k, one in enumerate(results) if not one.requires_grad)
+        fixed = tuple(k for k, result in enumerate(results) if not result.requires_grad)
         if len(fixed) == len(results):
-            return made
-        carried = range(self.n_outer, self.n_outer + n_carried)
-        saving, _ = self._forward(plain, [self.order.index(self.tensors[k]) for k in carried])
+            return result
+        carried = range(self.n_outer, self.n_outer + n_live)
+        saving, _ = self._forward(simple, [self.order.index(self.tensors[k]) for k in carried])
         with lowered_control_flow(traced.gm, traced.inputs, self.request, differentiate=True):
             lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
             joint = lowering.joint(default_specs(traced.gm, traced.inputs))
@@ -200,10 +204,10 @@ class _Step:
         outer = tuple(
             k for k in range(self.n_outer) if (gradients.get(k) is not None if read else wanted[k])
         )
-        start = self.n_outer + n_carried
+        start = self.n_outer + n_live
         rows = tuple(k for k in range(self.n_rows) if gradients.get(start + k) is not None)
         backward = _backward(joint, gradients, (*counts, fixed), (outer, rows))
-        return replace(made, saving=saving, backward=backward, outer_gradients=outer,
+        return replace(result, saving=saving, backward=backward, outer_gradients=outer,
                        row_gradients=rows, fixed=fixed)  # fmt: skip
 
     def _with_gradients(self, wanted: list[bool]) -> _Traced:
@@ -213,8 +217,8 @@ class _Step:
         while True:
             traced = self._traced(wanted)
             after = list(wanted)
-            for k, one in enumerate(traced.results[: self.target.n_carried], self.n_outer):
-                after[k] = after[k] or one.requires_grad
+            for k, result in enumerate(traced.results[: self.target.n_live], self.n_outer):
+                after[k] = after[k] or result.requires_grad
             if after == wanted:
                 return traced
             wanted = after
@@ -234,8 +238,8 @@ class _Step:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
                 copies[node].meta = {k: v for k, v in node.meta.items() if k != "val"}
         results = [
-            graph.call_function(torch.clone, (copies[one],), _dense())
-            for one in output_args(self.target.step)
+            graph.call_function(torch.clone, (copies[arg],), _dense())
+            for arg in output_args(self.target.step)
         ]
         graph.output(tuple(results))
         gm = torch.fx.GraphModule(torch.nn.Module(), graph)
@@ -245,11 +249,11 @@ class _Step:
 
     def _input(self, place: int, grad: bool) -> torch.Tensor:
         """Returns a contiguous fake of an input of the step."""
-        whole = self.given[place]
-        sizes = whole.shape if place < self.first_row else whole.shape[1:]
-        with torch_private.fake_mode_of(whole), torch.no_grad():
-            made = torch.empty(sizes, dtype=whole.dtype, device=whole.device)
-        return made.requires_grad_(grad)
+        full = self.given[place]
+        sizes = full.shape if place < self.first_row else full.shape[1:]
+        with torch_private.fake_mode_of(full), torch.no_grad():
+            result = torch.empty(sizes, dtype=full.dtype, device=full.device)
+        return result.requires_grad_(grad)
 
     def _forward(self, traced: _Traced, saved: Sequence[int]) -> tuple[str, torch.fx.Graph]:
         """Returns the program of a step, and its graph. saved: the inputs that it also returns."""
@@ -286,9 +290,9 @@ def _is_pointwise(graph: torch.fx.Graph) -> bool:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return False
-        found = [as_expression(size) for size in value.shape]
-        shape = found if shape is None else shape
-        if found != shape:
+        result = [as_expression(size) for size in value.shape]
+        shape = result if shape is None else shape
+        if result != shape:
             return False
     return True
 
@@ -315,45 +319,45 @@ def _backward(
     wanted: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> str:
     """Returns the program of the gradient's step: see `Scan.backward`."""
-    n_outer, n_carried, n_rows, fixed = shape
+    n_outer, n_live, n_rows, fixed = shape
     outer, rows = wanted
     graph = torch.fx.Graph()
-    given = joint.graph.find_nodes(op="placeholder")
-    n_tensors = n_outer + n_carried + n_rows
+    inputs = joint.graph.find_nodes(op="placeholder")
+    n_tensors = n_outer + n_live + n_rows
     tangents = [node for node in joint.tangents if node is not None]
-    numbers = [node for node in given[n_tensors:] if node not in tangents]
+    numbers = [node for node in inputs[n_tensors:] if node not in tangents]
     places = [k for k in range(len(joint.outputs)) if k not in fixed]
     assert len(places) == len(tangents)
-    of_carried = [k for k in places if k < n_carried]
-    made: dict[Node, Node] = {}
+    of_live = [k for k in places if k < n_live]
+    result: dict[Node, Node] = {}
 
     def take(nodes: Sequence[Node]) -> list[Node]:
-        made.update((node, graph.placeholder(node.name)) for node in nodes)
-        return [made[node] for node in nodes]
+        result.update((node, graph.placeholder(node.name)) for node in nodes)
+        return [result[node] for node in nodes]
 
-    take(given[:n_outer])
-    take(tangents[: len(of_carried)])
+    take(inputs[:n_outer])
+    take(tangents[: len(of_live)])
     sums = [graph.placeholder(f"sum_{k}") for k in outer]
-    take(given[n_outer:n_tensors])
-    take(tangents[len(of_carried) :])
+    take(inputs[n_outer:n_tensors])
+    take(tangents[len(of_live) :])
     take(numbers)
     for node in joint.graph.nodes:
         if node.op != "placeholder":
-            made[node] = graph.node_copy(node, made.__getitem__)
+            result[node] = graph.node_copy(node, result.__getitem__)
 
     def gradient(place: int) -> Node:
-        found = gradients.get(place)
-        if found is not None:
-            return _clone(graph, made[found])
-        return graph.call_function(aten.zeros_like.default, (made[given[place]],))
+        results = gradients.get(place)
+        if results is not None:
+            return _clone(graph, result[results])
+        return graph.call_function(aten.zeros_like.default, (result[inputs[place]],))
 
-    results = [gradient(n_outer + k) for k in of_carried]
+    results = [gradient(n_outer + k) for k in of_live]
     results += [
         _clone(graph, total)
         if gradients.get(k) is None
-        else graph.call_function(aten.add.Tensor, (total, made[gradients[k]]))  # type: ignore[index]
+        else graph.call_function(aten.add.Tensor, (total, result[gradients[k]]))  # type: ignore[index]
         for total, k in zip(sums, outer, strict=True)
     ]
-    results += [gradient(n_outer + n_carried + k) for k in rows]
+    results += [gradient(n_outer + n_live + k) for k in rows]
     graph.output(tuple(results))
     return _program(graph)

@@ -26,19 +26,19 @@ def step_of(
     parts: of the call's arguments, the tensors that the program takes whole, those of which it takes
     slices, and numbers. table: operator -> function that runs others instead.
     """
-    tensors, rows = ([one.meta["val"] for one in part] for part in parts[:2])
+    tensors, rows = ([item.meta["val"] for item in part] for part in parts[:2])
     mode = torch_private.fake_mode_of((*tensors, *rows)[0])
     recorder = AtenRecorder(mode, table)
     recorder.frame = node.meta.get("user_frame") or ""
     with torch.no_grad(), mode:
-        given = [_dense(one.shape, one) for one in tensors]
-        given += [_dense(one.shape[1:], one) for one in rows]
-        given += [_value(one) for one in parts[2]]
-        for k, value in enumerate(given):
+        inputs = [_dense(tensor.shape, tensor) for tensor in tensors]
+        inputs += [_dense(row.shape[1:], row) for row in rows]
+        inputs += [_value(item) for item in parts[2]]
+        for k, value in enumerate(inputs):
             recorder.add_input(f"step_{k}", value)
         with recorder:
-            results = function_of(program)(*given)
-    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
+            results = function_of(program)(*inputs)
+    recorder.graph.output(tuple(recorder.node_of(result) for result in results))
     gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
     return gm, size_specs(size_origins(recorder.inputs))
 
@@ -49,13 +49,13 @@ def scalars_of(program: str, dtypes: Sequence[torch.dtype]) -> torch.fx.GraphMod
     mode = torch_private.fake_tensor_mode()
     recorder = AtenRecorder(mode, {})
     with torch.no_grad(), mode:
-        given = [torch.empty((), dtype=dtype) for dtype in (*dtypes, *dtypes)]
+        inputs = [torch.empty((), dtype=dtype) for dtype in (*dtypes, *dtypes)]
         names = [f"{side}{k}" for side in "xy" for k in range(len(dtypes))]
-        for name, value in zip(names, given, strict=True):
+        for name, value in zip(names, inputs, strict=True):
             recorder.add_input(name, value)
         with recorder:
-            results = function_of(program)(*given)
-    recorder.graph.output(tuple(recorder.node_of(one) for one in results))
+            results = function_of(program)(*inputs)
+    recorder.graph.output(tuple(recorder.node_of(result) for result in results))
     return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
 
 

@@ -57,11 +57,11 @@ class PerSize:
         returned = graph.graph_copy(self._captured.gm.graph, {})
         graph.output(returned)
         mode = torch_private.fake_tensor_mode()
-        given = iter(inputs)
+        arguments = iter(inputs)
         for node in graph.nodes:
             node.meta.pop("val", None)
             if node.op == "placeholder":
-                value = next(given)
+                value = next(arguments)
                 is_tensor = isinstance(value, torch.Tensor)
                 node.meta["val"] = torch_private.to_fake(mode, value) if is_tensor else value
         gm = torch.fx.GraphModule(self._captured.gm, graph)

@@ -44,16 +44,16 @@ class Recipe:
 
     def apart(self, value: Any) -> list[torch.Tensor]:
         """Returns the plain tensors in a wrapper of this kind."""
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         for name, part in zip(self.names, self.parts, strict=True):
             inner = getattr(value, name)
-            found += [inner] if part is None else part.apart(inner)
-        return found
+            tensors += [inner] if part is None else part.apart(inner)
+        return tensors
 
-    def together(self, plain: Iterator[torch.Tensor]) -> Any:
+    def together(self, tensors: Iterator[torch.Tensor]) -> Any:
         """Makes a wrapper of plain tensors."""
         inner = {
-            name: next(plain) if part is None else part.together(plain)
+            name: next(tensors) if part is None else part.together(tensors)
             for name, part in zip(self.names, self.parts, strict=True)
         }
         return torch_private.unflattened(self.kind, inner, self.context, self.size, self.stride)
@@ -90,16 +90,16 @@ def recipe_of(value: Any) -> Recipe:
         raise LoweringUnsupported("a DTensor whose placement holds values leaves or enters a graph")
     # a nested tensor's follow from its inner tensors
     size, stride = ((), ()) if torch_private.is_jagged(value) else torch_private.layout_of(value)
-    if not all(isinstance(one, int) for one in (*size, *stride, *_numbers(context))):
+    if not all(isinstance(item, int) for item in (*size, *stride, *_numbers(context))):
         raise LoweringUnsupported(f"the sizes of a {type(value).__name__} are symbols")
     inner = [getattr(value, name) for name in names]
-    parts = tuple(recipe_of(one) if torch_private.is_wrapper(one) else None for one in inner)
+    parts = tuple(recipe_of(item) if torch_private.is_wrapper(item) else None for item in inner)
     return Recipe(type(value), tuple(names), parts, context, size, stride)
 
 
 def _numbers(context: Any) -> list[Any]:
     symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    return [one for one in pytree.tree_leaves(context) if isinstance(one, symbols)]
+    return [leaf for leaf in pytree.tree_leaves(context) if isinstance(leaf, symbols)]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Leaf:
     def carriers(self, value: Any) -> list[torch.Tensor]:
         """Returns the tensors whose gradients are the parts of the gradient of a wrapper."""
         if self.like is None:
-            return [one.detach() for one in self.recipe.apart(value)]
+            return [item.detach() for item in self.recipe.apart(value)]
         with torch_private.functions_off():
             device = value.device
         return [
@@ -127,11 +127,11 @@ class Leaf:
 
     def gradient_of(self, parts: Sequence[torch.Tensor | None]) -> Any:
         """Returns the gradient of the wrapper that has these parts."""
-        given = [one for one in parts if one is not None]
-        if len(given) < len(parts) or self.gradient is None:
-            assert not given or self.gradient is None, "a gradient of which some parts are missing"
-            return given[0] if given else None
-        return self.gradient.together(iter(given))
+        inputs = [part for part in parts if part is not None]
+        if len(inputs) < len(parts) or self.gradient is None:
+            assert not inputs or self.gradient is None, "a gradient of which some parts are missing"
+            return inputs[0] if inputs else None
+        return self.gradient.together(iter(inputs))
 
     def parts_of(self, gradient: Any) -> list[Any]:
         """Does the inverse of `gradient_of`."""
@@ -157,8 +157,8 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: Leaf, carried: int, *parts: torch.Tensor) -> Any:
         ctx.leaf, ctx.others = leaf, len(parts) - carried
-        plain = parts if leaf.like is None else parts[carried:]
-        return leaf.recipe.together(iter([one.detach() for one in plain]))
+        simple = parts if leaf.like is None else parts[carried:]
+        return leaf.recipe.together(iter([item.detach() for item in simple]))
 
     @staticmethod
     @torch_private.once_differentiable
@@ -172,14 +172,14 @@ class _Split(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recipe: Recipe, value: Any) -> Any:
         parts = recipe.apart(value)
-        ctx.recipe, ctx.fixed = recipe, [None if _carries(one) else one for one in parts]
-        return tuple(one.detach() for one in parts)
+        ctx.recipe, ctx.fixed = recipe, [None if _carries(part) else part for part in parts]
+        return tuple(part.detach() for part in parts)
 
     @staticmethod
     @torch_private.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         pairs = zip(ctx.fixed, tangents, strict=True)
-        parts = (tangent if one is None else one for one, tangent in pairs)
+        parts = (tangent if item is None else item for item, tangent in pairs)
         return None, ctx.recipe.of_tangent().together(parts)
 
 
@@ -191,16 +191,16 @@ class _Apart(torch.autograd.Function):
         ctx.leaves = leaves
         ctx.set_materialize_grads(False)
         pairs = zip(leaves, values, strict=True)
-        return tuple(one for leaf, value in pairs for one in leaf.carriers(value))
+        return tuple(carrier for leaf, value in pairs for carrier in leaf.carriers(value))
 
     @staticmethod
     @torch_private.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        given, made = list(gradients), []
+        items, result = list(gradients), []
         for leaf in ctx.leaves:
-            parts, given = given[: leaf.count()], given[leaf.count() :]
-            made.append(leaf.gradient_of(parts))
-        return (None, *made)
+            parts, items = items[: leaf.count()], items[leaf.count() :]
+            result.append(leaf.gradient_of(parts))
+        return (None, *result)
 
 
 class _Together(torch.autograd.Function):
@@ -209,7 +209,7 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recipe: Recipe, *parts: torch.Tensor) -> Any:
         ctx.recipe = recipe
-        return recipe.together(iter([one.detach() for one in parts]))
+        return recipe.together(iter([part.detach() for part in parts]))
 
     @staticmethod
     @torch_private.once_differentiable
@@ -222,7 +222,7 @@ class _Together(torch.autograd.Function):
                 f" that is a {type(tangent).__name__}, or has another context"
             )
         parts = recipe.apart(tangent)
-        return (None, *[one if _carries(one) else None for one in parts])
+        return (None, *[part if _carries(part) else None for part in parts])
 
 
 @dataclass(eq=False)
@@ -269,11 +269,11 @@ class Boundary:
     outputs: tuple[tuple[Recipe | None, bool, int], ...]
     wrapped: tuple[int, ...]
 
-    def input_indices(self, plain: frozenset[int] | None) -> frozenset[int] | None:
+    def input_indices(self, numbers: frozenset[int] | None) -> frozenset[int] | None:
         """Returns which inputs of the graph of wrappers these of the plain one are."""
-        if plain is None:
+        if numbers is None:
             return None
-        return frozenset(self.kept[index] for index in plain if index < len(self.kept))
+        return frozenset(self.kept[index] for index in numbers if index < len(self.kept))
 
     def around(self, run: RunFunction) -> RunFunction:
         """Returns what runs the graph of wrappers, given what runs the plain one."""
@@ -283,20 +283,20 @@ class Boundary:
         rebuilds = any(recipe is not None for recipe, _, _ in outputs)
 
         def call(inputs: list[Any]) -> Sequence[Any]:
-            given = [inputs[index] for index in kept]
+            arguments = [inputs[index] for index in kept]
             watched = [inputs[index] for index in wrapped]
             if leaves:
-                given += apart(leaves, *[inputs[index] for index in at])
+                arguments += apart(leaves, *[inputs[index] for index in at])
             inputs.clear()
-            found = run(given)
+            result = run(arguments)
             if watched:
-                _watch(watched, found)
+                _watch(watched, result)
             if not rebuilds:
-                return found
+                return result
             results: list[Any] = []
             position = 0
             for recipe, carries, count in outputs:
-                parts = found[position : position + count]
+                parts = result[position : position + count]
                 position += count
                 if recipe is None:
                     results += parts
@@ -321,7 +321,7 @@ def _watch(wrappers: list[Any], outputs: Sequence[Any]) -> None:
                 " inplace operation: a tensor of a subclass that a compiled graph got"
             )
 
-    for node in {one.grad_fn for one in outputs if isinstance(one, torch.Tensor)}:
+    for node in {output.grad_fn for output in outputs if isinstance(output, torch.Tensor)}:
         if node is not None:
             node.register_prehook(check)
 
@@ -355,7 +355,7 @@ class _Desugaring:
     def result(self) -> tuple[CapturedGraph, Boundary]:
         captured = self.captured
         (output,) = self.old.find_nodes(op="output")
-        self._keep_plain_inputs()
+        self._keep_non_tensor_inputs()
         gradients = self._gradients(output)
         leaves, at = [], []
         joined = []
@@ -364,21 +364,23 @@ class _Desugaring:
             recipe = recipe_of(value)
             leaf = None
             if captured.needs_grad and torch_private.requires_grad_now(value):
-                found = gradients.get(node)
-                leaf = _leaf(recipe, value, found)
+                gradient = gradients.get(node)
+                leaf = _leaf(recipe, value, gradient)
                 leaves.append(leaf)
                 at.append(index)
             joined.append((node, index, recipe, leaf))
         # the placeholders of carriers stand in the order of the leaves
-        made = [(node, recipe, leaf, self._carriers(node, index, leaf)) for
+        created = [(node, recipe, leaf, self._carriers(node, index, leaf)) for
                 node, index, recipe, leaf in joined]  # fmt: skip
-        for node, recipe, leaf, carriers in made:
-            plain = [self.copies[self._placeholder(one)] for one in recipe.apart(node.meta["val"])]
+        for node, recipe, leaf, carriers in created:
+            simple = [
+                self.copies[self._placeholder(item)] for item in recipe.apart(node.meta["val"])
+            ]
             carried = len(carriers)
             if leaf is not None and leaf.like is None:
-                plain = []
+                simple = []
             target = JoinCall(recipe, leaf, carried)
-            copy = self.graph.call_function(target, (*carriers, *plain))
+            copy = self.graph.call_function(target, (*carriers, *simple))
             copy.meta = dict(node.meta)
             self.copies[node] = copy
         for node in self.old.nodes:
@@ -394,7 +396,7 @@ class _Desugaring:
             tuple(self.kept), tuple(leaves), tuple(at), tuple(outputs), wrapped
         )
 
-    def _keep_plain_inputs(self) -> None:
+    def _keep_non_tensor_inputs(self) -> None:
         captured = self.captured
         self._by_fake: dict[int, torch.fx.Node] = {}
         for index, node in enumerate(self.old.find_nodes(op="placeholder")):
@@ -409,10 +411,10 @@ class _Desugaring:
             self.kept.append(index)
 
     def _placeholder(self, fake: Any) -> torch.fx.Node:
-        found = self._by_fake.get(id(fake))
-        if found is None:
+        result = self._by_fake.get(id(fake))
+        if result is None:
             raise LoweringUnsupported("an inner tensor of a wrapper is no input")
-        return found
+        return result
 
     def _gradients(self, output: torch.fx.Node) -> dict[torch.fx.Node, Any]:
         """Returns the gradients of the wrappers among the inputs, as fakes."""
@@ -422,16 +424,16 @@ class _Desugaring:
         if not nodes or not self.captured.needs_grad:
             return {}
         roots = [node.meta["val"] for node in output.all_input_nodes]
-        roots = [one for one in roots if isinstance(one, torch.Tensor)]
-        roots = [one for one in roots if torch_private.requires_grad_now(one)]
-        fake = next(one for one in roots for one in _plain_of(one))
+        roots = [root for root in roots if isinstance(root, torch.Tensor)]
+        roots = [root for root in roots if torch_private.requires_grad_now(root)]
+        fake = next(root for root in roots for root in _plain_of(root))
         mode = torch_private.fake_mode_of(fake)
         values = [node.meta["val"] for node in nodes]
         with mode, torch_private.settings_restored(), torch_private.backward_on_this_thread():
-            tangents = [torch.ones_like(one) for one in roots]
+            tangents = [torch.ones_like(root) for root in roots]
             with torch_private.autocast_off():
-                found = torch.autograd.grad(roots, values, tangents, True, allow_unused=True)
-        return dict(zip(nodes, found, strict=True))
+                result = torch.autograd.grad(roots, values, tangents, True, allow_unused=True)
+        return dict(zip(nodes, result, strict=True))
 
     def _carriers(self, node: torch.fx.Node, index: int, leaf: Leaf | None) -> list[torch.fx.Node]:
         """Adds the inputs that carry the gradient of a leaf."""
@@ -439,7 +441,7 @@ class _Desugaring:
             return []
         fakes = leaf.carriers(node.meta["val"])
         reals = leaf.carriers(self.captured.real_inputs[index])
-        made = []
+        result = []
         for number, (fake, real) in enumerate(zip(fakes, reals, strict=True)):
             after = next(reversed(self.graph.find_nodes(op="placeholder")), self.graph._root)
             with self.graph.inserting_after(after):
@@ -448,28 +450,28 @@ class _Desugaring:
             spec = self.captured.inputs[index]
             self.inputs.append(replace(spec, name=new.name, stable_address=False))
             self.real.append(real.requires_grad_())
-            made.append(new)
-        return made
+            result.append(new)
+        return result
 
     def _outputs(self, output: torch.fx.Node) -> list[tuple[Recipe | None, bool, int]]:
         returned: list[Any] = []
         described: list[tuple[Recipe | None, bool, int]] = []
         ends: Any = output.args[0]
-        for one in ends:
-            value: Any = one.meta.get("val") if isinstance(one, torch.fx.Node) else None
+        for end in ends:
+            value: Any = end.meta.get("val") if isinstance(end, torch.fx.Node) else None
             if not torch_private.is_wrapper(value):
-                returned.append(self.copies[one] if isinstance(one, torch.fx.Node) else one)
+                returned.append(self.copies[end] if isinstance(end, torch.fx.Node) else end)
                 described.append((None, False, 1))
                 continue
             recipe, target = recipe_of(value), SplitCall(recipe_of(value))
             carries = self.captured.needs_grad and torch_private.requires_grad_now(value)
             with torch_private.fake_mode_of(_plain_of(value)[0]):
                 parts = target(value)
-            split = self.graph.call_function(target, (self.copies[one],))
-            split.meta = {**one.meta, "val": parts}
+            split = self.graph.call_function(target, (self.copies[end],))
+            split.meta = {**end.meta, "val": parts}
             for number, part in enumerate(parts):
                 item = self.graph.call_function(operator.getitem, (split, number))
-                item.meta = {**one.meta, "val": part}
+                item.meta = {**end.meta, "val": part}
                 returned.append(item)
             described.append((recipe, carries, len(parts)))
         self.graph.output(tuple(returned))
@@ -485,11 +487,11 @@ def _leaf(recipe: Recipe, value: Any, gradient: Any) -> Leaf:
     if gradient is None or not torch_private.is_wrapper(gradient):
         with torch_private.functions_off():
             return Leaf(recipe, None, ((recipe.size, value.dtype),))
-    found = recipe_of(gradient)
+    result = recipe_of(gradient)
     mine, its = (
-        [(one.shape, one.dtype) for one in whole.apart(part)]
-        for whole, part in ((recipe, value), (found, gradient))
+        [(item.shape, item.dtype) for item in full.apart(part)]
+        for full, part in ((recipe, value), (result, gradient))
     )
-    if not all(map(_carries, found.apart(gradient))):
-        raise LoweringUnsupported(f"the gradient of a {recipe.kind.__name__} holds whole numbers")
-    return Leaf(recipe, found, None if mine == its else tuple(its))
+    if not all(map(_carries, result.apart(gradient))):
+        raise LoweringUnsupported(f"the gradient of a {recipe.kind.__name__} holds integers")
+    return Leaf(recipe, result, None if mine == its else tuple(its))

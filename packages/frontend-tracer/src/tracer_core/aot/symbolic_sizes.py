@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def as_plain(value: Any) -> Any:
+def as_python_scalar(value: Any) -> Any:
     """Returns the number if a SymInt's expression is constant; returns anything else as it is."""
     if isinstance(value, torch.SymInt) and not torch_private.is_nested_int(value):
         expr = value.node.expr
@@ -79,11 +79,11 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
     """Returns where each symbol first occurs alone among the inputs, ints before tensors: reading
     them is cheaper.
     """
-    found: dict[sympy.Symbol, SizeOrigin] = {}
+    result: dict[sympy.Symbol, SizeOrigin] = {}
 
     def visit(value: Any, index: int, dim: int | None) -> None:
         if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
-            found.setdefault(value.node.expr, SizeOrigin(index, dim, hint_of(value), value))
+            result.setdefault(value.node.expr, SizeOrigin(index, dim, hint_of(value), value))
 
     for index, value in enumerate(inputs):
         visit(value, index, None)
@@ -91,7 +91,7 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
         if isinstance(value, torch.Tensor) and not torch_private.is_wrapper(value):
             for dim, size in enumerate(value.shape):
                 visit(size, index, dim)
-    return found
+    return result
 
 
 def size_reader(origins: Iterable[SizeOrigin]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -231,7 +231,7 @@ class SizeNodes:
         return node
 
 
-def size_text(value: Any, names: dict[sympy.Symbol, str]) -> str:
+def size_source(value: Any, names: dict[sympy.Symbol, str]) -> str:
     """Returns Python text that computes a size. names: the variable that holds each symbol."""
     if not isinstance(value, torch.SymInt):
         return repr(int(value))

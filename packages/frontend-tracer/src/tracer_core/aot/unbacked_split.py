@@ -42,7 +42,7 @@ def has_marks(gm: torch.fx.GraphModule) -> bool:
 
 def _requires_grad(node: torch.fx.Node) -> bool:
     leaves = pytree.tree_leaves(node.meta.get("val"))
-    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def _is_apart(node: torch.fx.Node) -> bool:
@@ -94,7 +94,7 @@ def _only_where_inputs_begin(values: Sequence[Any], everything: Sequence[Any]) -
     return {symbol for begin in begins for symbol in free_symbols(begin)} - known
 
 
-class Cut:
+class UnbackedSplit:
     """One split. Mutable. build(captured): compiles a subgraph."""
 
     def __init__(
@@ -145,11 +145,11 @@ class Cut:
         value = node.meta.get("val")
         source = node.args[0] if node.target is operator.getitem else None
         several = isinstance(value, (tuple, list))
-        items = [one for one in node.users if several and one.target is operator.getitem]
+        items = [user for user in node.users if several and user.target is operator.getitem]
         placed = node in self.placed
         of_data = (
             placed
-            or any(MARK in one.meta for one in (node, *items))
+            or any(MARK in item.meta for item in (node, *items))
             or (
                 isinstance(source, torch.fx.Node)
                 and source in self.made
@@ -161,7 +161,7 @@ class Cut:
             raise LoweringUnsupported(f"{node.target} in a graph that is cut")
         if not of_data and not is_number:
             self.part.append(node)
-            taken = [one for one in items if isinstance(one.meta.get("val"), torch.Tensor)]
+            taken = [item for item in items if isinstance(item.meta.get("val"), torch.Tensor)]
             self.part += taken
             self.early.update(taken)
             return
@@ -184,12 +184,12 @@ class Cut:
             return []
         written = {memory for node in nodes for memory in node.meta.get("writes", ())}
         inputs = {memory_of(node.meta.get("val")) for node in self.described}
-        found = [one for one in sources if memory_of(one.meta.get("val")) in written - inputs]
-        memory = [memory_of(one.meta["val"]) for one in found]
+        result = [item for item in sources if memory_of(item.meta.get("val")) in written - inputs]
+        memory = [memory_of(item.meta["val"]) for item in result]
         shared = len(memory) > len(set(memory))
-        if shared or not all(is_read_whole(one, nodes, self.done) for one in found):
+        if shared or not all(is_read_whole(item, nodes, self.done) for item in result):
             return []
-        return found
+        return result
 
     def _flush(self) -> None:
         """Makes a subgraph of the gathered nodes."""
@@ -205,15 +205,15 @@ class Cut:
         handed_on = self._handed_on(nodes, sources)
         self._require_own_writes(nodes, [node for node in sources if node not in handed_on])
         results += handed_on
-        given = [
+        inputs = [
             (node.name, before(node) if node in handed_on else node.meta, self.made[node],
              self.described.get(node))
             for node in sources
         ]  # fmt: skip
-        given += self._missing_sizes(nodes, [node.meta["val"] for node in sources])
+        inputs += self._missing_sizes(nodes, [node.meta["val"] for node in sources])
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        for position, (name, meta, _, _) in enumerate(given):
+        for position, (name, meta, _, _) in enumerate(inputs):
             placeholder = graph.placeholder(name)
             placeholder.meta = dict(meta)
             if position < len(sources):
@@ -225,12 +225,12 @@ class Cut:
         without_history(nodes, copies)
         graph.output(tuple(copies[node] for node in results))
         apart = [index for index, node in enumerate(sources) if _is_apart(node)]
-        compiled = self._compiled(graph, nodes, given, results, apart)
-        call = self.outer.call_function(compiled, tuple(one[2] for one in given))
+        compiled = self._compiled(graph, nodes, inputs, results, apart)
+        call = self.outer.call_function(compiled, tuple(item[2] for item in inputs))
         for index, node in enumerate(results):
             self.made[node] = self.outer.call_function(operator.getitem, (call, index))
         for node in handed_on:
-            same = (one for one in self.made if one.meta.get("val") is node.meta["val"])
+            same = (item for item in self.made if item.meta.get("val") is node.meta["val"])
             self.made.update(dict.fromkeys(same, self.made[node]))
         self.done.update(nodes)
 
@@ -238,17 +238,17 @@ class Cut:
         self,
         graph: torch.fx.Graph,
         nodes: Sequence[torch.fx.Node],
-        given: Sequence[Any],
+        argument: Sequence[Any],
         results: Sequence[torch.fx.Node],
         apart: Sequence[int],
     ) -> Callable[..., Any]:
-        values = [meta["val"] for _, meta, _, _ in given]
+        values = [meta["val"] for _, meta, _, _ in argument]
         needs_grad = any(node.meta["val"].requires_grad for node in results)
         needs_grad = needs_grad and torch.is_grad_enabled()
         name = derived_name(self.captured.name, f"at_{self.count}")
         self.count += 1
         specs = tuple(
-            spec or InputSpec(name, role_of(meta["val"]), name) for name, meta, _, spec in given
+            spec or InputSpec(name, role_of(meta["val"]), name) for name, meta, _, spec in argument
         )
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
         part = replace(self.captured, gm=gm, inputs=specs, needs_grad=needs_grad, name=name)
@@ -272,30 +272,30 @@ class Cut:
         """Returns the memory that is written to after a subgraph of these nodes."""
         done = {*self.made, *nodes}
         later = (node for node in self.graph.nodes if node not in done)
-        found: set[int | None] = {one for node in later for one in node.meta.get("writes", ())}
-        given = [node.meta.get("val") for node in self.described]
-        return found | {memory_of(given[index]) for index in self.captured.written_later}
+        numbers: set[int | None] = {item for node in later for item in node.meta.get("writes", ())}
+        inputs = [node.meta.get("val") for node in self.described]
+        return numbers | {memory_of(inputs[index]) for index in self.captured.written_later}
 
     def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
         """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
         everything = [*values, *(node.meta["val"] for node in nodes)]
         used = {symbol for value in everything for symbol in free_symbols(value)}
         used -= _only_where_inputs_begin(values, everything)
-        found = []
+        result = []
         for symbol in sorted(used - size_origins(values).keys(), key=str):
             reader, value = self._reader(symbol)
-            found.append((f"size_{symbol}", {"val": value, "user_frame": ""}, reader, None))
-        return found
+            result.append((f"size_{symbol}", {"val": value, "user_frame": ""}, reader, None))
+        return result
 
     def _reader(self, symbol: Any) -> tuple[torch.fx.Node, Any]:
         """Returns a node of the outer graph that gives a symbol, and its value."""
-        for node, made in self.made.items():
+        for node, result in self.made.items():
             if torch_private.raw_symbol(node.meta.get("val")) == symbol:
-                return made, node.meta["val"]
-        for node, made in self.made.items():
+                return result, node.meta["val"]
+        for node, created in self.made.items():
             for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
                 if torch_private.raw_symbol(size) == symbol:
-                    return self.outer.call_method("size", (made, dim)), size
+                    return self.outer.call_method("size", (created, dim)), size
         raise LoweringUnsupported(f"no tensor shows the size {symbol}")
 
     def _require_no_history_written(self, node: torch.fx.Node) -> None:
@@ -304,13 +304,13 @@ class Cut:
         and of what other operators return eagerly are made again outside of the function.
         """
         written = set(node.meta.get("writes", ()))
-        eager = (one for one in self.made if one.op == "placeholder" or _is_apart(one))
-        written -= {memory_of(one.meta.get("val")) for one in eager}
-        for made in self.made if written else ():  # the first one has made the memory
-            value = made.meta.get("val")
-            if memory_of(value) in written and _requires_grad(made):
+        eager = (item for item in self.made if item.op == "placeholder" or _is_apart(item))
+        written -= {memory_of(item.meta.get("val")) for item in eager}
+        for result in self.made if written else ():  # the first one has made the memory
+            value = result.meta.get("val")
+            if memory_of(value) in written and _requires_grad(result):
                 reason = "an operator that runs eagerly writes to what is computed"
-                raise LoweringUnsupported(reason, nodes=(made,))
+                raise LoweringUnsupported(reason, nodes=(result,))
 
     def _require_own_writes(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
@@ -320,7 +320,9 @@ class Cut:
         if not written:
             return
         values = [node.meta["val"] for node in sources]
-        memory = [torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)]
+        memory = [
+            torch_private.storage_id(value) for value in values if isinstance(value, torch.Tensor)
+        ]
         writers = [
             node for node in nodes if not set(node.meta.get("writes", ())).isdisjoint(memory)
         ]

@@ -31,9 +31,9 @@ def with_requirements(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Call
     """Returns a table of decompositions whose binary_cross_entropy raises for what is no
     probability."""
     operator = aten.binary_cross_entropy.default
-    plain = table[operator]
+    simple = table[operator]
 
     def binary_cross_entropy(x: Any, target: Any, *rest: Any, **options: Any) -> Any:
-        return plain(_probability(x), _probability(target), *rest, **options)
+        return simple(_probability(x), _probability(target), *rest, **options)
 
     return {**table, operator: binary_cross_entropy}

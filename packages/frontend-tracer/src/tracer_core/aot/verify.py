@@ -131,8 +131,8 @@ def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
 
 
 def _layout_violation(node: torch.fx.Node) -> str | None:
-    given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
-    args, kwargs = given
+    inputs: Any = torch.fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
+    args, kwargs = inputs
     again = FAKES.get(node.target, node.target)(*args, **kwargs)  # type: ignore[operator]
     known = node.meta["val"]
     if node.target in CORRECTIONS:

@@ -16,7 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot import overlap
-from tracer_core.aot.output_aliasing import Layout
+from tracer_core.aot.output_aliasing import OutputLayout
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.names import names, operators
 from tracer_core.torch_private.needed import pytree
@@ -42,7 +42,7 @@ def _calls(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
 def writers(graph: torch.fx.Graph, storages: Collection[int]) -> list[torch.fx.Node]:
     """Returns the calls that write to one of these storages."""
     return [
-        one for one in _calls(graph) if not set(one.meta.get("writes", ())).isdisjoint(storages)
+        call for call in _calls(graph) if not set(call.meta.get("writes", ())).isdisjoint(storages)
     ]
 
 
@@ -51,15 +51,15 @@ def views(
 ) -> list[torch.fx.Node]:
     """Returns the calls that make views of the memory of a value; of them those alone that give
     another dtype than their operand has, if there are any and `casts`."""
-    storage, found, casting = torch_private.storage_id(value), [], []
+    storage, result, casting = torch_private.storage_id(value), [], []
     for node in _calls(graph):
-        given = [values[one] for one in node.all_input_nodes if _lies_in(values[one], storage)]
-        made = [one for one in pytree.tree_leaves(values[node]) if _lies_in(one, storage)]
-        if given and made and not node.meta.get("writes"):
-            found.append(node)
-            if {_kind(one) for one in made} != {_kind(one) for one in given}:
+        inputs = [values[item] for item in node.all_input_nodes if _lies_in(values[item], storage)]
+        leaves = [leaf for leaf in pytree.tree_leaves(values[node]) if _lies_in(leaf, storage)]
+        if inputs and leaves and not node.meta.get("writes"):
+            result.append(node)
+            if {_kind(item) for item in leaves} != {_kind(item) for item in inputs}:
                 casting.append(node)
-    return casting if casts and casting else found
+    return casting if casts and casting else result
 
 
 def _lies_in(value: Any, storage: int) -> bool:
@@ -89,7 +89,7 @@ def require_none(
     such an input with several elements at one place in memory."""
     if not written:
         return
-    shared = {torch_private.storage_id(one) for one in written if overlap.overlaps_itself(one)}
+    shared = {torch_private.storage_id(item) for item in written if overlap.overlaps_itself(item)}
     if shared:
         reason = "the graph writes to an input whose elements share memory"
         raise LoweringUnsupported(reason, nodes=writers(graph, shared))
@@ -97,7 +97,9 @@ def require_none(
     for node, base, offset in absolute_offsets(graph):
         if torch_private.storage_id(values[base]) not in storages:
             continue
-        if offset is not None or not Layout.of(values[base]).covers(Layout.of(values[node])):
+        if offset is not None or not OutputLayout.of(values[base]).covers(
+            OutputLayout.of(values[node])
+        ):
             raise LoweringUnsupported(
                 "as_strided, with a storage_offset or beyond its operand's elements, of an input"
                 " that the graph writes to",
@@ -130,11 +132,13 @@ def require_whole_windows(
 
 def _leaves_out(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> bool:
     names = ("self", "dimension", "size", "step")
-    given = [*node.args, *(node.kwargs[name] for name in names[len(node.args) :])]
-    plain: list[Any] = [values[one] if isinstance(one, torch.fx.Node) else one for one in given]
-    base, dim, size, step = plain
+    inputs = [*node.args, *(node.kwargs[name] for name in names[len(node.args) :])]
+    simple: list[Any] = [
+        values[item] if isinstance(item, torch.fx.Node) else item for item in inputs
+    ]
+    base, dim, size, step = simple
     length = base.shape[dim] if base.dim() else 1
-    known = all(type(one) is int for one in (length, size, step))
+    known = all(type(value) is int for value in (length, size, step))
     return not known or size < step or (size == step and length % step != 0)
 
 
@@ -158,9 +162,9 @@ def require_no_write_through_expansion(
     for node in _calls(graph):
         if not node.meta.get("writes"):
             continue
-        for given in node.all_input_nodes:
-            value = values.get(given)
-            if isinstance(value, torch.Tensor) and _expanded(given, values) and is_written(value):
+        for source in node.all_input_nodes:
+            value = values.get(source)
+            if isinstance(value, torch.Tensor) and _expanded(source, values) and is_written(value):
                 raise LoweringUnsupported(
                     "a write through expand", node.meta.get("user_frame") or "", (node,)
                 )

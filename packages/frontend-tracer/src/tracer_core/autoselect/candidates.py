@@ -1,9 +1,9 @@
 """Resolves what the user wrote (``"auto"``, a list, options) to candidates with validated settings.
 
 Entries are names, `Backend` objects, callables, or pairs of one of these with its options. The
-result is a `Backend` for the tracer and a `Plan`, which becomes the options of the CompileConfig. A
-named candidate that cannot be used raises its own error; with ``"auto"`` it becomes a row with the
-reason.
+result is a `Backend` for the tracer and a `CandidatePlan`, which becomes the options of the
+CompileConfig. A named candidate that cannot be used raises its own error; with ``"auto"`` it
+becomes a row with the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer_core.autoselect.choice import Row
+from tracer_core.autoselect.choice import CandidateRow
 from tracer_core.contract.backend import Backend, wants_constants
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.options import CompileConfig
@@ -36,7 +36,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CandidatePlan:
     """What a compile() selects from.
 
     options: of the whole selection. candidates: in the order in which they are tried. refused: rows
@@ -46,16 +46,20 @@ class Plan:
 
     options: AutoOptions
     candidates: tuple[Candidate, ...]
-    refused: tuple[Row, ...] = ()
+    refused: tuple[CandidateRow, ...] = ()
     trials: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Plan, (self.options, self.candidates, self.refused)  # trials are this process's
+        return CandidatePlan, (
+            self.options,
+            self.candidates,
+            self.refused,
+        )  # trials are this process's
 
     @property
     def frozen(self) -> tuple[CompileConfig, ...]:
         """Returns the candidates that take parameters as constants."""
-        configs = (one.config for one in self.candidates)
+        configs = (candidate.config for candidate in self.candidates)
         return tuple(c for c in configs if wants_constants(c.backend, c.options))
 
 
@@ -67,54 +71,54 @@ def is_auto(backend: Any) -> bool:
 
 
 def make_plan(
-    given: Any, options: AutoOptions, mode: str | None, build: BuildConfig, **config: Any
+    value: Any, options: AutoOptions, mode: str | None, build: BuildConfig, **config: Any
 ) -> CompileConfig:
-    """Returns the config for `given`: the backend ``auto``, or a list. Raises OptionError and what
+    """Returns the config for `value`: the backend ``auto``, or a list. Raises OptionError and what
     `build` raises.
     """
-    entries = _entries(given, options)
-    named = isinstance(given, (list, tuple)) or options.candidates is not None
+    entries = _entries(value, options)
+    named = isinstance(value, (list, tuple)) or options.candidates is not None
     candidates: list[Candidate] = []
-    refused: list[Row] = []
+    refused: list[CandidateRow] = []
     for name, backend, settings in entries:
         label = _label(name, settings)
         try:
-            made = build(backend=backend, mode=mode, options=settings or None, **config)
+            result = build(backend=backend, mode=mode, options=settings or None, **config)
         except TracerError as error:
             if named and not _lacks_mode(backend, mode):
                 raise
-            refused.append(Row(label, "refused", detail=str(error)))
+            refused.append(CandidateRow(label, "refused", detail=str(error)))
         else:
-            candidates.append(Candidate(label, made))
+            candidates.append(Candidate(label, result))
     _demand_different(candidates)
     if named and not candidates:
         reasons = "; ".join(row.detail for row in refused) or "the list is empty"
         raise OptionError(f"no candidate is left: {reasons}")
-    backend = backend_for([one.config.backend for one in candidates])
-    plan = Plan(options, tuple(candidates), tuple(refused))
+    backend = backend_for([candidate.config.backend for candidate in candidates])
+    plan = CandidatePlan(options, tuple(candidates), tuple(refused))
     return CompileConfig(backend, plan, mode or "default", **config)
 
 
-def _entries(given: Any, options: AutoOptions) -> list[tuple[str, Any, Mapping[str, Any]]]:
+def _entries(value: Any, options: AutoOptions) -> list[tuple[str, Any, Mapping[str, Any]]]:
     """Returns (name, backend, its options) of each candidate."""
-    is_list = isinstance(given, (list, tuple))
-    wanted: Sequence[Any] = given if is_list else options.candidates or _installed()
-    found: list[tuple[str, Any, Mapping[str, Any]]] = []
-    for one in wanted:
+    is_list = isinstance(value, (list, tuple))
+    wanted: Sequence[Any] = value if is_list else options.candidates or _installed()
+    texts: list[tuple[str, Any, Mapping[str, Any]]] = []
+    for item in wanted:
         own: Mapping[str, Any] = {}
-        if isinstance(one, (list, tuple)):
-            if len(one) != 2 or not isinstance(one[1], Mapping):
+        if isinstance(item, (list, tuple)):
+            if len(item) != 2 or not isinstance(item[1], Mapping):
                 wanted_form = "a candidate is a backend or a pair (backend, options)"
-                raise OptionError(f"{wanted_form}, not {one!r}")
-            one, own = one
-        name = _name_of(one)
+                raise OptionError(f"{wanted_form}, not {item!r}")
+            item, own = item
+        name = _name_of(item)
         if name == NAME:
             raise OptionError("'auto' is no candidate of itself")
-        found.append((name, one, {**options.settings.get(name, {}), **own}))
-    names = [name for name, _, _ in found]
+        texts.append((name, item, {**options.settings.get(name, {}), **own}))
+    names = [name for name, _, _ in texts]
     if unknown := ", ".join(sorted(set(options.settings).difference(names))):
         raise OptionError(f"settings for {unknown}: no such candidate; there are {names}")
-    return found
+    return texts
 
 
 def _name_of(backend: Any) -> str:
@@ -136,7 +140,7 @@ def _installed() -> list[str]:
         name
         for name, group in discovery.registry().candidates.items()
         if name not in NO_CANDIDATES
-        and not any(one.backend and isinstance(one.backend.compile, TorchStyle) for one in group)
+        and not any(item.backend and isinstance(item.backend.compile, TorchStyle) for item in group)
     ]
     return sorted(names, key=lambda name: (name != "inductor", name))
 
@@ -150,24 +154,24 @@ def _lacks_mode(backend: Any, mode: str | None) -> bool:
     """Whether a candidate of a list only lacks the requested mode."""
     if mode in (None, "default"):
         return False
-    found = discovery.get(backend) if isinstance(backend, str) else backend
+    result = discovery.get(backend) if isinstance(backend, str) else backend
     return (
-        isinstance(found, Backend)
-        and not isinstance(found.compile, TorchStyle)
-        and mode not in found.modes
+        isinstance(result, Backend)
+        and not isinstance(result.compile, TorchStyle)
+        and mode not in result.modes
     )
 
 
 def _demand_different(candidates: Sequence[Candidate]) -> None:
-    labels = [one.label for one in candidates]
+    labels = [candidate.label for candidate in candidates]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise OptionError(f"candidates are given twice: {', '.join(twice)}")
 
 
-def plan_of(config: CompileConfig) -> Plan | None:
+def plan_of(config: CompileConfig) -> CandidatePlan | None:
     """Returns the candidates that share a configuration's graphs; None where it has one backend."""
-    return config.options if isinstance(config.options, Plan) else None
+    return config.options if isinstance(config.options, CandidatePlan) else None
 
 
 def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
@@ -175,5 +179,5 @@ def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]
     `config`.
     """
     plan = plan_of(config)
-    configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
-    return discovery.told_of_graphs([one.backend for one in configs], graphs)
+    configs = (config,) if plan is None else (config, *(item.config for item in plan.candidates))
+    return discovery.notified_of_graphs([config.backend for config in configs], graphs)

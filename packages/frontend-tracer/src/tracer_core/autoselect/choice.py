@@ -16,7 +16,7 @@ STATUSES = get_args(Status)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CandidateRow:
     """The result of one candidate."""
 
     #: The candidate, with the options that it was given.
@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """The state of a selection."""
 
     #: The name of the graph.
@@ -44,13 +44,13 @@ class Choice:
     #: The name of the row that serves it now.
     chosen: str
     #: One per candidate.
-    rows: tuple[Row, ...]
+    rows: tuple[CandidateRow, ...]
     #: Whether the choice is final.
     decided: bool = True
     #: Whether the choice was loaded from disk.
     remembered: bool = False
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> CandidateRow:
         """Returns the row of a candidate. Raises KeyError."""
         for row in self.rows:
             if row.name == name:
@@ -80,21 +80,21 @@ class Choice:
         return {"chosen": self.chosen, "rows": [dataclasses.asdict(row) for row in self.rows]}
 
 
-def from_json(graph: str, data: Any) -> Choice:
-    """Parses what `Choice.to_json` returned. Raises ValueError for anything else."""
+def from_json(graph: str, data: Any) -> BackendChoice:
+    """Parses what `BackendChoice.to_json` returned. Raises ValueError for anything else."""
     if not isinstance(data, Mapping) or not isinstance(data.get("rows"), list):
         raise ValueError("not a table of candidates")
     try:
-        rows = tuple(Row(**row) for row in data["rows"])
+        rows = tuple(CandidateRow(**row) for row in data["rows"])
     except TypeError as error:
         raise ValueError(str(error)) from error
-    choice = Choice(graph, data.get("chosen", ""), rows, remembered=True)
+    choice = BackendChoice(graph, data.get("chosen", ""), rows, remembered=True)
     if [row.name for row in rows if row.status == "chosen"] != [choice.chosen]:
         raise ValueError("no single row is the chosen one")
     return choice
 
 
-def _ratio(row: Row) -> float | None:
+def _ratio(row: CandidateRow) -> float | None:
     return row.eager_ms / row.ms if row.ms and row.eager_ms else None
 
 

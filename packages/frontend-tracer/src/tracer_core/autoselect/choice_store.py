@@ -15,9 +15,9 @@ from functools import cache
 
 import torch
 
-from tracer_core.aot.cache_key import canonical_text, distribution_version, value_text
-from tracer_core.autoselect.candidates import Candidate, Plan
-from tracer_core.autoselect.choice import Choice, from_json
+from tracer_core.aot.cache_key import canonical_text, distribution_version, value_source
+from tracer_core.autoselect.candidates import Candidate, CandidatePlan
+from tracer_core.autoselect.choice import BackendChoice, from_json
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.version import __version__
 from tracer_core.debug.logs import logger, note
@@ -29,16 +29,16 @@ log = logger("cache")
 _STORE = Store("auto")
 
 
-def key_of(captured: CapturedGraph, plan: Plan) -> str:
+def key_of(captured: CapturedGraph, plan: CandidatePlan) -> str:
     """Returns the key: equal for the same graph on the same sizes, candidates, machine and
     versions.
     """
-    given = zip(captured.inputs, captured.real_inputs, strict=True)
+    inputs = zip(captured.inputs, captured.real_inputs, strict=True)
     parts = [
         canonical_text(captured.gm.graph),
-        str([(spec.role.value, value_text(value)) for spec, value in given]),
+        str([(spec.role.value, value_source(value)) for spec, value in inputs]),
         f"needs grad {captured.needs_grad} tolerance {plan.options.tolerance}",
-        *(_candidate_text(one) for one in plan.candidates),
+        *(_candidate_text(candidate) for candidate in plan.candidates),
         *(f"refused {row.name}" for row in plan.refused),
         machine(captured),
     ]
@@ -60,13 +60,13 @@ def _requirements(distribution: str) -> str:
         lines = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return ""
-    found = []
+    result = []
     for name in sorted({match[0] for line in lines if (match := re.match(r"[\w.-]+", line))}):
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            result.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(result)
 
 
 def machine(captured: CapturedGraph) -> str:
@@ -82,22 +82,22 @@ def machine(captured: CapturedGraph) -> str:
     )
 
 
-def recall(key: str, graph: str) -> Choice | None:
+def recall(key: str, graph: str) -> BackendChoice | None:
     """Returns the choice stored under a key, or None."""
     try:
         data = _STORE.read(key)
         if data is None:
             note("cache", "auto %s: miss: no choice of an earlier process", key)
             return None
-        found = from_json(graph, json.loads(data))
+        result = from_json(graph, json.loads(data))
     except (CacheLocationError, ValueError) as error:
         log.warning("auto %s: miss: %s", key, error)
         return None
-    note("cache", "auto %s: hit: %s", key, found.chosen)
-    return found
+    note("cache", "auto %s: hit: %s", key, result.chosen)
+    return result
 
 
-def keep(key: str, choice: Choice) -> None:
+def keep(key: str, choice: BackendChoice) -> None:
     """Stores a choice; a failure is logged, and the next process benchmarks again."""
     try:
         _STORE.write(key, json.dumps(choice.to_json(), indent=1).encode())

@@ -39,24 +39,24 @@ class Comparison:
                 pass
         for _ in range(MAX_COMPARISONS):
             before = self._sample.run(self._eager).kept()
-            found = self._sample.run(runner).kept()
+            result = self._sample.run(runner).kept()
             self._expected = self._sample.run(self._eager).kept()
             try:
                 self._error(before, self._expected)
             except Wrong:
                 continue
-            return self._told_apart(self._expected, found)
+            return self._told_apart(self._expected, result)
         raise Wrong(
             f"not known: eager's own results changed during each of {MAX_COMPARISONS} comparisons"
         )
 
-    def _told_apart(self, expected: Outcome, found: Outcome) -> float:
+    def _told_apart(self, expected: Outcome, outcome: Outcome) -> float:
         """Returns the error of an outcome whose difference may be rounding."""
         try:
-            return self._error(expected, found)
+            return self._error(expected, outcome)
         except Wrong:
             nudged = [self._sample.nudged(self._eager, seed).kept() for seed in range(NUDGES)]
-            return self._error(expected, found, nudged)
+            return self._error(expected, outcome, nudged)
 
-    def _error(self, expected: Outcome, found: Outcome, nudged: Sequence[Outcome] = ()) -> float:
-        return error_of(expected, found, self._tolerance, nudged, smooth=self._smooth)
+    def _error(self, expected: Outcome, outcome: Outcome, nudged: Sequence[Outcome] = ()) -> float:
+        return error_of(expected, outcome, self._tolerance, nudged, smooth=self._smooth)

@@ -37,8 +37,8 @@ def own_code(
     Names are ``mine::op`` or ``module.function``; the user trusts such a name, a namespace or a
     module. differentiates: its backward is run, too.
     """
-    found = dict.fromkeys(_names(gm.graph, differentiates))
-    return [name for name in found if name not in trusted and _owner(name) not in trusted]
+    result = dict.fromkeys(_names(gm.graph, differentiates))
+    return [name for name in result if name not in trusted and _owner(name) not in trusted]
 
 
 def _owner(name: str) -> str:

@@ -61,7 +61,9 @@ class Outcome:
         """Returns a copy that later runs do not change."""
 
         def copies(values: Iterable[Any]) -> tuple[Any, ...]:
-            return tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in values)
+            return tuple(
+                value.clone() if isinstance(value, torch.Tensor) else value for value in values
+            )
 
         outputs, grads, written = map(copies, (self.outputs, self.grads, self.written))
         return replace(self, outputs=outputs, grads=grads, written=written)
@@ -154,17 +156,17 @@ class Sample:
         outputs = tuple(runner(list(inputs)))
         grads, _ = self._backward(inputs, outputs)
         written = tuple(inputs[i].detach() for i in sorted(self._written))
-        plain = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
+        items = tuple(item.detach() if isinstance(item, torch.Tensor) else item for item in outputs)
         needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
-        return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
+        return Outcome(items, grads, written, self._before, needs, _shared(inputs, outputs))
 
     def seconds(self, runner: RunFunction) -> float:
         """Returns how long one run takes, including the backward where there is one."""
         with self._fresh() as inputs:
-            given = list(inputs)
+            items = list(inputs)
             _finish_work(inputs)
             start = time.perf_counter()
-            outputs = tuple(runner(given))
+            outputs = tuple(runner(items))
             _, backward = self._backward(inputs, outputs)
             _finish_work(inputs)
             return time.perf_counter() - start - backward
@@ -203,7 +205,7 @@ class Sample:
             return (), 0.0
         start = time.perf_counter()
         roots, leaves = (
-            [one for one in values if isinstance(one, torch.Tensor) and one.requires_grad]
+            [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
             for values in (outputs, inputs)
         )
         seeds = [_seed(root, place) for place, root in enumerate(roots)]
@@ -226,22 +228,22 @@ def _version(value: Any) -> int | None:
 
 def _written_storages(graph: torch.fx.Graph) -> set[int]:
     """Returns the storages of fakes that capture saw written to."""
-    found = {storage for node in graph.nodes for storage in node.meta.get("writes", ())}
+    result = {storage for node in graph.nodes for storage in node.meta.get("writes", ())}
     inner = [part for node in graph.nodes for part in getattr(node.target, "__dict__", {}).values()]
     for part in inner:
         if isinstance(part, torch.fx.GraphModule):
-            found |= _written_storages(part.graph)
-    return found
+            result |= _written_storages(part.graph)
+    return result
 
 
 def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
     key = torch_private.storage_id(value)
     if key not in storages:
         storages[key] = value.untyped_storage().clone()
-    made = torch.empty(0, dtype=value.dtype, device=value.device)
+    result = torch.empty(0, dtype=value.dtype, device=value.device)
     with torch.no_grad():
-        made.set_(storages[key], value.storage_offset(), value.size(), value.stride())
-    return made.requires_grad_(value.requires_grad)
+        result.set_(storages[key], value.storage_offset(), value.size(), value.stride())
+    return result.requires_grad_(value.requires_grad)
 
 
 def _seed(root: torch.Tensor, place: int) -> torch.Tensor:

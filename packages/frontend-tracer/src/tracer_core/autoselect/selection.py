@@ -1,12 +1,13 @@
 """Schedule selection: chooses among several candidates for one captured graph.
 
-In: a captured graph, a config whose options are a `Plan`, and the dispatcher's `compile_graph`.
+In: a captured graph, a config whose options are a `CandidatePlan`, and the dispatcher's
+`compile_graph`.
 Out: a runner, `Selection`.
 
 Eager serves the first call. Then, in the background (with ``wait=True`` at the end of the first
 call), each candidate compiles the graph, runs on copies of the first call's inputs, is verified
 against eager, and is timed in turns with eager and the best so far; a faster one takes over at
-once. Graphs that draw random numbers are compiled in the background but run within the next call,
+once. Graphs that uses rng are compiled in the background but run within the next call,
 because the generators belong to the process.
 
 What always holds: only the program's own calls touch its tensors, gradients, hooks and random
@@ -31,13 +32,13 @@ from tracer_core.aot.backend_failure import raising_failures
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.first_call import rng_states
 from tracer_core.autoselect import choice_store
-from tracer_core.autoselect.candidates import Candidate, Plan
-from tracer_core.autoselect.choice import Choice, Row
+from tracer_core.autoselect.alternating_rounds import AlternatingRounds
+from tracer_core.autoselect.candidates import Candidate, CandidatePlan
+from tracer_core.autoselect.choice import BackendChoice, CandidateRow
 from tracer_core.autoselect.comparison import Comparison
 from tracer_core.autoselect.repeatability import own_code
 from tracer_core.autoselect.sample import NoSample, Sample
 from tracer_core.autoselect.timing import Times, timed
-from tracer_core.autoselect.turns import Turns
 from tracer_core.autoselect.verification import Wrong
 from tracer_core.background import worker
 from tracer_core.background.thread_modes import Ambient
@@ -66,7 +67,7 @@ class CandidateRun:
     candidate: None for eager.
     """
 
-    row: Row
+    row: CandidateRow
     run: RunFunction | None = None
     candidate: Candidate | None = None
 
@@ -81,7 +82,7 @@ class Selection:
     def __init__(
         self, captured: CapturedGraph, config: CompileConfig, compile_graph: CompileGraph
     ) -> None:
-        self.plan: Plan = config.options
+        self.plan: CandidatePlan = config.options
         self._name = captured.name
         self._captured: CapturedGraph | None = captured
         self._compile = compile_graph
@@ -89,14 +90,19 @@ class Selection:
         self._eager = compile_graph(captured, eager).run
         self._best, self._best_name = self._eager, EAGER_NAME
         self._candidate_runs = [
-            CandidateRun(Row(one.label, "not tried"), candidate=one) for one in self.plan.candidates
+            CandidateRun(CandidateRow(candidate.label, "not tried"), candidate=candidate)
+            for candidate in self.plan.candidates
         ]
-        self._eager_run = CandidateRun(Row(EAGER_NAME, "chosen"), self._eager)
+        self._eager_run = CandidateRun(CandidateRow(EAGER_NAME, "chosen"), self._eager)
         self._ambient, self._record = Ambient(), stages.continued()
-        self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
+        self._turns, self._lock, self._done = (
+            AlternatingRounds(),
+            threading.Lock(),
+            threading.Event(),
+        )
         self._sample: Sample | None = None
         self._comparison: Comparison | None = None
-        self._remembered: Choice | None = None
+        self._remembered: BackendChoice | None = None
         self._key, self._started = "", 0.0
         self._begun = self._here = False
         self._target: RunFunction = self._first
@@ -110,14 +116,14 @@ class Selection:
         """Waits for the choice; returns False on timeout."""
         return self._done.wait(seconds)
 
-    def choice(self) -> Choice:
+    def choice(self) -> BackendChoice:
         """Returns the choice so far."""
         eager, decided = self._eager_run.row, self._done.is_set()
         if not decided and eager.status == "chosen" and not eager.detail:
             eager = dataclasses.replace(eager, detail="serves meanwhile")
-        rows = (*(one.row for one in self._candidate_runs), *self.plan.refused, eager)
+        rows = (*(run.row for run in self._candidate_runs), *self.plan.refused, eager)
         remembered = decided and self._remembered is not None
-        return Choice(self._name, self._best_name, rows, decided, remembered)
+        return BackendChoice(self._name, self._best_name, rows, decided, remembered)
 
     # Calls of the program
 
@@ -176,7 +182,7 @@ class Selection:
     # Background work
 
     def _work(self) -> None:
-        """Compiles the candidates, and runs them unless they draw random numbers."""
+        """Compiles the candidates, and runs them unless they uses rng."""
         self._started = time.perf_counter()
         try:
             with self._record(), self._ambient.entered():
@@ -192,23 +198,23 @@ class Selection:
         if self._remembered is not None and self._follow(self._remembered):
             return
         self._remembered = None
-        for one in self._candidate_runs:
-            if self._is_over(one):
+        for run in self._candidate_runs:
+            if self._is_over(run):
                 continue
-            self._compile_one(one)
-            if one.run is not None and not self._sample.draws:
-                self._judge(one)
-        if self._sample.draws and any(one.run is not None for one in self._candidate_runs):
+            self._compile_one(run)
+            if run.run is not None and not self._sample.draws:
+                self._verify_candidate(run)
+        if self._sample.draws and any(run.run is not None for run in self._candidate_runs):
             self._here = True
         else:
             self._run_off()
             self._decide()
 
-    def _follow(self, remembered: Choice) -> bool:
+    def _follow(self, remembered: BackendChoice) -> bool:
         """Uses a stored choice, if that is still possible."""
         assert self._sample is not None
         known = {row.name: row for row in remembered.rows}
-        by_name = {one.row.name: one for one in self._candidate_runs}
+        by_name = {run.row.name: run for run in self._candidate_runs}
         chosen = by_name.get(remembered.chosen)
         if chosen is None and remembered.chosen != EAGER_NAME:
             return False
@@ -221,8 +227,8 @@ class Selection:
                 known[remembered.chosen], compile_seconds=seconds, error=error
             )
             self._best = chosen.run
-        for one in (*self._candidate_runs, self._eager_run):
-            one.row = known.get(one.row.name, one.row)
+        for run in (*self._candidate_runs, self._eager_run):
+            run.row = known.get(run.row.name, run.row)
         self._best_name = remembered.chosen
         if self._sample.draws and chosen is not None:
             self._best, self._here = self._eager, True  # verified by the next call
@@ -285,7 +291,7 @@ class Selection:
         entry.note(error=distance, compile_seconds=(entry.row.compile_seconds or 0.0) + first)
         return True
 
-    def _judge(self, entry: CandidateRun) -> None:
+    def _verify_candidate(self, entry: CandidateRun) -> None:
         """Verifies and times a candidate; a faster one takes over."""
         if not self._is_right(entry):
             return
@@ -318,21 +324,23 @@ class Selection:
         first, eager before all.
         """
         timed_runs = [
-            (one.row.ms, one.row.ms / one.row.eager_ms, one)
-            for one in self._candidate_runs
-            if one.run is not None and one.row.ms and one.row.eager_ms
+            (run.row.ms, run.row.ms / run.row.eager_ms, run)
+            for run in self._candidate_runs
+            if run.run is not None and run.row.ms and run.row.eager_ms
         ]
         least = min([1.0, *(ratio for _, ratio, _ in timed_runs)])
         quickest = min((ms for ms, _, _ in timed_runs), default=math.inf)
         # by either measure: the machine may have been busy while one of them was timed
         close = [
-            one for ms, ratio, one in timed_runs if ratio <= CLOSE * least or ms <= CLOSE * quickest
+            item
+            for ms, ratio, item in timed_runs
+            if ratio <= CLOSE * least or ms <= CLOSE * quickest
         ]
         if not close or (len(close) == 1 and least * CLOSE < 1.0):
             return
-        times = self._timed([self._eager, *(one.run for one in close if one.run is not None)])
-        for index, one in enumerate(close, 1):
-            self._note_times(one, times, index)
+        times = self._timed([self._eager, *(item.run for item in close if item.run is not None)])
+        for index, value in enumerate(close, 1):
+            self._note_times(value, times, index)
         everybody = range(len(close) + 1)
         fastest = min(everybody, key=lambda index: times.ratio(index, 0))
         first = next(index for index in everybody if times.ratio(fastest, index) >= GAIN)
@@ -350,7 +358,7 @@ class Selection:
         self._best, self._best_name = winner.run, winner.row.name
 
     def _run_here(self) -> None:
-        """Runs the candidates of a graph that draws random numbers, within a call of the
+        """Runs the candidates of a graph that uses rng, within a call of the
         program.
         """
         with self._lock:
@@ -362,16 +370,16 @@ class Selection:
                 if self._remembered is not None:
                     self._check_remembered()
                 else:
-                    for one in self._candidate_runs:
-                        if one.run is not None and not self._is_over(one):
-                            self._judge(one)
+                    for run in self._candidate_runs:
+                        if run.run is not None and not self._is_over(run):
+                            self._verify_candidate(run)
                     self._run_off()
                 self._decide()
             except Exception as error:
                 self._broke(error)
 
     def _check_remembered(self) -> None:
-        (chosen,) = [one for one in self._candidate_runs if one.row.name == self._best_name]
+        (chosen,) = [run for run in self._candidate_runs if run.row.name == self._best_name]
         if self._is_right(chosen):
             assert chosen.run is not None
             self._best = chosen.run
@@ -399,8 +407,8 @@ class Selection:
     def _decide(self) -> None:
         self._target = self._best
         self._sample = self._comparison = self._captured = None
-        for one in self._candidate_runs:
-            one.run = None
+        for run in self._candidate_runs:
+            run.run = None
         self._done.set()
         choice = self.choice()
         if self._key and self._remembered is None and not worker.is_ending():
@@ -412,7 +420,7 @@ class Selection:
     def stop_in_child(self) -> None:
         """After a fork: keeps the current runner."""
         if not self._done.is_set():
-            self._lock, self._turns = threading.Lock(), Turns()
+            self._lock, self._turns = threading.Lock(), AlternatingRounds()
             self._here = False
             self._eager_run.note(detail="the process was forked during the selection")
             self._target, self._captured = self._best, None

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.autoselect.sample import Sample
-from tracer_core.autoselect.turns import Turns
 from tracer_core.contract.runner import RunFunction
 
 #: Number of rounds: minimum, maximum.
@@ -39,28 +39,32 @@ class Times:
     def ratio(self, index: int, base: int) -> float:
         """Returns a runner's time over another's: the median over the rounds with both."""
         pairs = zip(self.turns[index], self.turns[base], strict=False)
-        return statistics.median(one / other for one, other in pairs)
+        return statistics.median(item / other for item, other in pairs)
 
 
-def timed(sample: Sample, runners: Sequence[RunFunction], turns: Turns, seconds: float) -> Times:
+def timed(
+    sample: Sample, runners: Sequence[RunFunction], turns: AlternatingRounds, seconds: float
+) -> Times:
     """Times runners for about `seconds`, at least three rounds. The runners must have run
     before.
     """
-    found: list[list[float]] = [[] for _ in runners]
+    numbers: list[list[float]] = [[] for _ in runners]
     going = list(range(len(runners)))
     end = time.perf_counter() + seconds
     for number in range(ROUNDS[1]):
         first = number % len(going)
         for index in going[first:] + going[:first]:
-            found[index].append(_turn(sample, runners[index], turns, found[index][-1:]))
-        least = min(row[0] for row in found)
-        going = [index for index in going if found[index][0] <= HOPELESS * least]
+            numbers[index].append(_turn(sample, runners[index], turns, numbers[index][-1:]))
+        least = min(row[0] for row in numbers)
+        going = [index for index in going if numbers[index][0] <= HOPELESS * least]
         if number + 1 >= ROUNDS[0] and time.perf_counter() > end:
             break
-    return Times(tuple(map(tuple, found)))
+    return Times(tuple(map(tuple, numbers)))
 
 
-def _turn(sample: Sample, runner: RunFunction, turns: Turns, before: Sequence[float]) -> float:
+def _turn(
+    sample: Sample, runner: RunFunction, turns: AlternatingRounds, before: Sequence[float]
+) -> float:
     """Returns the median of the runs of one turn.
 
     before: the time of one run in the last round, if known.

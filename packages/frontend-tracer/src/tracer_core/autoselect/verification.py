@@ -68,25 +68,25 @@ def error_of(
     if len(expected.outputs) != len(actual.outputs):
         raise Wrong(f"{len(actual.outputs)} results, expected {len(expected.outputs)}")
     worst = 0.0
-    for index, (one, other) in enumerate(zip(expected.outputs, actual.outputs, strict=True)):
+    for index, (output, other) in enumerate(zip(expected.outputs, actual.outputs, strict=True)):
         allowed = _Allowed(f"result {index}", tolerance, elements=smooth)
-        worst = max(worst, _error(one, other, allowed, [near.outputs[index] for near in nudged]))
-    for index, (one, other) in enumerate(zip(expected.written, actual.written, strict=True)):
+        worst = max(worst, _error(output, other, allowed, [near.outputs[index] for near in nudged]))
+    for index, (item, other) in enumerate(zip(expected.written, actual.written, strict=True)):
         allowed = _Allowed(
             f"written input {index}", tolerance, elements=smooth, before=expected.before[index]
         )
-        worst = max(worst, _error(one, other, allowed, [near.written[index] for near in nudged]))
+        worst = max(worst, _error(item, other, allowed, [near.written[index] for near in nudged]))
     if expected.requires_grad != actual.requires_grad:
-        found, wanted = actual.requires_grad, expected.requires_grad
-        raise Wrong(f"results require grad: {found}, expected {wanted}")
+        requires_grad, wanted = actual.requires_grad, expected.requires_grad
+        raise Wrong(f"results require grad: {requires_grad}, expected {wanted}")
     if expected.shared != actual.shared:
         raise Wrong(f"results share memory with {actual.shared}, expected {expected.shared}")
-    largest = max((_norm(one) for one in expected.grads if one is not None), default=0.0)
-    for index, (one, other) in enumerate(zip(expected.grads, actual.grads, strict=True)):
-        if one is None and other is not None and not other.any():
+    largest = max((_norm(grad) for grad in expected.grads if grad is not None), default=0.0)
+    for index, (grad, other) in enumerate(zip(expected.grads, actual.grads, strict=True)):
+        if grad is None and other is not None and not other.any():
             continue  # None and zeros are equivalent
         allowed = _Allowed(f"gradient {index}", tolerance, GRADIENT_FACTOR, NEGLIGIBLE * largest)
-        worst = max(worst, _error(one, other, allowed, [near.grads[index] for near in nudged]))
+        worst = max(worst, _error(grad, other, allowed, [near.grads[index] for near in nudged]))
     return worst
 
 
@@ -117,17 +117,17 @@ def _error(expected: Any, actual: Any, allowed: _Allowed, nudged: Sequence[Any])
         if not torch.equal(expected, actual):
             raise Wrong(f"{name} ({expected.dtype}) is not equal")
         return 0.0
-    exact, found = _wide(expected), _wide(actual)
+    exact, result = _wide(expected), _wide(actual)
     finite = torch.isfinite(exact)
-    if not bool(finite.all()) and not _same_odd(exact[~finite], found[~finite]):
+    if not bool(finite.all()) and not _same_odd(exact[~finite], result[~finite]):
         raise Wrong(f"{name}: infinities or NaNs differ")
     huge = finite & (exact.abs() > HUGE_PART * torch.finfo(expected.dtype).max)
-    if bool(huge.any()) and not torch.allclose(found[huge], exact[huge], rtol=0.05, atol=0.0):
+    if bool(huge.any()) and not torch.allclose(result[huge], exact[huge], rtol=0.05, atol=0.0):
         raise Wrong(f"{name}: its largest elements differ")
     usual = finite & ~huge  # huge ones mask elements; beside them every other error is nothing
     if not bool(usual.any()):
         return 0.0
-    differences = [(_wide(one) - exact)[usual] for one in (actual, *nudged)]
+    differences = [(_wide(item) - exact)[usual] for item in (actual, *nudged)]
     before = None if allowed.before is None else (exact - _wide(allowed.before))[usual]
     worst = 0.0
     for what, limit, distance in _measures(exact[usual], before, allowed, expected.dtype):
@@ -176,9 +176,9 @@ def _same_odd(expected: torch.Tensor, actual: torch.Tensor) -> bool:
 
 def _demand_same_form(expected: torch.Tensor, actual: torch.Tensor, name: str) -> None:
     for what in ("dtype", "shape", "device", "layout"):
-        wanted, found = getattr(expected, what), getattr(actual, what)
-        if wanted != found:
-            raise Wrong(f"{name}: {what} {found}, expected {wanted}")
+        wanted, attribute = getattr(expected, what), getattr(actual, what)
+        if wanted != attribute:
+            raise Wrong(f"{name}: {what} {attribute}, expected {wanted}")
     if expected.layout is torch.strided and not same_strides(expected, actual):
         raise Wrong(f"{name}: strides {actual.stride()}, expected {expected.stride()}")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from tracer_core.background import worker
-from tracer_core.background.giving_way import giving_way
+from tracer_core.background.gil_yielding import yielding_gil
 from tracer_core.debug import stages
 
 
@@ -73,7 +73,7 @@ class Compilation:
             try:
                 self._check("")
                 self.state = CompilationState.COMPILING
-                with stages.interruptible(self._check), giving_way():
+                with stages.interruptible(self._check), yielding_gil():
                     put = work()
                 put()
                 end = CompilationState.COMPILED

@@ -39,13 +39,17 @@ class Progress(tuple[GraphProgress, ...]):
     @property
     def n_done(self) -> int:
         """The number of graphs that are not waiting or being compiled."""
-        return sum(one.state.has_ended for one in self)
+        return sum(item.state.has_ended for item in self)
 
     def __repr__(self) -> str:
         lines = [
-            f"{one.function:<32} {one.graph:<10} {one.seconds:7.1f} s  {one.detail}"
-            + (f" ({one.stage})" if one.state is CompilationState.COMPILING and one.stage else "")
-            for one in self
+            f"{item.function:<32} {item.graph:<10} {item.seconds:7.1f} s  {item.detail}"
+            + (
+                f" ({item.stage})"
+                if item.state is CompilationState.COMPILING and item.stage
+                else ""
+            )
+            for item in self
         ]
         return "\n".join(lines) or "nothing was compiled in the background"
 
@@ -53,6 +57,6 @@ class Progress(tuple[GraphProgress, ...]):
 def progress_of(every: Sequence[Compilation]) -> Progress:
     """Returns the progress of these compilations."""
     return Progress(
-        GraphProgress(one.function, one.graph, one.state, one.stage, one.seconds, one.text)
-        for one in every
+        GraphProgress(item.function, item.graph, item.state, item.stage, item.seconds, item.text)
+        for item in every
     )

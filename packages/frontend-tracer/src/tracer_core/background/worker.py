@@ -125,7 +125,7 @@ def _after_fork() -> None:
     if _working and sys.getswitchinterval() == _ours:
         sys.setswitchinterval(_before)
     _lock, _limit, _working = threading.Lock(), 1, 0
-    _waiting[:] = [one for one in _waiting if one == threading.get_ident()]
+    _waiting[:] = [item for item in _waiting if item == threading.get_ident()]
     _threads.clear()
     _jobs.clear()
 

@@ -26,8 +26,8 @@ def evaluated(function: types.FunctionType) -> dict[str, Any] | None:
     """Returns a function's annotations without evaluating them: None if it has none so far. Only
     for Python 3.14 and later."""
     others = function.__globals__, function.__builtins__, function.__kwdefaults__, function.__dict__
-    dictionaries = (one for one in gc.get_referents(function) if type(one) is dict)
-    return next((one for one in dictionaries if all(one is not other for other in others)), None)
+    dictionaries = (referent for referent in gc.get_referents(function) if type(referent) is dict)
+    return next((item for item in dictionaries if all(item is not other for other in others)), None)
 
 
 def are_deferred(function: types.FunctionType) -> bool:

@@ -24,8 +24,8 @@ def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, A
     slots = frame.locals
     n_positional, n_keyword = raw.co_argcount, raw.co_kwonlyargcount
     names = raw.co_varnames
-    given = min(len(args), n_positional)
-    slots[:given] = args[:given]
+    smallest = min(len(args), n_positional)
+    slots[:smallest] = args[:smallest]
     extra_slot = n_positional + n_keyword
     if raw.co_flags & inspect.CO_VARARGS:
         slots[extra_slot] = tuple(_open(machine, value) for value in args[n_positional:])

@@ -19,7 +19,7 @@ from typing import Any
 
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
-from tracer_core.bytecode.versions import RUNNING, Step
+from tracer_core.bytecode.versions import RUNNING, OpcodeStep
 from tracer_core.fx_capture.graph_breaks import Break
 
 use_own_builtins(globals())
@@ -68,11 +68,11 @@ def ranges_around(code: Code, index: int) -> Iterator[ExceptionRange]:
     again, from the innermost."""
     at: int | None = index
     while at is not None:
-        found = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        exception = next((item for item in code.exceptions if item.start <= at < item.end), None)
         at = None
-        if found is not None:
-            yield found
-            at = found.target
+        if exception is not None:
+            yield exception
+            at = exception.target
 
 
 def is_with(code: Code, handler: ExceptionRange) -> bool:
@@ -122,12 +122,12 @@ _READS = frozenset(
     {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
 )
 #: Names of functions that read the variables of their caller's frame.
-_ASKS_LOCALS = frozenset(
+_LOCALS_QUERIES = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
 #: Those that give the dictionary of the variables, or may put names into it.
 _KEEPS_LOCALS = frozenset({"locals", "vars", "exec"})
-#: Names of functions whose answer only plain Python has: frames, references to objects.
+#: Names of functions whose answer only eager Python has: frames, references to objects.
 _EAGER_ONLY = frozenset(
     {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
      "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects"}
@@ -159,24 +159,24 @@ _KEPT = 4096
 @functools.lru_cache(maxsize=_KEPT)
 def decode(raw: types.CodeType) -> Code:
     """Returns the decoded form of a code object."""
-    found = instructions(raw)
+    result = instructions(raw)
     kept: list[Instruction] = []
-    steps: list[Step] = []
+    steps: list[OpcodeStep] = []
     starts: list[int] = []
     index_of: dict[int, int] = {}
-    for number, instruction in enumerate(found):
+    for number, instruction in enumerate(result):
         index_of[instruction.begin] = index_of[instruction.offset] = len(steps)
         rewrite = RUNNING.rewrites.get(instruction.name)
-        meant = rewrite(found, number, raw) if rewrite else (
-            Step(instruction.name, argument_meaning(instruction, raw)),)  # fmt: skip
+        meant = rewrite(result, number, raw) if rewrite else (
+            OpcodeStep(instruction.name, argument_meaning(instruction, raw)),)  # fmt: skip
         steps += meant
         kept += [instruction] * len(meant)
-        raises = number - 1 if number and RUNNING.leaves_truth(found, number - 1) else number
-        starts += [found[raises].offset] * len(meant)
+        raises = number - 1 if number and RUNNING.leaves_bool(result, number - 1) else number
+        starts += [result[raises].offset] * len(meant)
     names = tuple(step.name for step in steps)
     args = tuple(
-        step.arg if one.target is None else _target(one, index_of[one.target], kept)
-        for step, one in zip(steps, kept, strict=True)
+        step.arg if item.target is None else _target(item, index_of[item.target], kept)
+        for step, item in zip(steps, kept, strict=True)
     )
     locals_names = _localsplus(raw)
     return Code(
@@ -220,7 +220,7 @@ def _target(jump: Instruction, index: int, kept: list[Instruction]) -> int:
         return index
     ends = RUNNING.loop_end
     behind = index + len(ends)
-    return behind if tuple(one.name for one in kept[index:behind]) == ends else index
+    return behind if tuple(item.name for item in kept[index:behind]) == ends else index
 
 
 def _ranges(raw: types.CodeType, starts: list[int], index_of: dict[int, int]) -> Any:
@@ -232,9 +232,9 @@ def _ranges(raw: types.CodeType, starts: list[int], index_of: dict[int, int]) ->
             yield ExceptionRange(first, end, index_of[entry.target], entry.depth, entry.lasti)
 
 
-def asks_for_locals(raw: types.CodeType) -> bool:
+def queries_locals(raw: types.CodeType) -> bool:
     """Returns whether a function names a function that reads all variables of its caller."""
-    return not _ASKS_LOCALS.isdisjoint(raw.co_names)
+    return not _LOCALS_QUERIES.isdisjoint(raw.co_names)
 
 
 def sees_variables_again(code: Code) -> bool:
@@ -244,7 +244,7 @@ def sees_variables_again(code: Code) -> bool:
     asked = [
         (i, arg[0])
         for i, (name, arg) in enumerate(loads)
-        if name == "LOAD_GLOBAL" and arg[0] in _ASKS_LOCALS
+        if name == "LOAD_GLOBAL" and arg[0] in _LOCALS_QUERIES
     ]
     keeps = [i for i, function in asked if function in _KEEPS_LOCALS]
     loops = [(arg, i) for i, arg in enumerate(code.args) if "JUMP_BACKWARD" in code.names[i]]
@@ -257,7 +257,7 @@ def is_eager_only(raw: types.CodeType) -> bool:
     its variables again."""
     if not _EAGER_ONLY.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names):
         return True
-    shared = sys.version_info < (3, 13) and asks_for_locals(raw)
+    shared = sys.version_info < (3, 13) and queries_locals(raw)
     return shared and sees_variables_again(decode(raw))
 
 
@@ -270,7 +270,7 @@ def _liveness(
 ) -> tuple[frozenset[int], ...]:
     """Backward data flow over fast locals. The handler of an exception range is a successor of
     every instruction in the range."""
-    if asks_for_locals(raw):
+    if queries_locals(raw):
         return (frozenset(range(n_locals)),) * len(names)  # it may read its variables by name
     jumps = [name in JUMPS for name in names]
     has_target = _have_targets(names)
@@ -315,15 +315,15 @@ def _have_targets(names: tuple[str, ...]) -> list[bool]:
 
 def _only_raises(names: tuple[str, ...], args: tuple[Any, ...]) -> frozenset[int]:
     """Does `Code.only_raises`: the least fixed point of "it raises, or all its successors do"."""
-    has_target, found = _have_targets(names), set[int]()
+    has_target, result = _have_targets(names), set[int]()
     changed = True
     while changed:
         changed = False
         for i in range(len(names) - 1, -1, -1):
             after = [] if names[i] in ENDS or names[i] in JUMPS else [i + 1]
             after += [args[i]] if has_target[i] else []
-            raises = names[i] == "RAISE_VARARGS" or (bool(after) and found.issuperset(after))
-            if raises and i not in found:
-                found.add(i)
+            raises = names[i] == "RAISE_VARARGS" or (bool(after) and result.issuperset(after))
+            if raises and i not in result:
+                result.add(i)
                 changed = True
-    return frozenset(found)
+    return frozenset(result)

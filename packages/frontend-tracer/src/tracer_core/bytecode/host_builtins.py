@@ -29,8 +29,8 @@ use_own_builtins(globals())
 
 def builtins_of(function: types.FunctionType) -> dict[str, Any]:
     """Returns the builtins of the code of a function, which it keeps from when it was made."""
-    found: dict[str, Any] = function.__builtins__
-    return found
+    result: dict[str, Any] = function.__builtins__
+    return result
 
 
 def are_replaced() -> bool:

@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
 
 def instructions(raw: types.CodeType) -> list[Instruction]:
     """Returns the instructions in order."""
-    found: list[Instruction] = []
+    result: list[Instruction] = []
     code, names, line = raw.co_code, dis.opname, raw.co_firstlineno
     prefix, begin = 0, -1
     lines = [position[0] for position in raw.co_positions()]
@@ -70,7 +70,7 @@ def instructions(raw: types.CodeType) -> list[Instruction]:
             target = arg * 2
         known = lines[offset // 2]
         line = line if known is None else known
-        found.append(
+        result.append(
             Instruction(
                 names[opcode],
                 opcode,
@@ -82,4 +82,4 @@ def instructions(raw: types.CodeType) -> list[Instruction]:
             )
         )
         prefix, begin = 0, -1
-    return found
+    return result

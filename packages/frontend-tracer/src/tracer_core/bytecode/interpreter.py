@@ -1,6 +1,6 @@
 """The interpreter loop: runs a chain of frames until the outermost one returns.
 
-`Machine` knows bytecode but not the meaning of a call, an attribute or a truth value: it delegates
+`Machine` knows bytecode but not the meaning of a call, an attribute or a bool: it delegates
 those to its components (bytecode/semantics.py). `RealMachine` (trace/eager_interpreter.py) has
 CPython's semantics; `Tracer` (trace/tracer.py) traces. An instruction that raises `Break` leaves
 the frame's stack unchanged, and the tracer's side effects can undo any other change.
@@ -15,7 +15,7 @@ from tracer_core.bytecode import semantics
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 
 use_own_builtins(globals())
 
@@ -64,7 +64,7 @@ class Machine:
             except Break:
                 frame.stack, frame.ip = frame.saved, ip
                 raise
-            except (Restart, RunNatively, Leave):
+            except (Restart, RunEagerly, Leave):
                 raise
             except KeyboardInterrupt as error:
                 if error is not self.raising:

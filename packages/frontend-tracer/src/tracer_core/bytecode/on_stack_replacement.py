@@ -115,13 +115,13 @@ def _depths(raw: types.CodeType) -> dict[int, int]:
     for code that CPython cannot enter in the middle."""
     if raw.co_flags & NOT_PLAIN:
         return {}
-    found = instructions(raw)
-    following = {one.begin: after for one, after in zip(found, found[1:], strict=False)}
-    known = {one.begin: one for one in found}
-    depths = {found[0].begin: 0}
-    ways = [found[0]]
-    handlers = [(one.start, one.end, one.target, one.depth + one.lasti + 1)
-                for one in dis._parse_exception_table(raw)]  # type: ignore[attr-defined]  # fmt: skip
+    result = instructions(raw)
+    following = {item.begin: after for item, after in zip(result, result[1:], strict=False)}
+    known = {item.begin: item for item in result}
+    depths = {result[0].begin: 0}
+    ways = [result[0]]
+    handlers = [(item.start, item.end, item.target, item.depth + item.lasti + 1)
+                for item in dis._parse_exception_table(raw)]  # type: ignore[attr-defined]  # fmt: skip
 
     def goes_on(at: int, depth: int) -> None:
         if at not in depths and at in known:
@@ -129,30 +129,30 @@ def _depths(raw: types.CodeType) -> dict[int, int]:
             ways.append(known[at])
 
     while ways:
-        one = ways.pop()
-        depth = depths[one.begin]
+        way = ways.pop()
+        depth = depths[way.begin]
         for start, end, target, then in handlers:
-            if start <= one.offset < end:
+            if start <= way.offset < end:
                 goes_on(target, then)
-        if one.target is not None:
-            goes_on(one.target, depth + _effect(one, jump=True))
-        if one.begin in following and one.name not in _JUMPS_OR_ENDS:
-            goes_on(following[one.begin].begin, depth + _effect(one, jump=False))
+        if way.target is not None:
+            goes_on(way.target, depth + _effect(way, jump=True))
+        if way.begin in following and way.name not in _JUMPS_OR_ENDS:
+            goes_on(following[way.begin].begin, depth + _effect(way, jump=False))
     return depths
 
 
-def _effect(one: Instruction, jump: bool) -> int:
-    return dis.stack_effect(one.opcode, one.arg, jump=jump)
+def _effect(instruction: Instruction, jump: bool) -> int:
+    return dis.stack_effect(instruction.opcode, instruction.arg, jump=jump)
 
 
 def _shifted(raw: types.CodeType, n_units: int) -> bytes:
     """Returns the exception table of code that so many units were put before."""
     table = bytearray()
-    for one in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
-        start, length = one.start // UNIT + n_units, (one.end - one.start) // UNIT
-        target = one.target // UNIT + n_units
+    for item in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
+        start, length = item.start // UNIT + n_units, (item.end - item.start) // UNIT
+        target = item.target // UNIT + n_units
         entry = bytearray()
-        for number in (start, length, target, one.depth << 1 | one.lasti):
+        for number in (start, length, target, item.depth << 1 | item.lasti):
             entry.extend(_digits(number))
         entry[0] |= _BEGINS
         table += entry

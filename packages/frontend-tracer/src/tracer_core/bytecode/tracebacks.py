@@ -100,14 +100,14 @@ def _beyond(
     """Lets a function that asks for a caller of the activation pass over the interpreter's own
     frames."""
     names, name, default, nearest = _COUNT_FRAMES[function]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    level, fits = given.get(name, default), len(given) == len(args) + len(kwargs)
+    inputs = {**dict(zip(names, args, strict=False)), **kwargs}
+    level, fits = inputs.get(name, default), len(inputs) == len(args) + len(kwargs)
     if not fits or type(level) is not int or level - nearest < n_callers:
         return args, kwargs
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
         frame, level = frame.f_back, level + 1
-    return (), {**given, name: level}
+    return (), {**inputs, name: level}
 
 
 def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | None:
@@ -188,7 +188,7 @@ def _entry(
     namespace: dict[str, Any],
     bound: dict[str, Any],
 ) -> types.TracebackType:
-    frame = _stand_in(code.raw, code.offsets[last], namespace, bound)
+    frame = _polyfill(code.raw, code.offsets[last], namespace, bound)
     return types.TracebackType(rest, frame, code.offsets[last], code.lines[last])
 
 
@@ -202,7 +202,7 @@ def _raise() -> None:
     raise None  # type: ignore[misc]  # noqa: B016  (a TypeError, by two instructions)
 
 
-def _stand_in(
+def _polyfill(
     raw: types.CodeType, offset: int, namespace: dict[str, Any], bound: dict[str, Any]
 ) -> types.FrameType:
     """Returns a host frame that looks like an interpreted one: its code has the same names and

@@ -16,6 +16,7 @@ def type_parameter(stars: str, name: str) -> Any:
 def subscript_generic(parameters: tuple[Any, ...]) -> Any:
     """Makes ``typing.Generic[parameters]`` as the class statement with type parameters does."""
     unpacked = (
-        typing.Unpack[one] if isinstance(one, typing.TypeVarTuple) else one for one in parameters
+        typing.Unpack[parameter] if isinstance(parameter, typing.TypeVarTuple) else parameter
+        for parameter in parameters
     )
     return typing._GenericAlias(typing.Generic, tuple(unpacked))  # type: ignore[attr-defined]

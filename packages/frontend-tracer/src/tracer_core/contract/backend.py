@@ -89,7 +89,7 @@ _RULES: Mapping[str, _Rule] = {
     "params": _one_of(ParameterSupport),
     "training": ("a member of plugin_api.Training", lambda value: isinstance(value, Training)),
     "devices": ("a set: frozenset({'cpu'})", lambda value: value and not isinstance(value, str)),
-    "keep_ops": ("a set: frozenset({'aten.gelu.default'})", lambda value: type(value) is not str),
+    "preserved_ops": ("a set: frozenset({'aten.gelu.default'})", lambda value: type(value) is not str),
     "modes": (
         "{'default': 'what it means here', ...}",
         lambda value: isinstance(value, Mapping) and "default" in value,
@@ -125,7 +125,7 @@ class Backend:
     #: Returns ``{OpOverload: function}``: decompositions besides the core's.
     decompositions: Lazy[Callable[[], Mapping[Any, Callable[..., Any]]]] | None = None
     #: Names of operators that are never decomposed (``"aten.gelu.default"``).
-    keep_ops: frozenset[str] = frozenset()
+    preserved_ops: frozenset[str] = frozenset()
     #: Which graphs it takes when gradients are needed.
     training: Training = Training.INFERENCE_ONLY
     #: Required for `Training.JOINT`. Takes the joint graph, which returns (outputs of the forward,

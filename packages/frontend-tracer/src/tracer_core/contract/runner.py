@@ -16,7 +16,7 @@ RunFunction = Callable[[list[Any]], Sequence[Any]]
 
 
 def _are_indices(value: Any) -> bool:
-    return isinstance(value, frozenset) and all(type(one) is int for one in value)
+    return isinstance(value, frozenset) and all(type(item) is int for item in value)
 
 
 #: What a field of `Runner` may be, in words and as a check.
@@ -86,23 +86,23 @@ class Runner:
         return replace(self, run=run, **changes)
 
     @classmethod
-    def of(cls, made: Any, function: str = "compile()") -> Runner:
+    def of(cls, result: Any, function: str = "compile()") -> Runner:
         """Returns what a backend's function returned as a `Runner`.
 
         Args:
-            made: A `Runner`, or a callable, for which a `Runner` is made.
+            result: A `Runner`, or a callable, for which a `Runner` is made.
             function: The name of the backend's function, for errors.
 
         Returns:
             The runner.
 
         Raises:
-            TypeError: `made` cannot be called with one list.
+            TypeError: `result` cannot be called with one list.
         """
-        if not callable(made):
+        if not callable(result):
             wanted = "a callable that takes a list of inputs"
-            raise TypeError(f"{function} returned {type(made).__name__}, not a runner: {wanted}")
-        runner = made if isinstance(made, Runner) else Runner(made)
+            raise TypeError(f"{function} returned {type(result).__name__}, not a runner: {wanted}")
+        runner = result if isinstance(result, Runner) else Runner(result)
         try:
             signature = inspect.signature(runner.run)
         except (TypeError, ValueError):  # written in C

@@ -55,7 +55,7 @@ def crossed(name: str, *, found: float | None = None, where: str = "", owner: An
     here = _here.get()
     where = where or ("" if here is None else here().lstrip("?"))
     known = _found.setdefault(owner, {})
-    if (name, where) not in known and sum(one.name == name for one in known.values()) < _SHOWN:
+    if (name, where) not in known and sum(item.name == name for item in known.values()) < _SHOWN:
         known[name, where] = Crossing(name, where, found)
 
 

@@ -65,12 +65,12 @@ def graph_raised(function: str, backend: str, error: BaseException) -> str:
 @contextlib.contextmanager
 def failures() -> Iterator[list[str]]:
     """Collects the messages of `graph_raised` inside the block, for tests of backends."""
-    found: list[str] = []
-    _listeners.append(found.append)
+    texts: list[str] = []
+    _listeners.append(texts.append)
     try:
-        yield found
+        yield texts
     finally:
-        _listeners.remove(found.append)
+        _listeners.remove(texts.append)
 
 
 _said: set[tuple[str, str, str]] = set()

@@ -42,10 +42,10 @@ def collector_paused() -> Iterator[None]:
 def _trim() -> Callable[[int], int] | None:
     """Returns glibc's malloc_trim, or None on other systems."""
     try:
-        found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        function: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     except (OSError, TypeError):  # no handle for the process itself: not glibc
         return None
-    return found
+    return function
 
 
 def give_back_free_memory() -> None:

@@ -249,13 +249,13 @@ class DebugFolder:
     @staticmethod
     def _claim(root: Path, name: str) -> Path:
         root.mkdir(parents=True, exist_ok=True)
-        attempt = 0
+        entry = 0
         while True:
-            path = root / (name if attempt == 0 else f"{name}.{attempt}")
+            path = root / (name if entry == 0 else f"{name}.{entry}")
             try:
                 path.mkdir()
             except FileExistsError:
-                attempt += 1
+                entry += 1
             else:
                 return path
 

@@ -26,7 +26,7 @@ from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
 from tracer_core.aot.backend_failure import failed, falls_back
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts, TrainingArtifacts
-from tracer_core.aot.first_call import can_be_undone, draws_numbers
+from tracer_core.aot.first_call import can_be_undone, uses_rng
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
@@ -36,8 +36,8 @@ from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
-from tracer_core.aot.unbacked_split import Cut, has_marks
-from tracer_core.autoselect.candidates import Plan
+from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
+from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import APART, MARK, CapturedGraph
@@ -99,7 +99,7 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
         with torch.enable_grad():
             compiled = compile_graph(captured, config, retries=retries)
         return compiled.with_run(inside(torch.enable_grad, compiled.run), artifacts=None)
-    if isinstance(config.options, Plan):
+    if isinstance(config.options, CandidatePlan):
         return CompiledGraph(Selection(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):
         if backend.compile.functional:
@@ -139,13 +139,15 @@ def _compiled(
             if any(_may_reshape(node) for node in captured.gm.graph.nodes if node.op in CALLS):
                 reason = "a tensor gets other sizes in place beside sizes that depend on data"
                 raise LoweringUnsupported(reason)
-            return CompiledGraph(Cut(captured, lambda part: _part(part, config, cuts).run).runner())
+            return CompiledGraph(
+                UnbackedSplit(captured, lambda part: _part(part, config, cuts).run).runner()
+            )
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             compiled = build(captured, config)
         run = reshapes_counted(compiled.run, captured.gm.graph)
         return compiled if run is compiled.run else compiled.with_run(run, artifacts=None)
     except LoweringUnsupported as error:
-        cut = _cut_around(captured, config, error, cuts) if cuts else None
+        cut = _split_around(captured, config, error, cuts) if cuts else None
         reason = f"the captured graph runs eagerly: {error}"
         return cut or _fall_back(captured, config, "lowering", reason)
     except torch_private.fake_failures() as error:
@@ -153,7 +155,7 @@ def _compiled(
         return _fall_back(captured, config, "lowering", reason)
 
 
-def _cut_around(
+def _split_around(
     captured: CapturedGraph, config: CompileConfig, error: LoweringUnsupported, cuts: int
 ) -> CompiledGraph | None:
     """The graph where a few operators have no functional form: they run eagerly, what stands before
@@ -175,17 +177,17 @@ def _cut_around(
             apart += more
             if not more:
                 return None
-            for one in more:
-                one.meta[MARK] = APART
+            for value in more:
+                value.meta[MARK] = APART
             reason = _prevents(captured)
-        run = Cut(captured, build).runner()
+        run = UnbackedSplit(captured, build).runner()
     finally:
-        for one in apart:
-            one.meta.pop(MARK, None)
-    if all(one.fallback is not None and one.fallback.kind in WHOLE for one in parts):
+        for item in apart:
+            item.meta.pop(MARK, None)
+    if all(part.fallback is not None and part.fallback.kind in WHOLE for part in parts):
         return None
-    names = list(dict.fromkeys(name_of(one.target) for one in error.nodes))
-    inside = [row for one in parts if one.fallback for row in one.fallback.refused]
+    names = list(dict.fromkeys(name_of(node.target) for node in error.nodes))
+    inside = [row for part in parts if part.fallback for row in part.fallback.refused]
     refused = (*((name, error.reason) for name in names), *inside)
     text = f"{', '.join(names)} runs eagerly, the graph is cut around it: {error}"
     fallback = Fallback("unsupported", captured.name, config.backend.name, text, refused)
@@ -196,7 +198,7 @@ def _cut_around(
 def _prevents(captured: CapturedGraph) -> LoweringUnsupported | None:
     """Returns why a graph cannot be cut at the marked operators alone."""
     try:
-        Cut(captured, lambda part: graph_function(part.gm)).runner()
+        UnbackedSplit(captured, lambda part: graph_function(part.gm)).runner()
     except LoweringUnsupported as error:
         return error
     return None
@@ -210,18 +212,18 @@ def _counts(node: torch.fx.Node) -> bool:
 def _to_set_apart(graph: torch.fx.Graph, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """Returns these operators, and the gradients that are computed after the first: they run through
     what is compiled before it. None if the graph has nothing else, or if they are marked already."""
-    calls = [one for one in graph.nodes if one.op in CALLS]
+    calls = [node for node in graph.nodes if node.op in CALLS]
     wanted = set(nodes)
     if not wanted or not wanted.issubset(calls) or any(map(_may_reshape, calls)):
         return []
     first = min(map(calls.index, wanted))
-    found = [
-        one
-        for number, one in enumerate(calls)
-        if one in wanted or (number > first and one.target in GRADIENT_CALLS)
+    result = [
+        call
+        for number, call in enumerate(calls)
+        if call in wanted or (number > first and call.target in GRADIENT_CALLS)
     ]
-    new = [one for one in found if MARK not in one.meta]
-    return new if sum(MARK not in one.meta for one in calls) > len(new) else []
+    new = [item for item in result if MARK not in item.meta]
+    return new if sum(MARK not in call.meta for call in calls) > len(new) else []
 
 
 def _may_reshape(node: torch.fx.Node) -> bool:
@@ -243,10 +245,10 @@ def _part(captured: CapturedGraph, config: CompileConfig, cuts: int) -> Compiled
 def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     """The graph where its inputs or outputs are tensors of subclasses."""
     try:
-        plain, boundary = desugared(captured)
+        simple, boundary = desugared(captured)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
-    compiled = _compiled(plain, config, cuts=0)
+    compiled = _compiled(simple, config, cuts=0)
     if compiled.fallback is not None and compiled.fallback.kind == "lowering":
         return CompiledGraph(graph_function(captured.gm), fallback=compiled.fallback)
     return CompiledGraph(
@@ -265,7 +267,7 @@ def _control_flow(
 ) -> AbstractContextManager[None]:
     """Context in which a graph's scans, loops and conds are lowered to operators, if the backend
     keeps these."""
-    if KEPT not in config.backend.keep_ops or not any(
+    if KEPT not in config.backend.preserved_ops or not any(
         isinstance(node.target, _CONTROL_FLOW) for node in captured.gm.graph.nodes
     ):
         return nullcontext()
@@ -287,14 +289,14 @@ def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
 
 def _require_no_new_leaves(graph: torch.fx.Graph) -> None:
     """Requires that no output is a new leaf of autograd (``requires_grad_`` under ``no_grad``)."""
-    made = {
+    result = {
         node.args[0]
         for node in graph.find_nodes(op="call_method", target="requires_grad_")
         if node.args[0].op != "placeholder"
     }
     (output,) = graph.find_nodes(op="output")
     for node in output.all_input_nodes:
-        if (node in made or node.target == "requires_grad_") and node.meta["val"].requires_grad:
+        if (node in result or node.target == "requires_grad_") and node.meta["val"].requires_grad:
             raise LoweringUnsupported("an output is made to require a gradient")
 
 
@@ -348,18 +350,18 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     run_forward = without_modes(modes, compiled.run)
     if grad_mode:
         run_forward = in_grad_mode(run_forward)
-    made: dict[str, RunnerArtifacts | None] = {}
+    result: dict[str, RunnerArtifacts | None] = {}
     listeners: list[Callable[[], None]] = []
 
     may_fail = falls_back(config.backend)
 
     def compile_backward(lowered: Lowered) -> RunFunction:
         name = lowered.spec.name
-        found = _compile_lowered(name, config, lowered, may_fail=may_fail)
-        made[name] = found.artifacts
+        results = _compile_lowered(name, config, lowered, may_fail=may_fail)
+        result[name] = results.artifacts
         for listener in listeners:
             listener()
-        return found.run
+        return results.run
 
     node = autograd_runtime.training_node(
         captured,
@@ -375,7 +377,7 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         training = TrainingArtifacts(
             node.plan,
             node.again,
-            lambda: [(*names[one], made[one]) for one in list(names) if one in made],
+            lambda: [(*names[name], result[name]) for name in list(names) if name in result],
             listeners,
         )
         artifacts = replace(
@@ -465,11 +467,11 @@ def _take_symbols(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str)
     for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
         if "val" in node.meta or torch_private.is_fake(value):
             continue
-        found = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and not torch_private.is_fake(found):
+        result = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and not torch_private.is_fake(result):
             reason = "sizes are symbolic, but nothing says which are in the shape of the input"
             raise BackendError(backend, "lower", f"{reason} {node.name}")
-        node.meta["val"] = value if found is None else found
+        node.meta["val"] = value if result is None else result
 
 
 def _request(captured: CapturedGraph, config: CompileConfig) -> Request:
@@ -479,7 +481,7 @@ def _request(captured: CapturedGraph, config: CompileConfig) -> Request:
 def _show(record: OpenStage, *lowered: Lowered) -> None:
     """Makes the lowered graphs the text of a stage, if anybody reads it."""
     if wants_text():
-        record.text = "\n".join(one.graph.print_readable(print_output=False) for one in lowered)
+        record.text = "\n".join(item.graph.print_readable(print_output=False) for item in lowered)
 
 
 def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
@@ -499,7 +501,7 @@ def _compile_lowered(
     eager mode.
     """
     backend = config.backend
-    missing = found = None
+    missing = result = None
     with stage("compile", graph=name):
         try:
             runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
@@ -510,7 +512,7 @@ def _compile_lowered(
         except BackendError as error:
             if not may_fail:
                 raise
-            found = _failed_on(lowered, error)
+            result = _failed_on(lowered, error)
             runner, refused = compile_eager(lowered.graph, lowered.spec), ()
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
@@ -522,8 +524,8 @@ def _compile_lowered(
         substitute = _substitute(backend, lowered, runner.channels_last)
         run = checked(run, spec, functional=functional, substitute=substitute)
         run = versions_counted(run, spec, early)
-    fallback, artifacts = found, None
-    if found is not None:
+    fallback, artifacts = result, None
+    if result is not None:
         pass
     elif refused:
         fallback = Fallback("unsupported", name, backend.name, refused.reason, refused.operators)
@@ -561,7 +563,7 @@ def _substitute(
         run = compile_eager(lowered.graph, lowered.spec).run
         return with_saved_layouts(run, as_returned(lowered.spec, channels_last))
 
-    return Substitute(make, draws_numbers(graph))
+    return Substitute(make, uses_rng(graph))
 
 
 def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
@@ -591,7 +593,7 @@ def _torch_style(
     request = _request(captured, config)
     spec = lower_for(captured.gm, examples, request, captured.inputs).spec
     substitute = None
-    if falls_back(config.backend) and not any("writes" in one.meta for one in nodes):
+    if falls_back(config.backend) and not any("writes" in node.meta for node in nodes):
         substitute = _eagerly(untouched.described(), config)
     return CompiledGraph(checked(run, spec, grad=captured.needs_grad, substitute=substitute))
 

@@ -33,19 +33,19 @@ class Functional:
     config: CompileConfig
 
     def __call__(self, graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-        made = contiguous_graph(graph)
-        module = torch.fx.GraphModule(graph, made.graph)
-        examples = [_example(node.meta["val"]) for node in made.graph.find_nodes(op="placeholder")]
+        built = contiguous_graph(graph)
+        module = torch.fx.GraphModule(graph, built.graph)
+        examples = [_example(node.meta["val"]) for node in built.graph.find_nodes(op="placeholder")]
         function = self.style.build(module, examples, self.config)
-        forms, wanted = made.forms(spec), [index for index, _, _ in made.inputs]
+        forms, wanted = built.forms(spec), [index for index, _, _ in built.inputs]
         # a thread's results are overwritten by its next call unless they are copied
         lock = threading.Lock()
 
         def run(inputs: list[Any]) -> Sequence[Any]:
-            given = [inputs[index] for index in wanted]
+            arguments = [inputs[index] for index in wanted]
             with lock:
-                results = [result.clone() for result in function(*given)]
-            return made.finish(forms, results, inputs)
+                results = [result.clone() for result in function(*arguments)]
+            return built.finish(forms, results, inputs)
 
         return Runner(run)
 
@@ -69,9 +69,9 @@ def _supports(node: torch.fx.Node) -> str | None:
         return "bfloat16 comes back as float16"
     if any(dtype.is_complex for dtype in dtypes):
         return "complex numbers are not supported"
-    whole = not any(dtype.is_floating_point for dtype in dtypes)
-    if whole and node.kwargs.get("rounding_mode") == "floor":
-        return "whole numbers are divided towards zero"
+    full = not any(dtype.is_floating_point for dtype in dtypes)
+    if full and node.kwargs.get("rounding_mode") == "floor":
+        return "integers are divided towards zero"
     return None
 
 

@@ -51,7 +51,7 @@ def take_tensors(gm: torch.fx.GraphModule) -> dict[int, torch.dtype]:
 def _fake(graph: torch.fx.Graph, dtype: torch.dtype) -> Any:
     """Returns a fake 0-d tensor of the graph's mode."""
     values = (node.meta.get("val") for node in graph.nodes)
-    mode = next(torch_private.fake_mode_of(one) for one in values if torch_private.is_fake(one))
+    mode = next(torch_private.fake_mode_of(item) for item in values if torch_private.is_fake(item))
     return torch_private.new_fake_like_real(mode, torch.empty((), dtype=dtype, device="cpu"))
 
 

@@ -248,11 +248,11 @@ def _matches_tuple(value: Any, arguments: Sequence[Any]) -> bool:
 
 
 def _matches_literal(value: Any, arguments: Sequence[Any]) -> bool:
-    return any(value == one and type(value) is type(one) for one in arguments)
+    return any(value == argument and type(value) is type(argument) for argument in arguments)
 
 
 def _matches_union(value: Any, arguments: Sequence[Any]) -> bool:
-    return any(matches(value, one) for one in arguments)
+    return any(matches(value, argument) for argument in arguments)
 
 
 #: Origin of a generic type -> (value, the type's arguments) -> whether the value matches.

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracer_core.background.giving_way import is_background
+from tracer_core.background.gil_yielding import is_background
 from tracer_core.background.worker import is_awaited, is_ending
 from tracer_core.storage.cache_location import private_folder
 
@@ -132,10 +132,10 @@ def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[
 
 
 def _zig(language: str) -> Iterator[Command]:
-    found = importlib.util.find_spec("ziglang")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
         return
-    program = str(Path(found.origin).with_name("zig"))
+    program = str(Path(spec.origin).with_name("zig"))
     # "c++" would link its own C++ library, which it builds first
     kept = {"ZIG_GLOBAL_CACHE_DIR": str(private_folder(_ZIG_CACHE)[0])}
     yield Command((program, language), (program, "cc"), kept, os.access(program, os.X_OK))

@@ -106,15 +106,17 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
     nodes: list[torch.fx.Node] = []
     for node, target in wanted:
         shaped, order, zeros = _as_in_memory(copy, node)
-        whole = _without_views(shaped, nodes)
-        made = None if whole is shaped else tuple(whole.meta["val"].shape)
-        shaped = whole
+        full = _without_views(shaped, nodes)
+        items = None if full is shaped else tuple(full.meta["val"].shape)
+        shaped = full
         if shaped.op == "placeholder" or shaped in nodes:
             shaped = call(copy, aten.clone.default, shaped)
         value = node.meta["val"]
         stride = tuple(value.stride()) if has_gaps(*_numbers(value)) and target is None else None
         results.append(
-            Result(shaped.name, value.dtype, made, order, zeros, tuple(value.shape), stride, target)
+            Result(
+                shaped.name, value.dtype, items, order, zeros, tuple(value.shape), stride, target
+            )
         )
         nodes.append(shaped)
     copy.output(tuple(nodes))
@@ -139,17 +141,17 @@ def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch
         source = source.args[0]
     if source.op == "placeholder" or source in taken or _symbols(source) - _symbols(node):
         return node
-    made: torch.fx.Node = source
-    return made
+    result: torch.fx.Node = source
+    return result
 
 
 def _symbols(node: torch.fx.Node) -> set[Any]:
     """Returns the symbols in the shape of a node's value."""
     return {
-        one
+        symbol
         for size in node.meta["val"].shape
         if isinstance(size, torch.SymInt)
-        for one in size.node.expr.free_symbols
+        for symbol in size.node.expr.free_symbols
     }
 
 
@@ -288,4 +290,4 @@ def _size(value: Any, reads: dict[str, tuple[int, int | None]]) -> Size:
         ((index, dim),) = symbols.values()
         return lambda inputs: read(inputs, index, dim)
     places = symbols.items()
-    return lambda inputs: int(expr.subs({one: read(inputs, *place) for one, place in places}))
+    return lambda inputs: int(expr.subs({item: read(inputs, *place) for item, place in places}))

@@ -123,8 +123,8 @@ def _signature(node: torch.fx.Node) -> Any:
 
     def part(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
-            made = value.meta["val"]
-            return (made.dtype, kinds[value]) if isinstance(made, torch.Tensor) else type(made)
+            built = value.meta["val"]
+            return (built.dtype, kinds[value]) if isinstance(built, torch.Tensor) else type(built)
         if isinstance(value, (tuple, list)):
             parts = [part(item) for item in value]
             all_nodes = all(isinstance(item, torch.fx.Node) for item in value)
@@ -215,11 +215,11 @@ def _shortened(parts: list[Any]) -> tuple[Any, ...]:
 def _alone(node: torch.fx.Node) -> torch.fx.Graph:
     """Returns a graph of this one node: placeholders, the operator, and its used results."""
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
-        made[source] = graph.placeholder(source.name)
-        made[source].meta["val"] = source.meta["val"]
-    call = graph.node_copy(node, made.__getitem__)
+        result[source] = graph.placeholder(source.name)
+        result[source].meta["val"] = source.meta["val"]
+    call = graph.node_copy(node, result.__getitem__)
     results = [call]
     if not _is_single(call):
         indices = _items_read(node)

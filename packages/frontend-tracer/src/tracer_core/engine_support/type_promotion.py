@@ -50,8 +50,8 @@ def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
     target: Any = node.target
     packet = getattr(target, "overloadpacket", None)
     if packet in ACCUMULATIONS:
-        made: torch.dtype = node.meta["val"].dtype
-        return made
+        result: torch.dtype = node.meta["val"].dtype
+        return result
     if node.op != "call_function" or not is_pointwise(target):
         return None
     if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):

@@ -93,13 +93,13 @@ class ValueCheck:
         self.name, self.eager, self.infinite = name, eager, infinite
         self._said = False
 
-    def is_hit(self, given: torch.Tensor | float) -> bool:
+    def is_hit(self, tensor: torch.Tensor | float) -> bool:
         """Returns whether PyTorch has to compute this call.
 
         Args:
-            given: The engine's value of the check output.
+            tensor: The engine's value of the check output.
         """
-        value = float(given)
+        value = float(tensor)
         if math.isfinite(value) or (value == value and not self.infinite):
             return False
         if not self._said:
@@ -196,8 +196,8 @@ class _Marks:
         how, args = INDEXED[node.target], list(node.args)
         safe = [self._checked(node, index, dim) for index, dim in _indices(node)]
         if isinstance(args[how.index], (list, tuple)):
-            given = iter(safe)
-            args[how.index] = [one if one is None else next(given) for one in args[how.index]]  # type: ignore[union-attr]
+            inputs = iter(safe)
+            args[how.index] = [item if item is None else next(inputs) for item in args[how.index]]  # type: ignore[union-attr]
         else:
             (args[how.index],) = safe
         node.args = tuple(args)
@@ -211,8 +211,8 @@ class _Marks:
                 continue
             self._seen.add((value_class, source))
             if source not in self._totals:
-                made = None if self._total is None else self._total(source)
-                self._totals[source] = _sum(self._graph, source) if made is None else made
+                result = None if self._total is None else self._total(source)
+                self._totals[source] = _sum(self._graph, source) if result is None else result
             self._values.append((self._totals[source], value_class))
 
     @property
@@ -290,9 +290,9 @@ def _source(node: torch.fx.Node) -> torch.fx.Node:
 def _indices(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int]]:
     """Yields the index tensors of an operator of `INDEXED`, and the dimensions that they index."""
     how = INDEXED[node.target]
-    given: Any = node.args[how.index]
-    if isinstance(given, (list, tuple)):
-        yield from ((one, dim) for dim, one in enumerate(given) if one is not None)
+    arg: Any = node.args[how.index]
+    if isinstance(arg, (list, tuple)):
+        yield from ((item, dim) for dim, item in enumerate(arg) if item is not None)
         return
     dim: Any = how.fixed if how.dim is None else node.args[how.dim]
-    yield given, dim % max(_source(node).meta["val"].dim(), 1)
+    yield arg, dim % max(_source(node).meta["val"].dim(), 1)

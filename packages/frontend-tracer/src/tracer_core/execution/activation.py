@@ -27,9 +27,9 @@ from tracer_core.execution.entry.regions import Region
 from tracer_core.execution.entry.resume import (
     GRAPH_RAISED,
     HOOK_RAISED,
+    Continuation,
     Exit,
     NotRaised,
-    Suspended,
     interpreter,
 )
 from tracer_core.execution.runtime import Runtime
@@ -70,7 +70,7 @@ class Activation:
         """Captures an entry for the call because none fitted when `STATE.epoch` was `epoch`, unless
         one fits once no other thread traces; returns the result of the call."""
         runtime, call, key, state = self._runtime, self._call, self._call.key, self._call.state
-        attempt = None
+        entry = None
         while True:
             if (
                 runtime.skipped is not None
@@ -84,26 +84,28 @@ class Activation:
                     n_loaded = 0  # the store is not looked through either
                     break
                 runtime.tiering.show(ways_of(runtime, key), cache)
-                n_loaded = runtime.kept.enter(key, state) if STATE.epoch == epoch else 0
+                n_loaded = (
+                    runtime.persistent_cache.lookup(key, state) if STATE.epoch == epoch else 0
+                )
                 if n_loaded == NATIVE:
                     break
                 if STATE.epoch == epoch and not n_loaded:
-                    attempt = capturer.capture_start(runtime, cache, call)
+                    entry = capturer.capture_start(runtime, cache, call)
                     break
                 epoch = STATE.epoch
             result = cache.run(state)
             if result is not MISS:
-                return self.go_on(result) if type(result) is Suspended else result
+                return self.go_on(result) if type(result) is Continuation else result
         if n_loaded == NATIVE:
             return call.run(runtime.function)
         result = MISS
-        if attempt is not None:
+        if entry is not None:
             result = capturer.first_run(
-                runtime, cache, attempt, state,
+                runtime, cache, entry, state,
                 lambda: capturer.capture_start(runtime, cache, call),
             )  # fmt: skip
         if result is not MISS:
-            return self.go_on(result) if type(result) is Suspended else result
+            return self.go_on(result) if type(result) is Continuation else result
         if cache.is_closed(state):
             cache.serve(state, key.calling(runtime.function))
         else:
@@ -123,7 +125,7 @@ class Activation:
 
     # -- later code regions --
 
-    def go_on(self, suspended: Suspended) -> Any:
+    def go_on(self, continuation: Continuation) -> Any:
         """Runs a suspended activation: the breaking instruction, then the next code region, and so
         on; returns the result of the call."""
         self._runtime.n_broken += 1
@@ -131,17 +133,17 @@ class Activation:
         state: Any = ()
         watch = self._watch()
         #: How many regions in a row ran no graph; the fewest frames at the later ones.
-        n_plain, fewest = 0, sys.maxsize
+        n_direct, fewest = 0, sys.maxsize
         while True:
-            if suspended.transition is GRAPH_RAISED:
-                return self._after_failure(suspended.taken(), exit, state)
-            if suspended.transition is HOOK_RAISED:
-                return _raise_in(exit, state, suspended.taken())
-            n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
-            asked = watch is not None and watch.ask(suspended)
+            if continuation.transition is GRAPH_RAISED:
+                return self._after_failure(continuation.taken(), exit, state)
+            if continuation.transition is HOOK_RAISED:
+                return _raise_in(exit, state, continuation.taken())
+            n_direct = 0 if continuation.transition.follows_graph else n_direct + 1
+            asked = watch is not None and watch.ask(continuation)
             state = ()  # what the program has dropped must be able to die in the next instruction
             try:
-                exit, state = suspended.transition.run(suspended)
+                exit, state = continuation.transition.run(continuation)
             except NotRaised as error:
                 return self._not_raised(error)
             except BaseException as error:
@@ -151,13 +153,13 @@ class Activation:
                     self._speculate(watch)
                 return state
             if watch is not None and not asked:
-                watch.begin(exit.segment)
-            if n_plain > MAX_REGIONS_WITHOUT_GRAPH:
+                watch.begin(exit.region)
+            if n_direct > MAX_REGIONS_WITHOUT_GRAPH:
                 fewest = min(fewest, len(exit.layouts))
-                if n_plain > 2 * MAX_REGIONS_WITHOUT_GRAPH and len(exit.layouts) == fewest:
+                if n_direct > 2 * MAX_REGIONS_WITHOUT_GRAPH and len(exit.layouts) == fewest:
                     held, state = [state], ()
                     return self._leave_plain_regions(exit, held)
-            cache = exit.segment
+            cache = exit.region
             epoch = -1  # `_miss` looks for the region
             result = MISS
             if cache is not None:
@@ -167,11 +169,11 @@ class Activation:
                 held, state = [state], ()
                 result = self._miss(exit, held, epoch)
                 state = held.pop() if held else ()  # from which a graph that raised goes on
-            if type(result) is not Suspended:
+            if type(result) is not Continuation:
                 if watch is not None:
                     self._speculate(watch)
                 return result
-            suspended = result
+            continuation = result
 
     def _miss(self, exit: Exit, held: list[tuple[Any, ...]], epoch: int) -> Any:
         """Captures an entry at this exit because none fitted when `STATE.epoch` was `epoch`, unless
@@ -190,18 +192,20 @@ class Activation:
             return finish()
         if not capture_lock.can_trace():
             return self._under_modes(layouts, held.pop())
-        attempt = None
+        entry = None
         while True:
             with STATE.lock:
-                cache: GuardedCache | None = exit.segment or self._region(layouts)
-                exit.segment = cache
+                cache: GuardedCache | None = exit.region or self._region(layouts)
+                exit.region = cache
                 if cache is None or (
                     STATE.epoch == epoch and runtime.limit.is_for_one_call(cache, held[0])
                 ):
                     break
                 call = self._call
-                if STATE.epoch == epoch and not runtime.kept.enter(call.key, call.state):
-                    attempt = capture()
+                if STATE.epoch == epoch and not runtime.persistent_cache.lookup(
+                    call.key, call.state
+                ):
+                    entry = capture()
                     break
                 epoch = STATE.epoch
             result = cache.run(held[0])
@@ -210,8 +214,8 @@ class Activation:
         if cache is None:
             return finish()
         result = MISS
-        if attempt is not None:
-            result = capturer.first_run(runtime, cache, attempt, held[0], capture)
+        if entry is not None:
+            result = capturer.first_run(runtime, cache, entry, held[0], capture)
         if result is not MISS:
             return result
         if cache.loop_at is not None:
@@ -273,7 +277,7 @@ class Activation:
     def _leave_plain_regions(self, exit: Exit, held: list[tuple[Any, ...]]) -> Any:
         """Leaves a loop whose code regions run no graphs, which Python itself runs faster. If none
         was captured here with a graph, the next calls leave it at once."""
-        runtime, cache, loop_at = self._runtime, exit.segment, len(exit.layouts) - 1
+        runtime, cache, loop_at = self._runtime, exit.region, len(exit.layouts) - 1
         where = exit.layouts[-1].code.co_qualname
         crossed("MAX_REGIONS_WITHOUT_GRAPH", where=where, owner=runtime.owner())
         if cache is not None:
@@ -287,7 +291,7 @@ class Activation:
         return self._leave_loop(frames_of(exit.layouts, held.pop()), loop_at)
 
     def _leave_loop(self, frames: list[Frame], loop_at: int) -> Any:
-        """Runs the frame with a long loop of plain Python in eager mode, and what follows in the
+        """Runs the frame with a long loop of eager Python in eager mode, and what follows in the
         next code region."""
         returned, value = interpreter().leave_frames(frames, loop_at)
         return value if returned else self._enter(frames)
@@ -296,10 +300,10 @@ class Activation:
         """Runs the code region that begins where the frames stand."""
         layouts, values = flatten(frames)
         exit, state, epoch = Exit(layouts), tuple(values), -1
-        exit.segment = self._runtime.regions.inside.get(layouts)
-        if exit.segment is not None:
+        exit.region = self._runtime.regions.inside.get(layouts)
+        if exit.region is not None:
             epoch = STATE.epoch
-            result = exit.segment.run(state)
+            result = exit.region.run(state)
             if result is not MISS:
                 return result
         return self._miss(exit, [state], epoch)
@@ -345,7 +349,7 @@ class Activation:
         """Counts that data differ from what a graph was captured for. If this keeps happening, the
         place is captured again with a graph break before such sizes or assertions."""
         runtime = self._runtime
-        cache = runtime.regions.starts.get(self._call.key) if exit is None else exit.segment
+        cache = runtime.regions.starts.get(self._call.key) if exit is None else exit.region
         if cache is None:
             return
         with STATE.lock:
@@ -353,17 +357,19 @@ class Activation:
                 cache.forget()
                 return
             cache.other_data[error.refuses] += 1
-            if cache.other_data[error.refuses] != MAX_DATA_VIOLATIONS:
+            is_often = cache.other_data[error.refuses] == MAX_DATA_VIOLATIONS
+            if not is_often:
                 return
             crossed("MAX_DATA_VIOLATIONS", owner=runtime.owner())
             cache.forget()
             if error.refuses == ASSERTIONS and (
-                cache.seen.outcomes or (cache.seen.foresees and runtime.may_speculate())
+                cache.specializations.outcomes
+                or (cache.specializations.speculates and runtime.may_speculate())
             ):
                 cache.forget_assumptions()
                 cache.other_data[ASSERTIONS] = 0
             else:
-                cache.seen.refused.add(error.refuses)
+                cache.specializations.refused.add(error.refuses)
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Handles a program that did not raise what its trace raised: the tracer is at fault."""
@@ -371,7 +377,7 @@ class Activation:
         reason = f"{runtime.name}: {error}"
         if runtime.config.must_compile:
             raise TracerError(reason) from error
-        logger().warning("%s; it runs natively from now on", reason)
+        logger().warning("%s; it runs eagerly from now on", reason)
         runtime.forget()
         runtime.skipped = reason
         return interpreter().finish(error.frames) if error.frames else error.value
@@ -399,12 +405,12 @@ class Activation:
             assumed = cache.profile.note(answers)
             if cache.profile.is_over and answers and not assumed:
                 crossed("MAX_PROFILED_CALLS", owner=runtime.owner())
-            if assumed and ASSERTIONS not in cache.seen.refused:
+            if assumed and ASSERTIONS not in cache.specializations.refused:
                 reason = f"{len(assumed)} branches on tensors went the same way in {MIN_EQUAL_PROFILES} calls"
                 count = len(cache.entries)
                 events.recompile(function=runtime.name, reason=reason, count=count)
                 with STATE.lock:
-                    cache.seen.outcomes = assumed
+                    cache.specializations.outcomes = assumed
                     cache.forget()
 
 
@@ -414,7 +420,7 @@ def ways_of(runtime: Runtime, key: StartKey) -> Ways:
     def compiled(region: Region) -> Run:
         def run(state: Any) -> Any:
             result = region.run(state)
-            if type(result) is not Suspended:
+            if type(result) is not Continuation:
                 return result
             return Activation(runtime, Call(*key.arguments(state))).go_on(result)
 

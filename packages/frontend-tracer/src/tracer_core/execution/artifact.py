@@ -59,7 +59,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
             entries.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             left_out.append((record.name, str(error)))
-    entries += [one.json for one in function.loaded]
+    entries += [item.json for item in function.loaded]
     content = json.dumps({"made_by": _versions(function), "entries": entries}, indent=1)
     head = json.dumps({"format": FORMAT, "sha256": hashlib.sha256(content.encode()).hexdigest()})
     replace_file(path, [f"{head}\n{content}".encode()])
@@ -86,8 +86,8 @@ def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) ->
             )
     finder = Finder(str(path), function.function)
     loaded = [entry_from_json(entry, function.config, finder) for entry in entries]
-    for one in loaded:
-        function.take(one)
+    for item in loaded:
+        function.insert(item)
     return len(loaded)
 
 
@@ -108,10 +108,10 @@ def _read(path: str | os.PathLike[str], trust: bool) -> dict[str, Any]:
 
 def _compiled_function(compiled: Any) -> CompiledFunction:
     behind = markers.compiled(compiled)
-    found = behind.function if behind is not None else compiled
-    if not isinstance(found, CompiledFunction):
+    function = behind.function if behind is not None else compiled
+    if not isinstance(function, CompiledFunction):
         raise StoredError(f"{compiled!r} was not made by tracer_core.compile")
-    return found
+    return function
 
 
 def _versions(function: CompiledFunction) -> dict[str, str]:

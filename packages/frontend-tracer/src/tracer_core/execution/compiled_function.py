@@ -24,9 +24,9 @@ from tracer_core.execution.capture.result import BreakRecord, Captured
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.regions import Regions
-from tracer_core.execution.entry.resume import Suspended
+from tracer_core.execution.entry.resume import Continuation
 from tracer_core.execution.runtime import Runtime
-from tracer_core.execution.store.persistent_cache import Kept
+from tracer_core.execution.store.persistent_cache import PersistentCache
 from tracer_core.execution.store.reader import LoadedEntry
 from tracer_core.execution.tiers import delayed
 from tracer_core.execution.tiers.eager_or_compiled import Tiering
@@ -72,15 +72,18 @@ class CompiledFunction:
         #: The original.
         self.function = function
         regions, entries, compilations = Regions(), Entries(), []  # type: ignore[var-annotated]
-        owner, kept = OwnReference(self), Kept(self, function, config)
+        owner = OwnReference(self)
+        persistent_cache = PersistentCache(self, function, config)
         self.runtime = Runtime(
-            function, config, owner, regions, entries, kept,
-            Tiering(function, config, regions, entries, compilations, kept),
+            function, config, owner, regions, entries, persistent_cache,
+            Tiering(function, config, regions, entries, compilations, persistent_cache),
             RecompileLimit(function, config, entries, owner), compilations, ways_of,
         )  # fmt: skip
         self._positional, self._named = regions.positional, regions.named
         self._is_announced = False
         _instances.add(self)
+        # A comparison holds the runtime that holds it: what was captured would outlive the function.
+        weakref.finalize(self, regions.clear).atexit = False
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.call(args, kwargs)
@@ -105,7 +108,7 @@ class CompiledFunction:
             epoch = STATE.epoch
             result = region.run(state)
             if result is not MISS:
-                if type(result) is Suspended:
+                if type(result) is Continuation:
                     return Activation(self.runtime, Call(args, kwargs)).go_on(result)
                 return result
         return self._miss(args, kwargs, epoch)
@@ -180,9 +183,9 @@ class CompiledFunction:
         return self.runtime.compilations
 
     @property
-    def kept(self) -> Kept:
+    def persistent_cache(self) -> PersistentCache:
         """The persistent cache of the function."""
-        return self.runtime.kept
+        return self.runtime.persistent_cache
 
     # -- entries of other processes --
 
@@ -195,12 +198,12 @@ class CompiledFunction:
                     if record.attempt in cache.entries:
                         yield key, record
 
-    def take(self, entry: LoadedEntry) -> None:
+    def insert(self, entry: LoadedEntry) -> None:
         """Adds an entry that another process captured."""
         runtime = self.runtime
         cache = runtime.regions.loaded(entry.key, entry.start)
         cache.add_loaded(entry.attempt)
-        cache.seen.add(entry.shapes, entry.numbers)
+        cache.specializations.add(entry.shapes, entry.numbers)
         runtime.entries.loaded.append(entry)
         if entry.backwards is None:
             return
@@ -215,7 +218,7 @@ class CompiledFunction:
 
         entry.backwards.capture_again = capture_again
 
-    def go_by(self, key: StartKey, stored: StoredVerdict) -> bool:
+    def apply_verdict(self, key: StartKey, stored: StoredVerdict) -> bool:
         """Goes by what another process found to be faster for a start, where this one would compare;
         returns whether it does."""
         return self.runtime.tiering.apply(stored, ways_of(self.runtime, key))

@@ -17,7 +17,7 @@ from tracer_core.execution.capture.result import Answers
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.execution.entry.regions import Regions
-from tracer_core.execution.store.persistent_cache import Kept
+from tracer_core.execution.store.persistent_cache import PersistentCache
 from tracer_core.execution.tiers.eager_or_compiled import Tiering, Ways
 from tracer_core.execution.tiers.recompile_limit import RecompileLimit
 from tracer_core.options import CompileConfig
@@ -33,7 +33,7 @@ class Runtime:
     owner: Callable[[], Any]
     regions: Regions
     entries: Entries
-    kept: Kept
+    persistent_cache: PersistentCache
     tiering: Tiering
     limit: RecompileLimit
     #: What was or is compiled in the background.
@@ -67,7 +67,7 @@ class Runtime:
             compilation.drop()
         self.compilations.clear()
         self.entries.clear()
-        self.kept.forget()
+        self.persistent_cache.forget()
         self.regions.clear()
         self.tiering.forget()
         self.limit.forget()
@@ -86,7 +86,7 @@ class Runtime:
 
     def skip(self, reason: str) -> None:
         """Runs the whole function in eager mode from now on."""
-        logger().warning("%s runs natively: %s", self.name, reason)
+        logger().warning("%s runs eagerly: %s", self.name, reason)
         self.regions.clear()
         self.abandoned.append(reason)
         self.skipped = reason
@@ -97,7 +97,7 @@ class Runtime:
             raise self.not_captured(reason) from cause
         cache.limit_hit = True
         self.abandoned.append(reason)
-        logger().warning("%s runs natively: %s", self.name, reason)
+        logger().warning("%s runs eagerly: %s", self.name, reason)
 
     def not_captured(self, reason: str) -> TracerError:
         """Returns the error of a function that cannot be captured."""

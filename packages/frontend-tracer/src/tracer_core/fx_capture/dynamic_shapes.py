@@ -15,23 +15,24 @@ from tracer_core import markers, torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
-from tracer_core.fx_capture.seen import Foresight, Seen
+from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
 from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
 
 
 class ShapePolicy:
-    """The choice for one trace. dynamic: compile()'s argument. seen: the earlier cache entries.
+    """The choice for one trace. dynamic: compile()'s argument. specializations: the earlier cache
+    entries.
     allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
     SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
     depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
-    a tensor's values. foresight: of branches on tensors. copies_elements: see `element_reads`."""
+    a tensor's values. speculation: of branches on tensors. copies_elements: see `element_reads`."""
 
     def __init__(
         self,
         dynamic: bool | None,
-        seen: Seen,
+        specializations: SpecializationHistory,
         allowed: bool,
         takes_numbers: bool = False,
         takes_data_sizes: bool = False,
@@ -39,18 +40,18 @@ class ShapePolicy:
         draws: bool = False,
         takes_data_floats: bool = False,
         takes_assertions: bool = False,
-        foresight: Foresight | None = None,
+        speculation: Speculation | None = None,
         copies_elements: bool = False,
     ) -> None:
         self.dynamic = dynamic
-        self.seen = seen
+        self.specializations = specializations
         self.allowed = allowed and dynamic is not False
         self.takes_numbers = takes_numbers
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
         self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
         self.takes_assertions = takes_assertions
-        self.foresight = Foresight() if foresight is None else foresight
+        self.speculation = Speculation() if speculation is None else speculation
         self.copies_elements = copies_elements
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
@@ -63,7 +64,7 @@ class ShapePolicy:
         """Returns whether the trace needs symbols at all; known before it starts."""
         return self.allowed and (
             self.dynamic is True
-            or bool(self.seen)
+            or bool(self.specializations)
             or self.marked
             or self.follows_data
             or self.draws
@@ -72,19 +73,19 @@ class ShapePolicy:
     @property
     def counts(self) -> bool:
         """Returns whether step counters are symbolic, as they are from the second cache entry on."""
-        return self.takes_numbers and bool(self.seen)
+        return self.takes_numbers and bool(self.specializations)
 
     def varies(self, value: int | float, source: Source) -> bool:
         """Returns whether an earlier cache entry saw another number at this source."""
         self.numbers[source.expression] = value
         return self.symbolic and any(
             old is not value and old != value
-            for old in self.seen.numbers.get(source.expression, ())
+            for old in self.specializations.numbers.get(source.expression, ())
         )
 
     def history(self, source: Source) -> list[int | float]:
         """Returns the numbers that the earlier cache entries saw at a source."""
-        return self.seen.numbers.get(source.expression, [])
+        return self.specializations.numbers.get(source.expression, [])
 
     marked = False
 
@@ -113,7 +114,7 @@ class ShapePolicy:
         if not self.symbolic:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
-        earlier = self.seen.shapes.get(source.expression, ())
+        earlier = self.specializations.shapes.get(source.expression, ())
         is_input = not source.is_buffer
         differ = [
             any(len(old) == len(shape) and old[i] != size for old in earlier)
@@ -220,13 +221,13 @@ def strides_text(
 
 def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:
     """Returns the symbols of storage offsets, which sizes do not determine."""
-    found: dict[Any, str] = {}
+    result: dict[Any, str] = {}
     for text, fake in inputs:
         offset = fake.storage_offset()
         symbol = offset.node.expr if isinstance(offset, torch.SymInt) else None
         if symbol is not None and symbol.is_Symbol and symbol not in known:
-            found.setdefault(symbol, f"{text}.storage_offset()")
-    return found
+            result.setdefault(symbol, f"{text}.storage_offset()")
+    return result
 
 
 def _cancelled(expr: Any) -> Any:
@@ -241,30 +242,30 @@ def constraint_violation(shape_env: Any, constraints: list[Constraint]) -> Marke
     """Returns the mark_dynamic constraint violation of a trace, if any: a marked size was
     specialized or its range narrowed."""
     locations = torch_private.guard_locations(shape_env)
-    for one in constraints:
+    for item in constraints:
         assert locations is not None
-        now = shape_env.simplify(one.symbol)
+        now = shape_env.simplify(item.symbol)
         if not now.free_symbols:
-            location = locations.forced.get(one.symbol, "?")
-            return _violation(one, f"it is {now}", location)
-        if one.lowest is None and one.highest is None:
+            location = locations.forced.get(item.symbol, "?")
+            return _violation(item, f"it is {now}", location)
+        if item.lowest is None and item.highest is None:
             continue
         for guard, location in locations.guards:
             expr = shape_env.simplify(guard)
             if expr.free_symbols != now.free_symbols or not now.is_Symbol or not _narrows(expr):
                 continue
-            holds = torch_private.implied(expr, now, max(one.lowest or 2, 2), one.highest)
+            holds = torch_private.implied(expr, now, max(item.lowest or 2, 2), item.highest)
             if holds is None:
                 crossed("MAX_TRIED_SIZES", where=location)
             if holds is False:
-                text = torch_private.python_text(expr, {now: one.size})
-                return _violation(one, text, location)
+                text = torch_private.python_source(expr, {now: item.size})
+                return _violation(item, text, location)
     return None
 
 
-def _violation(constraint: Constraint, found: str, location: str) -> MarkedSizeError:
+def _violation(constraint: Constraint, text: str, location: str) -> MarkedSizeError:
     code = location.code if isinstance(location, Location) else ""
-    return MarkedSizeError(constraint.size, str(constraint), found, location, code)
+    return MarkedSizeError(constraint.size, str(constraint), text, location, code)
 
 
 def _narrows(expr: Any) -> bool:

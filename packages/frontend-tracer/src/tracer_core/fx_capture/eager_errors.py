@@ -30,11 +30,11 @@ def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception |
         return None
     if not all(map(_is_plain, leaves)):
         return None
-    found = [_raised(func, args, kwargs, value) for value in (0, 1)]
-    if None in found or type(found[0]) not in _ERRORS:
+    result = [_raised(func, args, kwargs, value) for value in (0, 1)]
+    if None in result or type(result[0]) not in _ERRORS:
         return None
-    alike = type(found[0]) is type(found[1]) and str(found[0]) == str(found[1])
-    return found[1] if alike else None
+    alike = type(result[0]) is type(result[1]) and str(result[0]) == str(result[1])
+    return result[1] if alike else None
 
 
 def _is_plain(value: Any) -> bool:
@@ -55,21 +55,21 @@ def _is_plain(value: Any) -> bool:
 
 def _raised(func: Callable[..., Any], args: Any, kwargs: Any, value: int) -> Exception | None:
     """Returns what an operator raises on tensors that hold one number."""
-    made: dict[int, torch.Tensor] = {}
+    result: dict[int, torch.Tensor] = {}
 
-    def like(one: Any) -> Any:
-        if not isinstance(one, torch.Tensor):
-            return one
-        if id(one) not in made:
-            new = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
-            made[id(one)] = new.fill_(value)
-        return made[id(one)]
+    def like(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        if id(item) not in result:
+            new = torch.empty_strided(item.shape, item.stride(), dtype=item.dtype)
+            result[id(item)] = new.fill_(value)
+        return result[id(item)]
 
     before = torch.get_rng_state()
     try:
         with torch_private.without_torch_functions(), torch.no_grad():
-            given: Any = pytree.tree_map(like, (args, kwargs))
-            func(*given[0], **given[1])
+            inputs: Any = pytree.tree_map(like, (args, kwargs))
+            func(*inputs[0], **inputs[1])
     except Exception as error:
         return error.with_traceback(None)
     finally:

@@ -1,4 +1,4 @@
-"""Subscripts by whole numbers that depend on data (``table[step]``, `step` a 0-d tensor), as copies.
+"""Subscripts by integers that depend on data (``table[step]``, `step` a 0-d tensor), as copies.
 
 In eager mode such a subscript is a view, whose place in memory the host must know first. A copy by
 aten.index is the same for a program in which nothing writes to the memory of either afterwards and the
@@ -23,10 +23,10 @@ _NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 def read_at(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
     """Subscripts a tensor by 0-d tensors and integers. Target of a graph node."""
     places = [
-        one.long()
-        if isinstance(one, torch.Tensor)
-        else torch.full((), one, dtype=torch.int64, device=tensor.device)
-        for one in indices
+        index.long()
+        if isinstance(index, torch.Tensor)
+        else torch.full((), index, dtype=torch.int64, device=tensor.device)
+        for index in indices
     ]
     read: torch.Tensor = torch.ops.aten.index.Tensor(tensor, places)
     return read
@@ -37,13 +37,13 @@ def fits(tensor: torch.Tensor, indices: Sequence[Any]) -> bool:
     eager's does (on GPUs it would end the process's CUDA context)."""
     if tensor.device.type != "cpu" or not 0 < len(indices) <= tensor.dim():
         return False
-    data = [one for one in indices if isinstance(one, torch.Tensor)]
+    data = [index for index in indices if isinstance(index, torch.Tensor)]
     numbers = all(
-        one.dim() == 0 and one.dtype in _NUMBERS and one.device.type == "cpu" for one in data
+        item.dim() == 0 and item.dtype in _NUMBERS and item.device.type == "cpu" for item in data
     )
-    plain = not any(map(torch_private.is_subclass, (tensor, *data)))
-    others = all(type(one) is int for one in indices if not isinstance(one, torch.Tensor))
-    return bool(data) and numbers and plain and others and _is_dense(tensor, len(indices))
+    simple = not any(map(torch_private.is_subclass, (tensor, *data)))
+    others = all(type(index) is int for index in indices if not isinstance(index, torch.Tensor))
+    return bool(data) and numbers and simple and others and _is_dense(tensor, len(indices))
 
 
 def _is_dense(tensor: torch.Tensor, first: int) -> bool:
@@ -84,19 +84,19 @@ def is_copy(graph: torch.fx.Graph, storage: int) -> bool:
 def why_views(graph: torch.fx.Graph) -> str | None:
     """Returns why subscripts of the graph must be views as in eager mode; None where copies do."""
     shared: set[int] = set()
-    made: set[int] = set()
+    numbers: set[int] = set()
     for node in graph.nodes:
         if not shared.isdisjoint(written_storages(node)):
             return "memory that a subscript reads by a number that depends on data is written to"
         if node.target is read_at:
             result = torch_private.storage_id(node.meta["val"])
-            made.add(result)
+            numbers.add(result)
             shared |= {result, torch_private.storage_id(node.args[0].meta["val"])}
         if node.op == "output":
-            values = (one.meta["val"] for one in node.all_input_nodes)
+            values = (source.meta["val"] for source in node.all_input_nodes)
             tensors = [
-                one for one in pytree.tree_leaves(list(values)) if isinstance(one, torch.Tensor)
+                leaf for leaf in pytree.tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)
             ]
-            if not made.isdisjoint(map(torch_private.storage_id, tensors)):
+            if not numbers.isdisjoint(map(torch_private.storage_id, tensors)):
                 return "a view at a number that depends on data leaves the graph"
     return None

@@ -57,13 +57,13 @@ _PLAIN = frozenset(
 _SEQUENCES = frozenset(
     {list, tuple, torch.Size, *classes("fx.immutable_collections.immutable_list")}
 )
-_MOST = 8192
+_MAX_ENTRIES = 8192
 #: The keywords of `meta_functions.copied`; other meta functions take none.
 _COPY = {"memory_format"}
 
 #: Metadata of an operator's results: (sizes, strides, dtype, device) of each tensor.
 _Facts = tuple[Any, ...]
-_kept: dict[Any, Any] = {}
+_cached: dict[Any, Any] = {}
 
 
 class _Unknown(Exception):
@@ -93,10 +93,14 @@ def _classify(func: Any) -> _Kind:
         return _Kind.OTHER
     schema = func._schema
     returns = {str(value.type) for value in schema.returns}
-    aliases = {one.name: one.alias_info for one in schema.arguments if one.alias_info is not None}
+    aliases = {
+        argument.name: argument.alias_info
+        for argument in schema.arguments
+        if argument.alias_info is not None
+    }
     if not aliases and returns and returns <= {"Tensor", "List[Tensor]"}:
         return _Kind.FRESH
-    first_only = [*aliases] == [one.name for one in schema.arguments[:1]]
+    first_only = [*aliases] == [argument.name for argument in schema.arguments[:1]]
     one_tensor = [str(value.type) for value in schema.returns] == ["Tensor"]
     if first_only and one_tensor and all(info.is_write for info in aliases.values()):
         return _Kind.INPLACE
@@ -126,16 +130,16 @@ def run(
         key = (func, _key(mode, args, tensors), named, *choices)
     except _Unknown:
         return SLOW
-    known = _kept.get(key, SLOW)
+    known = _cached.get(key, SLOW)
     if known is None:
         return SLOW
     if known is not SLOW:
         return args[0] if kind is _Kind.INPLACE else _made(mode, known)
-    if torch.is_inference_mode_enabled() or any(one.is_inference() for one in tensors):
+    if torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors):
         return SLOW  # without a version, a write is not seen
     if _writes_unseen(func, args):
-        plain = func is _aten.native_batch_norm.default and not kwargs
-        return _trained(mode, args) if plain else SLOW
+        simple = func is _aten.native_batch_norm.default and not kwargs
+        return _trained(mode, args) if simple else SLOW
     return _first_time(mode, func, args, kwargs, slow, key, tensors)
 
 
@@ -149,16 +153,16 @@ def _symbolic_convolution(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
         return SLOW
     device = torch_private.device_of_fake(value)
     with torch_private.KernelInvocation(mode):
-        made = func(*args)
-        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        result = func(*args)
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
         results = [
-            one.to(memory_format=chosen) if one is not None and one.dim() > 1 else one
-            for one in results
+            result.to(memory_format=chosen) if result is not None and result.dim() > 1 else result
+            for result in results
         ]
     wrapped = [
-        None if one is None else torch_private.wrap_meta(mode, one, device) for one in results
+        None if item is None else torch_private.wrap_meta(mode, item, device) for item in results
     ]
-    return wrapped[0] if isinstance(made, torch.Tensor) else tuple(wrapped)
+    return wrapped[0] if isinstance(result, torch.Tensor) else tuple(wrapped)
 
 
 def _first_time(
@@ -171,24 +175,24 @@ def _first_time(
     tensors: Any,
 ) -> Any:
     """Computes an answer with the operator's kernel or FakeTensorMode, and caches it."""
-    if len(_kept) >= _MOST:
-        _kept.clear()
+    if len(_cached) >= _MAX_ENTRIES:
+        _cached.clear()
     rule = RULES.get(func) if not kwargs or kwargs.keys() == _COPY else None
     known = None
     if rule is not None and _one_device(mode, args, kwargs):
         known = rule(*args, **kwargs)
     if known is not None:
-        _kept[key] = known
+        _cached[key] = known
         return args[0] if _kinds[func] is _Kind.INPLACE else _made(mode, known)
     before = [t._version for t in tensors]
     result = _by_kernel(mode, func, args, kwargs) if func in _STRUCTURED else SLOW
     result = slow() if result is SLOW else laid_out(func, args, kwargs, result)
     if _kinds[func] is _Kind.INPLACE:
-        _kept[key] = () if result is args[0] and _key(mode, args, []) == key[1] else None
+        _cached[key] = () if result is args[0] and _key(mode, args, []) == key[1] else None
     elif before != [t._version for t in tensors]:
-        _kept[key] = None
+        _cached[key] = None
     else:
-        _kept[key] = _facts_of(mode, result, tensors)
+        _cached[key] = _facts_of(mode, result, tensors)
     return result
 
 
@@ -217,7 +221,7 @@ def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return SLOW  # FakeTensorMode raises what it raises
     if isinstance(result, torch.Tensor):
         return torch_private.wrap_meta(mode, result, device)
-    return type(result)(torch_private.wrap_meta(mode, one, device) for one in result)
+    return type(result)(torch_private.wrap_meta(mode, item, device) for item in result)
 
 
 def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -231,12 +235,15 @@ def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             tensors = [item for item in value if type(item) not in _PLAIN]
         else:
             tensors = [value]
-        for one in tensors:
-            if not torch_private.is_plain_fake(one, mode) or one.dtype not in _DTYPES:
+        for tensor in tensors:
+            if (
+                not torch_private.is_fake_without_subclass(tensor, mode)
+                or tensor.dtype not in _DTYPES
+            ):
                 return None
-            if device is not None and one.fake_device != device:
+            if device is not None and tensor.fake_device != device:
                 return None
-            device = one.fake_device
+            device = tensor.fake_device
     return device
 
 
@@ -249,7 +256,7 @@ def _key(mode: Any, value: Any, tensors: list[Any]) -> Any:
         return tuple([_key(mode, item, tensors) for item in value])
     if kind is torch.device:
         return value
-    if not torch_private.is_plain_fake(value, mode) or value.dtype not in _DTYPES:
+    if not torch_private.is_fake_without_subclass(value, mode) or value.dtype not in _DTYPES:
         raise _Unknown
     tensors.append(value)
     return value.shape, value.stride(), value.dtype, value.fake_device
@@ -260,11 +267,11 @@ def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_F
     kind = next((kind for kind in (torch.Tensor, list, tuple) if isinstance(result, kind)), None)
     if kind is None:
         return None
-    seen = {torch_private.storage_id(one) for one in inputs}
+    seen = {torch_private.storage_id(value) for value in inputs}
     facts = []
     for part in [result] if kind is torch.Tensor else result:
-        plain = torch_private.is_plain_fake(part, mode) and part.dtype in _DTYPES
-        if not plain or part.storage_offset():
+        simple = torch_private.is_fake_without_subclass(part, mode) and part.dtype in _DTYPES
+        if not simple or part.storage_offset():
             return None
         storage = torch_private.storage_id(part)
         if storage in seen:

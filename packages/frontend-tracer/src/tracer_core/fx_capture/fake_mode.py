@@ -106,17 +106,17 @@ class Fakes:
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a
         symbolic size."""
-        found = self._fake.get(id(real))
-        if found is None:
+        result = self._fake.get(id(real))
+        if result is None:
             symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
-            found = self._make(real, name, symbolic)
-            self._fake[id(real)] = found
-            self._real[id(found)] = real
+            result = self._make(real, name, symbolic)
+            self._fake[id(real)] = result
+            self._real[id(result)] = real
             self._alive.append(real)
-            self._versions[id(found)] = writes(found)
+            self._versions[id(result)] = writes(result)
             if real.layout is torch.strided:
                 self._uses[torch_private.storage_id(real)] += 1
-        return found
+        return result
 
     def adopt(self, real: torch.Tensor, fake: Any) -> None:
         """Takes a tensor of a subclass whose inner tensors are fakes as the fake of a real one."""
@@ -158,9 +158,9 @@ class Fakes:
         if any(symbolic):
             self._symbolic_storages.add(storage)
         if storage is None or storage not in self._symbolic_storages:
-            found = torch_private.plain_fake(self.mode, real, self._storages)
-            if found is not None:
-                return found
+            result = torch_private.fake_without_subclass(self.mode, real, self._storages)
+            if result is not None:
+                return result
         if storage is not None:
             torch_private.join_storage(self.mode, real, self._storages)
         try:
@@ -183,7 +183,7 @@ class Fakes:
         return fake
 
     @contextlib.contextmanager
-    def sizes_of_one(self, given: list[Any]) -> Iterator[list[Any]]:
+    def sizes_of_one(self, value: list[Any]) -> Iterator[list[Any]]:
         """Context for a torch function that runs on fakes; the caller appends its results to the
         yielded list. A test whether a size is 1 needs no guard if every tensor among the results
         shares its storage with an argument (for size 1 it is a view too, even where other sizes
@@ -194,9 +194,9 @@ class Fakes:
             return
         with self.shape_env.answering() as asked:
             yield results
-        there = {torch_private.storage_id(fake) for fake in given}
-        tensors = [one for one in results if isinstance(one, torch.Tensor)]
-        if asked and not all(torch_private.storage_id(one) in there for one in tensors):
+        there = {torch_private.storage_id(fake) for fake in value}
+        tensors = [result for result in results if isinstance(result, torch.Tensor)]
+        if asked and not all(torch_private.storage_id(tensor) in there for tensor in tensors):
             self.shape_env.rule_out_one(asked)
 
     def note_write(self, fake: Any) -> None:
@@ -224,9 +224,9 @@ class Fakes:
         input."""
         at = torch_private.storage_id(real)
         return any(
-            one.layout is torch.strided and torch_private.storage_id(one) == at
-            for one, fake in self.inputs()
-            if id(one) in self._first or self.was_written(fake)
+            item.layout is torch.strided and torch_private.storage_id(item) == at
+            for item, fake in self.inputs()
+            if id(item) in self._first or self.was_written(fake)
         )
 
     def real_of(self, fake: Any) -> torch.Tensor | None:

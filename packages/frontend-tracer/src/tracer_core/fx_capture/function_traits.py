@@ -99,15 +99,15 @@ def written_arguments(func: Any) -> frozenset[tuple[int, str]] | None:
         packet = getattr(torch.ops.aten, func.__name__, None)
         names = packet.overloads() if packet is not None else []
         overloads = [getattr(packet, name) for name in names if not name.endswith("out")]
-    found = {
+    result = {
         frozenset(
-            (position, one.name)
-            for position, one in enumerate(overload._schema.arguments)
-            if one.alias_info is not None and one.alias_info.is_write
+            (position, argument.name)
+            for position, argument in enumerate(overload._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
         )
         for overload in overloads
     }
-    return found.pop() if len(found) == 1 else None
+    return result.pop() if len(result) == 1 else None
 
 
 def is_blind(func: Any) -> bool:
@@ -118,9 +118,9 @@ def is_blind(func: Any) -> bool:
 
 #: Reductions of booleans whose fakes fail for symbolic sizes -> the operator with the same result.
 _PLAIN = {
-    one: getattr(torch, kind)
+    name: getattr(torch, kind)
     for kind in ("all", "any")
-    for one in names(f"_is_{kind}_true ops.aten._is_{kind}_true.default")
+    for name in names(f"_is_{kind}_true ops.aten._is_{kind}_true.default")
 }
 
 
@@ -139,6 +139,6 @@ def recordable(
         return torch.Tensor.new_empty, args, kwargs  # a tuple, as a graph has it, is data
     if func in _TYPE and len(args) == 2 and type(args[1]) is type(torch.FloatTensor):
         return func, (args[0], f"{args[1].__module__}.{args[1].__name__}"), kwargs
-    if func in _PLAIN and all(one.dtype is torch.bool for one in args):
+    if func in _PLAIN and all(arg.dtype is torch.bool for arg in args):
         func = _PLAIN[func]
     return func, args, kwargs

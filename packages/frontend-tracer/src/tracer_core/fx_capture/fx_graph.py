@@ -20,7 +20,7 @@ from tracer_core.fx_capture.function_traits import target_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.size_nodes import GraphInput, SizeNodes
 from tracer_core.guards.numpy_types import SCALARS
-from tracer_core.guards.source import Source, is_plain_name
+from tracer_core.guards.source import Source, is_identifier
 from tracer_core.torch_private.lazy_graph_module import add_node
 from tracer_core.torch_private.needed import OpOverload
 
@@ -169,13 +169,15 @@ class WrittenGraph:
 
     # -- nodes --
 
-    def plain_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+    def unchecked_node(
+        self, op: str, target: Any, args: tuple[Any, ...], value: Any
+    ) -> torch.fx.Node:
         node = self.graph.create_node(op, target, args, {})
         node.meta.update(val=value, user_frame=self._where())
         return node
 
     def _emit(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
-        demand_plain_keywords(func, kwargs)
+        require_constant_keywords(func, kwargs)
         node_args = self.argument(args)
         node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         self.op_count += 1
@@ -183,7 +185,7 @@ class WrittenGraph:
         kind, target, node_args = target_of(func, node_args)
         node = add_node(self.graph, kind, target, tuple(node_args), node_kwargs)
         node.meta["user_frame"] = self._where()
-        if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
+        if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
             node.meta[MARK] = ORDERED
         return node
 
@@ -191,7 +193,7 @@ class WrittenGraph:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None
     ) -> torch.fx.Node:
         """Records a call that changes torch's global state."""
-        demand_plain_keywords(func, kwargs or {})
+        require_constant_keywords(func, kwargs or {})
         node = self.graph.call_function(func, args, kwargs or {})
         node.meta.update(val=None, user_frame=self._where())
         self.state_nodes += 1
@@ -222,7 +224,7 @@ class WrittenGraph:
 
     def rng_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
         """Records a call that makes, seeds or reads a random number generator."""
-        node = self.plain_node(op, target, args, value)
+        node = self.unchecked_node(op, target, args, value)
         node.meta[MARK] = ORDERED
         self.op_count += 1
         return node
@@ -276,9 +278,9 @@ def _written(value: Any) -> Any:
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
-def demand_plain_keywords(func: Any, kwargs: dict[str, Any]) -> None:
+def require_constant_keywords(func: Any, kwargs: dict[str, Any]) -> None:
     """The code of a graph writes keywords as they are."""
     for name in kwargs:
-        if not is_plain_name(name):
+        if not is_identifier(name):
             reason = f"{func!r} in the graph is given a keyword argument that is no name: {name!r}"
             raise Break("unsupported_value", reason)

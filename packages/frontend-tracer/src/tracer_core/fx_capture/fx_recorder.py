@@ -42,7 +42,7 @@ from tracer_core.fx_capture.unbacked import (
     DataSizes,
     gives_data_size,
     is_float,
-    is_whole_number,
+    is_integer,
 )
 from tracer_core.fx_capture.unsupported import refusal
 from tracer_core.fx_capture.value_ranges import Ranges
@@ -83,9 +83,9 @@ class TensorHooks(Protocol):
 class Recorder(WrittenGraph):
     """Runs torch functions on fakes and records them in the graph. Mutable. step(): index of the
     instruction that the outermost frames run. number_in(tensor): the scalar in a tensor if the
-    program may read it, else None. index_in(tensor, foresees): the whole number in a tensor if it is
-    known before the graph runs, or foreseen, else None. concrete: for backends without symbolic scalar inputs, returns
-    the guarded value of a symbol."""
+    program may read it, else None. index_in(tensor, speculates): the integer in a tensor if it is
+    known before the graph runs, or speculated, else None. concrete: for backends without symbolic
+    scalar inputs, returns the guarded value of a symbol."""
 
     def __init__(
         self,
@@ -158,23 +158,23 @@ class Recorder(WrittenGraph):
         """Exceptions that an operator raises when its output shape depends on data."""
         return torch_private.data_dependent_failures()[1]
 
-    def follow_data(self, foreseen: Callable[[Any], Any]) -> None:
-        """Makes data-dependent sizes unbacked SymInts in this trace. foreseen(expression): the answer
-        of a question about them that the call which is captured gives, or None."""
+    def follow_data(self, speculated: Callable[[Any], Any]) -> None:
+        """Makes data-dependent sizes unbacked SymInts in this trace. speculated(expression): the
+        answer of a question about them that the call which is captured gives, or None."""
         self.data = DataSizes(
-            self.fakes.shape_env, self.sizes.node, self.plain_node, self.fakes.any_was_written
+            self.fakes.shape_env, self.sizes.node, self.unchecked_node, self.fakes.any_was_written
         )
         self.sizes.read_by = self.data.read_by
         env = self.fakes.shape_env
         env.refused, env.undecided, env.told = self._note_refused, self._undecided, self.data.check
-        env.foreseen = foreseen
+        env.speculated = speculated
 
     def follows_data(self) -> bool:
-        """Returns whether whole numbers that depend on data are, or may become, symbols."""
+        """Returns whether integers that depend on data are, or may become, symbols."""
         return self.may_follow_data or self.data is not None
 
     def _note_refused(self, expr: Any) -> None:
-        decides = torch_private.is_truth(expr)
+        decides = torch_private.is_bool_expr(expr)
         kind = "data_dependent_branch" if decides else "data_dependent_value"
         self.broken = Break(
             kind, f"Python needs {expr}, where u stands for a size or number that depends on data"
@@ -208,11 +208,11 @@ class Recorder(WrittenGraph):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, str] | None:
         """Returns (kind, reason) if this call must break the graph, else None."""
-        found = refusal(func, args, kwargs)
-        if found is None or not gives_data_size(func, found[0], args, self.floats):
-            return found
-        self._ask_for_data_sizes(*found)
-        return None if self.data is not None and not torch_private.transforms_active() else found
+        result = refusal(func, args, kwargs)
+        if result is None or not gives_data_size(func, result[0], args, self.floats):
+            return result
+        self._ask_for_data_sizes(*result)
+        return None if self.data is not None and not torch_private.transforms_active() else result
 
     def _ask_for_data_sizes(self, kind: str, reason: str) -> None:
         if self.may_follow_data:
@@ -223,12 +223,12 @@ class Recorder(WrittenGraph):
         if self.program_modes:
             raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
         func, args, kwargs = self._with_numbers(func, args, kwargs)
-        given: list[Any] = []
-        fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
+        inputs: list[Any] = []
+        fake_args, fake_kwargs = self._faked(args, inputs), self._faked(kwargs, inputs)
 
         @contextlib.contextmanager
         def on_fakes() -> Iterator[None]:
-            with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
+            with self.fakes.mode, self._kernels(func, inputs, fake_args, fake_kwargs):
                 yield
 
         unfit = (
@@ -241,9 +241,9 @@ class Recorder(WrittenGraph):
             raise Break("operator_failed", f"{name_of(func)}: {unfit}")
         if self.data is not None and operator_name(func) in READS_A_NUMBER | READS_A_FLOAT:
             func = torch.Tensor.item
-        writes = CallWrites(given, fake_kwargs)
+        writes = CallWrites(inputs, fake_kwargs)
         changes = self.scalars.before(func, fake_args, fake_kwargs)
-        result = self._on_fakes(func, given, fake_args, fake_kwargs, writes.memory)
+        result = self._on_fakes(func, inputs, fake_args, fake_kwargs, writes.memory)
         self._check(func, result, writes)
         if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
@@ -293,9 +293,9 @@ class Recorder(WrittenGraph):
         if not self.copies_elements or func not in SUBSCRIPTS or kwargs:
             return None
         tensor, key = args
-        indices = [self._tensor_of(one) for one in (key if isinstance(key, tuple) else (key,))]
+        indices = [self._tensor_of(item) for item in (key if isinstance(key, tuple) else (key,))]
         if not isinstance(tensor, torch.Tensor) or not any(
-            isinstance(one, torch.Tensor) and one.dim() == 0 for one in indices
+            isinstance(index, torch.Tensor) and index.dim() == 0 for index in indices
         ):
             return None
         if self.open_regions or self.function_answers is not None or self.catches():
@@ -305,11 +305,11 @@ class Recorder(WrittenGraph):
         current = self.fakes.current
         if not element_reads.fits(
             current(tensor),
-            [current(one) if isinstance(one, torch.Tensor) else one for one in indices],
+            [current(index) if isinstance(index, torch.Tensor) else index for index in indices],
         ):
             return None
-        places = [self._index(one, foresees=False) for one in indices]
-        if not any(isinstance(one, torch.Tensor) for one in places):
+        places = [self._index(index, speculates=False) for index in indices]
+        if not any(isinstance(place, torch.Tensor) for place in places):
             return None  # known before the graph
         return (tensor, *places)
 
@@ -327,25 +327,25 @@ class Recorder(WrittenGraph):
         return source.meta["val"]
 
     def _with_indices(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Replaces tensors that C code reads as whole numbers; the first argument is the operand."""
+        """Replaces tensors that C code reads as integers; the first argument is the operand."""
         first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
-        return (*first, *[self._index(one, func in INDEXING) for one in args[len(first) :]])
+        return (*first, *[self._index(arg, func in INDEXING) for arg in args[len(first) :]])
 
-    def _index(self, value: Any, masks: bool = False, foresees: bool = True) -> Any:
+    def _index(self, value: Any, masks: bool = False, speculates: bool = True) -> Any:
         """masks: whether bytes select elements, as they do in a subscript outside of its slices.
-        foresees: whether the graph may check that a number is as in the call that is captured."""
+        speculates: whether the graph may check that a number is as in the call that is captured."""
         if isinstance(value, torch.Tensor):
             bytes_ = masks and value.dtype is torch.uint8
-            number = None if bytes_ else self.index_in(value, foresees)
+            number = None if bytes_ else self.index_in(value, speculates)
             return value if number is None else number
         if type(value) in (tuple, list):
-            return type(value)([self._index(one, masks) for one in value])
+            return type(value)([self._index(item, masks) for item in value])
         if type(value) is slice:
             return slice(*map(self._index, (value.start, value.stop, value.step)))
         return value
 
     def _on_fakes(
-        self, func: Any, given: list[Any], args: Any, kwargs: Any, memory: list[torch.Tensor]
+        self, func: Any, value: list[Any], args: Any, kwargs: Any, memory: list[torch.Tensor]
     ) -> Any:
         """Runs a function on fakes. Raises Break or Retry where the fakes fail."""
         run_args, run_kwargs = args, kwargs
@@ -355,7 +355,7 @@ class Recorder(WrittenGraph):
                 torch.SymFloat, self._present, given_numbers
             )
         try:
-            kernels, ones = self._kernels(func, given, args, kwargs), self.fakes.sizes_of_one(given)
+            kernels, ones = self._kernels(func, value, args, kwargs), self.fakes.sizes_of_one(value)
             one_thread = torch_private.backward_on_this_thread()
             with self.fakes.mode, kernels, one_thread, self._data_sizes(), ones as results:
                 run = func if run_kwargs else self.packed.stand_in(func, run_args) or func
@@ -364,7 +364,7 @@ class Recorder(WrittenGraph):
             return result
         except self.values_needed as error:
             if self.data is None and any(
-                is_whole_number(one) or (self.floats and is_float(one)) for one in given
+                is_integer(item) or (self.floats and is_float(item)) for item in value
             ):
                 self._ask_for_data_sizes("data_dependent_value", name_of(func))
             reason = str(error).partition("\n")[0]
@@ -408,11 +408,11 @@ class Recorder(WrittenGraph):
         known = self.sizes.numbers.get(number.node.expr)
         return number if known is None else known.value
 
-    def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
+    def _kernels(self, func: Any, value: list[Any], args: Any, kwargs: Any) -> Any:
         """Enables torch's Python kernels for calls with symbolic sizes, where C++ kernels need
         ints. Dropout is excluded: its Python kernel copies where eager returns the input itself."""
         if self.fakes.shape_env is not None and "dropout" not in name_of(func):
-            if torch_private.has_symbols((*given, *pytree.arg_tree_leaves(*args, **kwargs))):
+            if torch_private.has_symbols((*value, *pytree.arg_tree_leaves(*args, **kwargs))):
                 return torch_private.python_dispatcher()
         return contextlib.nullcontext()
 
@@ -421,23 +421,23 @@ class Recorder(WrittenGraph):
         self._emit(torch.Tensor.requires_grad_, (fake,), {}).meta["val"] = fake
         fake.requires_grad_(True)
 
-    def _faked(self, value: Any, given: list[Any]) -> Any:
-        """Replaces the tensors in a structure by fakes and appends those to `given`."""
+    def _faked(self, value: Any, argument: list[Any]) -> Any:
+        """Replaces the tensors in a structure by fakes and appends those to `argument`."""
         kind = type(value)
         if kind in SIMPLE_TYPES:
             return value
         if isinstance(value, torch.Tensor):
             fake = self.as_fake(value)
-            given.append(fake)
+            argument.append(fake)
             return fake
         if kind is tuple or kind is list:
-            return kind([self._faked(item, given) for item in value])
+            return kind([self._faked(item, argument) for item in value])
         if kind is dict:
-            return {key: self._faked(item, given) for key, item in value.items()}
+            return {key: self._faked(item, argument) for key, item in value.items()}
         leaves, spec = pytree.tree_flatten(value)
         if len(leaves) == 1 and leaves[0] is value:
             return value
-        return pytree.tree_unflatten([self._faked(leaf, given) for leaf in leaves], spec)
+        return pytree.tree_unflatten([self._faked(leaf, argument) for leaf in leaves], spec)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any, written: bool) -> Any:
         if isinstance(result, torch.Tensor):
@@ -449,8 +449,8 @@ class Recorder(WrittenGraph):
             self.ranges.note(func, args, kwargs, result)
             return self._to_real(result)
         leaves = pytree.tree_leaves(result)
-        made = (torch.Tensor, torch.SymInt, torch.SymFloat)
-        if not written and not any(isinstance(leaf, made) for leaf in leaves):
+        created = (torch.Tensor, torch.SymInt, torch.SymFloat)
+        if not written and not any(isinstance(leaf, created) for leaf in leaves):
             if operator_name(func) not in EFFECT_ONLY:
                 return result
         if self.data is not None and self.data.is_new_number(result):

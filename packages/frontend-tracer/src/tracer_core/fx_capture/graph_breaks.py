@@ -179,10 +179,10 @@ class Retry(Restart):
         self.changes = changes
 
 
-class RunNatively(BaseException):
+class RunEagerly(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run
-    natively too. code: of the only function that has to, now and later. loop_at: the frame that has
+    eagerly too. code: of the only function that has to, now and later. loop_at: the frame that has
     to, until it returns, whenever the code region is entered."""
 
     def __init__(

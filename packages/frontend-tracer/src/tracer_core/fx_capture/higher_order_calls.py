@@ -74,13 +74,13 @@ class FunctionCall(Target):
         self.title = f"{self.cls.__name__}_apply"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        items = list(args)
         for position, value in sorted(self.fixed.items()):
-            given.insert(position, value.make() if type(value) is Anew else value)
+            items.insert(position, value.make() if type(value) is Anew else value)
         if self.answers and any(map(is_lowered, args)):
             with _Answering(self.answers):
-                return self.cls.apply(*given, **kwargs)
-        return self.cls.apply(*given, **kwargs)
+                return self.cls.apply(*items, **kwargs)
+        return self.cls.apply(*items, **kwargs)
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class CheckpointCall(Target):
         values, options = list(inputs), self.options
         if any(map(is_lowered, inputs)):
             # What is kept changes no result; a graph that is lowered decides that later.
-            options = {name: one for name, one in options.items() if name != "context_fn"}
+            options = {name: option for name, option in options.items() if name != "context_fn"}
         region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
 
         def run(*explicit: Any) -> Any:
@@ -113,11 +113,11 @@ class CheckpointCall(Target):
             finally:
                 REGIONS.reset(token)
 
-        given = [inputs[position] for position in self.explicit]
+        arguments = [inputs[position] for position in self.explicit]
         if region is None:
-            return torch_private.plain_checkpoint()(run, *given, **options)
+            return torch_private.undecorated_checkpoint()(run, *arguments, **options)
         options = {**options, "preserve_rng_state": False}
-        return torch_private.plain_checkpoint()(region(run), *given, **options)
+        return torch_private.undecorated_checkpoint()(region(run), *arguments, **options)
 
 
 class SelectiveContexts:
@@ -167,7 +167,9 @@ class TransformCall(Target):
 
     def on(self, outer: Sequence[Any], arguments: Any) -> Any:
         """Runs the function itself, on a structure with the tensors that it takes."""
-        operands = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+        operands = [
+            leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)
+        ]
         results, count = iter(self.graph(*outer, *operands)), self.result.num_leaves
         flat = [self.constants[i] if i in self.constants else next(results) for i in range(count)]
         return pytree.tree_unflatten(flat, self.result)
@@ -247,12 +249,12 @@ class ScanCall(CapturedScan, Target):
     title = "scan"
 
     def __call__(self, *inputs: Any) -> Any:
-        outer, given = inputs[: self.n_outer], inputs[self.n_outer :]
-        carried, tensors = given[: self.n_carried], given[self.n_carried :]
+        outer, arguments = inputs[: self.n_outer], inputs[self.n_outer :]
+        carried, tensors = arguments[: self.n_live], arguments[self.n_live :]
         length = tensors[0].shape[0]
-        if any(torch_private.is_fake(value) for value in given):
+        if any(torch_private.is_fake(value) for value in arguments):
             return self._on_fakes(outer, carried, tensors, length)
-        if any(map(is_lowered, given)):
+        if any(map(is_lowered, arguments)):
             scan = SCANS.get().get(self)
             if isinstance(scan, Scan) and not _is_short(length, tensors[0].device):
                 return scan(*inputs)
@@ -264,23 +266,23 @@ class ScanCall(CapturedScan, Target):
         step = self.step.forward  # a module's call costs more than a step
         for row in zip(*[tensor.unbind(0) for tensor in tensors], strict=True):
             results = step(*outer, *carried, *row)
-            carried = results[: self.n_carried]
-            parts.append(results[self.n_carried :])
+            carried = results[: self.n_live]
+            parts.append(results[self.n_live :])
         stacked = [torch.stack(rows) for rows in zip(*parts, strict=True)]
-        started = given[: self.n_carried]
+        started = arguments[: self.n_live]
         return [*_without_aliases(carried, started), *stacked]
 
     def _on_fakes(self, outer: Any, carried: Any, tensors: Any, length: Any) -> Any:
         row = [tensor.select(0, 0) for tensor in tensors]
         results = self.step(*outer, *carried, *row)
         if not isinstance(length, int) or length > 1:  # the first step may need no gradients
-            results = self.step(*outer, *results[: self.n_carried], *row)
+            results = self.step(*outer, *results[: self.n_live], *row)
         parts = [
             part.unsqueeze(0).expand(length, *part.shape).clone(
                 memory_format=torch.contiguous_format)
-            for part in results[self.n_carried :]
+            for part in results[self.n_live :]
         ]  # fmt: skip
-        after = _without_aliases(results[: self.n_carried], carried)
+        after = _without_aliases(results[: self.n_live], carried)
         return [*after, *parts]
 
 
@@ -313,33 +315,33 @@ class AssociativeScanCall(CapturedScan, Target):
             if scan.pointwise and not torch.is_grad_enabled():
                 return scan.associative(leaves)
             if leaves[0].device.type == "cpu":  # elsewhere a tree keeps the device busy
-                parts = scan(*self.parts_of(inputs))[self.n_carried :]
+                parts = scan(*self.parts_of(inputs))[self.n_live :]
                 pairs = zip(leaves, parts, strict=True)
                 return [torch.cat([leaf[:1], rest]) for leaf, rest in pairs]
 
         def combine(left: list[Any], right: list[Any]) -> Any:
-            return self.step(*outer, *left, *right)[: self.n_carried]
+            return self.step(*outer, *left, *right)[: self.n_live]
 
         return scanned_by_tree(torch.vmap(combine), leaves)
 
     def _on_fakes(self, outer: Any, leaves: list[Any]) -> list[Any]:
         slices = [leaf[0] for leaf in leaves]
-        once = self.step(*outer, *slices, *slices)[: self.n_carried]
-        again = self.step(*outer, *once, *slices)[: self.n_carried]
+        once = self.step(*outer, *slices, *slices)[: self.n_live]
+        again = self.step(*outer, *once, *slices)[: self.n_live]
         length = leaves[0].shape[0]
         return [
-            one.unsqueeze(0).expand(length, *one.shape).clone(
+            item.unsqueeze(0).expand(length, *item.shape).clone(
                 memory_format=torch.contiguous_format)
-            for one in again
+            for item in again
         ]  # fmt: skip
 
 
-def _without_aliases(values: Any, given: Any) -> list[Any]:
+def _without_aliases(values: Any, value: Any) -> list[Any]:
     """Copies the values that are inputs of the graph."""
-    return [v.clone() if any(v is one for one in given) else v for v in values]
+    return [v.clone() if any(v is item for item in value) else v for v in values]
 
 
-def may_draw(graph: torch.fx.GraphModule) -> bool:
+def may_use_rng(graph: torch.fx.GraphModule) -> bool:
     """Returns whether a graph, or one that its nodes call, may use random numbers."""
     for node in graph.graph.nodes:
         if node.op in ("call_function", "call_method") and uses_rng(node):
@@ -348,7 +350,7 @@ def may_draw(graph: torch.fx.GraphModule) -> bool:
             return True
         if isinstance(node.target, Target):
             parts = vars(node.target).values()
-            if any(isinstance(one, torch.fx.GraphModule) and may_draw(one) for one in parts):
+            if any(isinstance(part, torch.fx.GraphModule) and may_use_rng(part) for part in parts):
                 return True
     return False
 
@@ -380,10 +382,10 @@ def read_element(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
     """Subscripts a tensor by 0-d tensors, in a function of scores: a read of elements, where eager's
     subscript asks for the values of the indices."""
     places = [
-        one
-        if isinstance(one, torch.Tensor)
-        else torch.full((), one, dtype=torch.int64, device=tensor.device)
-        for one in indices
+        index
+        if isinstance(index, torch.Tensor)
+        else torch.full((), index, dtype=torch.int64, device=tensor.device)
+        for index in indices
     ]
     read: torch.Tensor = torch.ops.aten.index.Tensor(tensor, places)
     return read

@@ -75,5 +75,5 @@ def _method(name: str) -> Callable[..., Any] | None:
     """Returns the out-of-place form of an in-place method."""
     if not name.endswith("_") or name.startswith("_") or name in _KEPT:
         return None
-    found: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)
-    return found if callable(found) else None
+    function: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)
+    return function if callable(function) else None

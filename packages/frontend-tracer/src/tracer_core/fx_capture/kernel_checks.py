@@ -123,24 +123,24 @@ def _slice(
 
 def _subtraction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     operands = (*args[:2], *(kwargs[name] for name in ("self", "input", "other") if name in kwargs))
-    logical = any(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
-    return "kernels do not subtract truth values" if logical else None
+    logical = any(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
+    return "kernels do not subtract bools" if logical else None
 
 
 def _place_of_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    return "kernels do not compare truth values" if args[0].dtype is torch.bool else None
+    return "kernels do not compare bools" if args[0].dtype is torch.bool else None
 
 
 def _of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    dtypes = {one.dtype for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)}
+    dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
     return "kernels take operands of one dtype" if len(dtypes) > 1 and "out" not in kwargs else None
 
 
 def _dtypes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[torch.dtype]:
     """Returns the dtypes of all operands; nothing under autocast, which may convert them."""
-    operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
     autocast = operands and torch.is_autocast_enabled(operands[0].device.type)
-    return set() if autocast else {one.dtype for one in operands}
+    return set() if autocast else {operand.dtype for operand in operands}
 
 
 def _normalized_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -153,7 +153,7 @@ def _normalized_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 def _likelihood(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The classes' weights have the dtype of the input; the target may be whole numbers. Of a single
+    """The classes' weights have the dtype of the input; the target may be integers. Of a single
     sample there is one target."""
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if isinstance(target, torch.Tensor) and not target.is_floating_point():
@@ -170,23 +170,23 @@ def _of_one_dtype_after_casts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _whole_loss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    return None if args[0].is_floating_point() else "its result is no whole number"
+    return None if args[0].is_floating_point() else "its result is no integer"
 
 
 def _ratio(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """``addcdiv`` divides no whole numbers by whole numbers."""
+    """``addcdiv`` divides no integers by integers."""
     named = (kwargs[name] for name in ("tensor1", "tensor2") if name in kwargs)
-    divided = [one for one in (*args[1:], *named) if isinstance(one, torch.Tensor)]
-    inexact = any(one.is_floating_point() or one.is_complex() for one in divided)
-    return None if inexact else "kernels do not divide whole numbers"
+    divided = [arg for arg in (*args[1:], *named) if isinstance(arg, torch.Tensor)]
+    inexact = any(item.is_floating_point() or item.is_complex() for item in divided)
+    return None if inexact else "kernels do not divide integers"
 
 
 def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """``alpha`` is a truth value only where the result is one."""
+    """``alpha`` is a bool only where the result is one."""
     alpha = kwargs.get("alpha", 1)
     operands = (*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs))
-    logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
-    return "alpha is a truth value" if type(alpha) is bool and not logical else None
+    logical = all(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
+    return "alpha is a bool" if type(alpha) is bool and not logical else None
 
 
 def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -210,8 +210,8 @@ def _selected(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _in_lists(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Fakes of operators on lists promote what kernels do not."""
-    given = [one if isinstance(one, (list, tuple)) else (one,) for one in args]
-    dtypes = {one.dtype for part in given for one in part if isinstance(one, torch.Tensor)}
+    inputs = [arg if isinstance(arg, (list, tuple)) else (arg,) for arg in args]
+    dtypes = {item.dtype for part in inputs for item in part if isinstance(item, torch.Tensor)}
     return (
         "kernels do not promote such dtypes" if len(dtypes) > 1 and dtypes & NOT_PROMOTED else None
     )
@@ -219,8 +219,8 @@ def _in_lists(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The tensor that is added to a product of matrices or vectors must expand to its size."""
-    operands = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
-    if len(operands) < 2 or not all(one.dim() for one in operands[:2]):
+    operands = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, torch.Tensor)]
+    if len(operands) < 2 or not all(operand.dim() for operand in operands[:2]):
         return None
     left, right = operands[:2]
     ranks = left.dim(), right.dim()
@@ -243,8 +243,8 @@ def _added_to_product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
 
 def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Kernels that write numbers into memory do not convert them; autocast may before."""
-    given = (*args, *(kwargs[name] for name in ("source", "values") if name in kwargs))
-    *_, source = (one for one in given if isinstance(one, torch.Tensor))
+    inputs = (*args, *(kwargs[name] for name in ("source", "values") if name in kwargs))
+    *_, source = (item for item in inputs if isinstance(item, torch.Tensor))
     if source.dtype == args[0].dtype or torch.is_autocast_enabled(args[0].device.type):
         return None
     return "kernels write numbers of the same dtype"
@@ -256,8 +256,8 @@ def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) 
     named = {**dict(zip(("self", "indices", "values"), args, strict=False)), **kwargs}
     value, index, source = args[0], named.get("indices"), named.get("values")
     parts = index if isinstance(index, (tuple, list)) else (index,)
-    tensors = [one for one in parts if isinstance(one, torch.Tensor)]
-    masks = any(one.dtype in (torch.bool, torch.uint8) for one in tensors)
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    masks = any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
     if masks or not tensors or not isinstance(source, torch.Tensor):
         return None
     try:
@@ -267,11 +267,11 @@ def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) 
         return None  # the call itself raises
     if any(map(is_data_size, (*wanted, *source.shape))):
         return None
-    given = list(source.shape)
-    while strips and len(given) > len(wanted) and given[0] == 1:
-        given.pop(0)
-    pairs = zip(reversed(given), reversed(wanted), strict=False)
-    fits = len(given) <= len(wanted) and all(one in (1, size) for one, size in pairs)
+    items = list(source.shape)
+    while strips and len(items) > len(wanted) and items[0] == 1:
+        items.pop(0)
+    pairs = zip(reversed(items), reversed(wanted), strict=False)
+    fits = len(items) <= len(wanted) and all(item in (1, size) for item, size in pairs)
     return None if fits else "the values do not broadcast to the places that are written to"
 
 
@@ -280,9 +280,9 @@ def _put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-    inexact = any(one.is_floating_point() or one.is_complex() for one in operands)
-    return "kernels have it for whole numbers only" if inexact else None
+    operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
+    inexact = any(operand.is_floating_point() or operand.is_complex() for operand in operands)
+    return "kernels have it for integers only" if inexact else None
 
 
 def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -291,8 +291,8 @@ def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     numbers = (*args[1:], *kwargs.values())
-    whole = not args[0].dtype.is_floating_point and any(type(one) is float for one in numbers)
-    return "its kernel for whole numbers truncates the threshold and the value" if whole else None
+    full = not args[0].dtype.is_floating_point and any(type(number) is float for number in numbers)
+    return "its kernel for integers truncates the threshold and the value" if full else None
 
 
 def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -308,8 +308,8 @@ def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     value = args[0]
     channels = value.shape[1] if value.dim() > 1 else None
-    vectors = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
-    fit = all(one.numel() == channels for one in vectors)
+    vectors = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, torch.Tensor)]
+    fit = all(vector.numel() == channels for vector in vectors)
     if not fit:
         return "its vectors have another size than there are channels"
     return _normalized_as(args, kwargs)
@@ -319,7 +319,7 @@ def _unwritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "of one dimension it leaves out= as it was" if kwargs.get("out") is not None else None
 
 
-def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _integers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     inexact = args[0].is_floating_point() or args[0].is_complex()
     return None if inexact else "kernels have it for floating and complex numbers only"
 
@@ -327,8 +327,8 @@ def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     named = (kwargs[name] for name in ("self", "input", "exponent") if name in kwargs)
     operands = (*args[:2], *named)
-    logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
-    return "kernels have no powers of truth values" if logical else None
+    logical = all(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
+    return "kernels have no powers of bools" if logical else None
 
 
 def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -353,12 +353,12 @@ def _softmax_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
 
 
 def _whole_images(which: str, value: Any, *choices: str) -> _Check:
-    """Makes the check of an operator that lacks kernels for whole numbers where one of its arguments,
+    """Makes the check of an operator that lacks kernels for integers where one of its arguments,
     of this name, has this value; `choices`: for these dtypes alone."""
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        given = (kwargs.get(which), *args[1:])
-        if not any(type(one) is type(value) and one == value for one in given):
+        inputs = (kwargs.get(which), *args[1:])
+        if not any(type(item) is type(value) and item == value for item in inputs):
             return None
         dtype = args[0].dtype
         lacks = str(dtype) in choices if choices else not dtype.is_floating_point
@@ -374,17 +374,17 @@ def _columns(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         or len(args) == 2
         or (len(args) > 2 and isinstance(args[1], (tuple, list)))
     )
-    whole = not (args[0].is_floating_point() or args[0].is_complex() or args[0].dtype is torch.bool)
-    return "kernels have it for floating numbers only" if images and whole else None
+    full = not (args[0].is_floating_point() or args[0].is_complex() or args[0].dtype is torch.bool)
+    return "kernels have it for floating numbers only" if images and full else None
 
 
 def _running_total(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    logical = any(one is torch.bool for one in (kwargs.get("dtype"), *args[2:]))
-    return "kernels add up no truth values" if logical else None
+    logical = any(arg is torch.bool for arg in (kwargs.get("dtype"), *args[2:]))
+    return "kernels add up no bools" if logical else None
 
 
 def _permuted_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    permuted = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in args)
+    permuted = any(isinstance(arg, torch.Tensor) and not arg.is_contiguous() for arg in args)
     on_cuda = args[0].device.type == "cuda"
     return "on CUDA devices its result is laid out otherwise" if permuted and on_cuda else None
 
@@ -399,7 +399,7 @@ def _permuted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _spaced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     real = kwargs.get("dtype") is not None and not kwargs["dtype"].is_complex
     ends = (*args[:2], *(kwargs[name] for name in ("start", "end") if name in kwargs))
-    mixed = real and any(isinstance(one, torch.Tensor) and one.is_complex() for one in ends)
+    mixed = real and any(isinstance(end, torch.Tensor) and end.is_complex() for end in ends)
     return "complex ends do not fit a real dtype" if mixed else None
 
 
@@ -410,8 +410,8 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _bucketized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     boundaries = args[1] if len(args) > 1 else kwargs.get("boundaries")
-    one = not isinstance(boundaries, torch.Tensor) or boundaries.dim() == 1
-    return None if one else "boundaries have one dimension"
+    item = not isinstance(boundaries, torch.Tensor) or boundaries.dim() == 1
+    return None if item else "boundaries have one dimension"
 
 
 def _quantile(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -468,13 +468,13 @@ _CHECKS: dict[str, _Check] = {
     "select_scatter": _scatter_into(_select), "slice_scatter": _scatter_into(_slice),
     "embedding": _embedding, "fft_ihfftn": _unwritten, "fft_ihfft2": _unwritten,
     "index_select": _index_select, "index_reduce": _index_reduce, "index_reduce_": _index_reduce,
-    **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
+    **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _integers),
 }  # fmt: skip
 
 #: Checks whose first operand may be something else than a tensor.
 _OF_NUMBERS = frozenset({_power, _summed})
 
-#: Operators without kernels for whole numbers (truth values among them), where fakes and kernels of
+#: Operators without kernels for integers (bools among them), where fakes and kernels of
 #: ours have them and would truncate.
 _INEXACT_ONLY = frozenset({
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax",
@@ -490,8 +490,8 @@ _INEXACT_ONLY = frozenset({
     "silu_", "smooth_l1_loss", "softmax", "softmin", "softplus", "special_log_softmax",
     "special_softmax",
 })  # fmt: skip
-#: Operators without kernels for truth values.
-_NO_TRUTH_VALUES = frozenset({
+#: Operators without kernels for bools.
+_NO_BOOLS = frozenset({
     "__imod__", "__mod__", "__rmod__", "abs", "abs_", "absolute", "absolute_", "addcmul",
     "addcmul_", "avg_pool1d", "avg_pool2d", "avg_pool3d", "ceil", "ceil_", "clamp", "clamp_",
     "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "floor", "floor_",
@@ -504,7 +504,7 @@ _NO_TRUTH_VALUES = frozenset({
 _REAL_ONLY = frozenset(
     {"glu", "hardshrink", "mse_loss", "nanmean", "nansum", "smooth_l1_loss"}
 )  # fmt: skip
-_LACKING = _INEXACT_ONLY | _NO_TRUTH_VALUES | _REAL_ONLY
+_LACKING = _INEXACT_ONLY | _NO_BOOLS | _REAL_ONLY
 #: Those of them that promote their operands, so that all of them have to be of the kind.
 _PROMOTING = frozenset({
     "__imod__", "__mod__", "__rmod__", "addcmul", "addcmul_", "clamp", "clamp_", "clamp_max",
@@ -536,15 +536,15 @@ _INTO_THE_FIRST = frozenset({
 
 def _larger_operand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     sizes = args[0].shape
-    for one in (*args[1:], *kwargs.values()):
-        if not isinstance(one, torch.Tensor):
+    for arg in (*args[1:], *kwargs.values()):
+        if not isinstance(arg, torch.Tensor):
             continue
-        pairs = zip(reversed(sizes), reversed(one.shape), strict=False)
+        pairs = zip(reversed(sizes), reversed(arg.shape), strict=False)
         fits = all(
             (type(other) is int and other == 1) or not _is_smaller(size, other)
             for size, other in pairs
         )
-        if one.dim() > args[0].dim() or not fits:
+        if arg.dim() > args[0].dim() or not fits:
             return "an operand has other sizes than the tensor that is written to"
     return None
 
@@ -557,21 +557,21 @@ def _is_smaller(size: Any, other: Any) -> bool:
 def _missing_kernel(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Rejects a dtype for which an operator has no kernel: eager raises NotImplementedError."""
     values = (*args, *kwargs.values())
-    operands = [one for one in values if isinstance(one, torch.Tensor)]
+    operands = [value for value in values if isinstance(value, torch.Tensor)]
     if not operands or any(map(_is_zero, operands[0].shape)):
         return None
     if name not in _PROMOTING:
         del operands[1:]
     elif not name.endswith("_loss"):
-        operands += [torch.tensor(one) for one in values if type(one) in (bool, int, float)]
-    converted = [one for one in values if isinstance(one, torch.dtype)]
-    dtypes = converted or [one.dtype for one in operands]
-    whole = not any(one.is_floating_point or one.is_complex for one in dtypes)
-    if name in _INEXACT_ONLY and whole:
+        operands += [torch.tensor(value) for value in values if type(value) in (bool, int, float)]
+    converted = [value for value in values if isinstance(value, torch.dtype)]
+    dtypes = converted or [operand.dtype for operand in operands]
+    full = not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+    if name in _INEXACT_ONLY and full:
         return "kernels have it for floating numbers only"
-    if name in _NO_TRUTH_VALUES and all(one is torch.bool for one in dtypes):
-        return "kernels do not take truth values"
-    if name in _REAL_ONLY and any(one.is_complex for one in dtypes):
+    if name in _NO_BOOLS and all(dtype is torch.bool for dtype in dtypes):
+        return "kernels do not take bools"
+    if name in _REAL_ONLY and any(dtype.is_complex for dtype in dtypes):
         return "kernels take no complex numbers"
     return None
 
@@ -614,17 +614,17 @@ def _other_result(
             result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
     except Exception:
         return None  # the operator raises its own error where it runs
-    for made, out in zip(
+    for leaf, out in zip(
         pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False
     ):
-        if not (isinstance(made, torch.Tensor) and isinstance(out, torch.Tensor)):
+        if not (isinstance(leaf, torch.Tensor) and isinstance(out, torch.Tensor)):
             continue
-        if made.dtype != out.dtype:
+        if leaf.dtype != out.dtype:
             return "out= has another dtype than the result"
-        if made.shape == out.shape:
+        if leaf.shape == out.shape:
             continue
-        if any(out is one for one in pytree.tree_leaves(args)):
+        if any(out is leaf for leaf in pytree.tree_leaves(args)):
             return "out= is an operand of another size than the result"
-        if out._is_view() or not made.is_contiguous():
+        if out._is_view() or not leaf.is_contiguous():
             return "out= is resized: a view, or to strides that are not contiguous"
     return None

@@ -26,7 +26,7 @@ def single(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ScalarEntry:
     """The value of an input before the graph runs."""
 
     tensor: torch.Tensor
@@ -72,7 +72,7 @@ class Scalars:
             return None
         if self._fakes.shares_memory(real):
             return None  # it may be mutated through an alias
-        return Entry(real)
+        return ScalarEntry(real)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> list[tuple[Any, Any]]:
         """Returns (tensor, new expression) for the tensors that an operator will change
@@ -135,12 +135,14 @@ def _of_lists(function: Any) -> Callable[[Scalars, Any, Any], Any]:
         if len(args) != 2 or not isinstance(args[0], (list, tuple)) or kwargs.get("alpha", 1) != 1:
             return []
         others = args[1] if isinstance(args[1], (list, tuple)) else [args[1]] * len(args[0])
-        written = [torch_private.storage_id(one) for one in args[0]]
-        read = {torch_private.storage_id(one) for one in others if isinstance(one, torch.Tensor)}
+        written = [torch_private.storage_id(item) for item in args[0]]
+        read = {torch_private.storage_id(item) for item in others if isinstance(item, torch.Tensor)}
         if len(set(written)) != len(written) or not read.isdisjoint(written):
             return []  # a tensor is mutated twice, or read after its mutation
         pairs = zip(args[0], others, strict=False)
-        return [change for one, other in pairs for change in scalars._changed(one, function, other)]
+        return [
+            change for item, other in pairs for change in scalars._changed(item, function, other)
+        ]
 
     return rule
 

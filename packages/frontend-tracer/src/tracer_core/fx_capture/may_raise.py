@@ -88,26 +88,26 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
     risks = [node for node in calls if _may_raise(node, checked) or _mixes_dtypes(node)]
     if not risks:
         return []
-    read = {one for one in outputs if isinstance(one, torch.fx.Node)}
+    read = {output for output in outputs if isinstance(output, torch.fx.Node)}
     known = dict.fromkeys((*read, *graph.find_nodes(op="placeholder")))
     memory = set(map(_memory, _tensors(known)))
     for node in reversed(graph.nodes):
         if node in read or not memory.isdisjoint(node.meta.get("writes", ())):
             read.update((node, *node.all_input_nodes))
             # once for each: hundreds of nodes may take the items of one list
-            new = dict.fromkeys(one for one in node.all_input_nodes if one not in known)
+            new = dict.fromkeys(source for source in node.all_input_nodes if source not in known)
             known |= new
             memory.update(map(_memory, _tensors(new)))
-    unread = (one for one in risks if one not in read and one.target not in GRADIENT_CALLS)
-    found = (one.args[0] if one.target in _WRITING_SUBSCRIPTS else one for one in unread)
-    return [one for one in found if isinstance(one, torch.fx.Node)]
+    unread = (risk for risk in risks if risk not in read and risk.target not in GRADIENT_CALLS)
+    result = (item.args[0] if item.target in _WRITING_SUBSCRIPTS else item for item in unread)
+    return [item for item in result if isinstance(item, torch.fx.Node)]
 
 
 def _mixes_dtypes(node: torch.fx.Node) -> bool:
     """Returns whether a kernel may refuse its operands' dtypes, which fakes promote."""
     if node.target is operator.getitem and type(_value(node.args[0])) in (tuple, list):
         return False
-    dtypes = {one.dtype for one in _tensors(node.all_input_nodes)}
+    dtypes = {tensor.dtype for tensor in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:
         return False
     return not dtypes.isdisjoint(NOT_PROMOTED) or not is_elementwise(_name(node.target))
@@ -126,21 +126,21 @@ def _memory(value: torch.Tensor) -> int:
 
 
 def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
-    found: set[torch.fx.Node] = set()
+    nodes: set[torch.fx.Node] = set()
     ahead = [node]
     while ahead:
-        users = [user for user in ahead.pop().users if user not in found]
-        found.update(users)
+        users = [user for user in ahead.pop().users if user not in nodes]
+        nodes.update(users)
         ahead += users
-    return found
+    return nodes
 
 
 def written_storages(node: torch.fx.Node) -> Iterator[int]:
     """Yields the storages that a node may have mutated, or the subgraphs of a higher-order operator."""
     yield from node.meta.get("writes", ())
     for inner in _graphs(node):
-        for one in inner.nodes:
-            yield from written_storages(one)
+        for item in inner.nodes:
+            yield from written_storages(item)
 
 
 def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:
@@ -148,7 +148,7 @@ def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:
     if not isinstance(node.target, Target):
         return []
     fields = vars(node.target).values()
-    return [one.graph for one in fields if isinstance(one, torch.fx.GraphModule)]
+    return [field.graph for field in fields if isinstance(field, torch.fx.GraphModule)]
 
 
 def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
@@ -191,7 +191,7 @@ def _is_of_singular_values(node: torch.fx.Node, name: str) -> bool:
 def _on_gpu(node: torch.fx.Node) -> bool:
     """Returns whether all tensors of a node are on GPUs."""
     values = [_value(argument) for argument in (node, *node.args, *node.kwargs.values())]
-    tensors = [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     return bool(tensors) and all(tensor.device.type == "cuda" for tensor in tensors)
 
 
@@ -263,6 +263,6 @@ def unseen_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     if training is False:
         return []
     # The vectors among its arguments that cannot be its weight and bias.
-    tensors = (one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
-    vectors = (one for one in tensors if one.dim() == 1 and not one.requires_grad)
-    return [one for one in vectors if not isinstance(one, torch.nn.Parameter)]
+    tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
+    vectors = (tensor for tensor in tensors if tensor.dim() == 1 and not tensor.requires_grad)
+    return [vector for vector in vectors if not isinstance(vector, torch.nn.Parameter)]

@@ -61,10 +61,10 @@ def batch_norm_below(*args: Any) -> Any:
 def batch_statistics(*args: Any) -> Any:
     """Training mode: the input's shape, mean and inverse deviation per channel, and new running
     statistics."""
-    found = batch_norm_in_training(*args)
-    if found is None or args[3] is None or args[4] is None or args[0].numel() == args[0].shape[1]:
+    result = batch_norm_in_training(*args)
+    if result is None or args[3] is None or args[4] is None or args[0].numel() == args[0].shape[1]:
         return None  # one value per channel has no deviation
-    kind, (output, *saved) = found
+    kind, (output, *saved) = result
     return kind, (output, *saved, *saved)
 
 
@@ -80,8 +80,8 @@ def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
     per-channel or None."""
     if value.dtype not in (torch.float32, torch.float64) or not _dense(value, 2) or value.dim() < 2:
         return None
-    given = [one for one in vectors if one is not None]
-    if any(o.dtype is not value.dtype or o.shape != (value.shape[1],) for o in given):
+    inputs = [vector for vector in vectors if vector is not None]
+    if any(o.dtype is not value.dtype or o.shape != (value.shape[1],) for o in inputs):
         return None
     channels = _contiguous([value.shape[1]], value)
     return tuple, (_facts(value), channels, channels)
@@ -89,42 +89,44 @@ def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
 
 def by_element(*args: Any) -> Any:
     """Elementwise operators: operands of one dtype that broadcast, or one tensor and scalars."""
-    tensors: list[Any] = [one for one in args if isinstance(one, torch.Tensor)]
+    tensors: list[Any] = [arg for arg in args if isinstance(arg, torch.Tensor)]
     first = tensors[0]
     kinds = (int, float) if first.dtype in _FLOATS else (int,)
     if first.dtype not in (*_FLOATS, torch.int64):
         return None
-    if any(type(one) not in kinds for one in args if not isinstance(one, torch.Tensor)):
+    if any(type(arg) not in kinds for arg in args if not isinstance(arg, torch.Tensor)):
         return None
-    if any(one.dtype is not first.dtype for one in tensors):
+    if any(tensor.dtype is not first.dtype for tensor in tensors):
         return None
-    found = _combined(tensors)
-    return None if found is None else (torch.Tensor, ((*found, first.dtype, first.fake_device),))
+    result = _combined(tensors)
+    return None if result is None else (torch.Tensor, ((*result, first.dtype, first.fake_device),))
 
 
 def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
     """Returns shape and strides of an elementwise result."""
     shape = tensors[0].shape
-    alike = all(one.shape == shape for one in tensors)
+    alike = all(tensor.shape == shape for tensor in tensors)
     dense = all(map(_dense, tensors))
     if alike and dense:
         return shape, tensors[0].stride()
     if not alike:
         try:
-            shape = torch.broadcast_shapes(*(one.shape for one in tensors))
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         except RuntimeError:
             return None  # FakeTensorMode raises what it raises
-    ordered = dense or (alike and shape[:1] == (1,) and all(one.is_contiguous() for one in tensors))
+    ordered = dense or (
+        alike and shape[:1] == (1,) and all(tensor.is_contiguous() for tensor in tensors)
+    )
     if ordered and min(shape[1:], default=2) > 1:
         return shape, tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-    if alike and min(shape, default=0) > 1 and all(min(one.stride()) > 0 for one in tensors):
+    if alike and min(shape, default=0) > 1 and all(min(tensor.stride()) > 0 for tensor in tensors):
         return shape, torch_private.elementwise_strides(tensors)
     return None
 
 
 def by_element_of_floats(*args: Any) -> Any:
     """Elementwise operators on floating-point operands."""
-    first = next(one for one in args if isinstance(one, torch.Tensor))  # the scalar may come first
+    first = next(arg for arg in args if isinstance(arg, torch.Tensor))  # the scalar may come first
     return by_element(*args) if first.dtype in _FLOATS else None
 
 
@@ -139,17 +141,17 @@ def comparison(*args: Any) -> Any:
 
 def comparison_of_tensors(*args: Any) -> Any:
     """Elementwise comparisons that reject scalars."""
-    return comparison(*args) if all(isinstance(one, torch.Tensor) for one in args) else None
+    return comparison(*args) if all(isinstance(arg, torch.Tensor) for arg in args) else None
 
 
-def choice(test: Any, one: Any, other: Any) -> Any:
+def choice(test: Any, item: Any, other: Any) -> Any:
     """where() of contiguous operands of one shape or of zero dimensions."""
-    if one.dtype is not other.dtype or test.dtype is not torch.bool:
+    if item.dtype is not other.dtype or test.dtype is not torch.bool:
         return None
-    operands = [test, *(value for value in (one, other) if value.dim() > 0)]
+    operands = [test, *(value for value in (item, other) if value.dim() > 0)]
     if test.dim() == 0 or any(v.shape != test.shape or not _dense(v) for v in operands):
         return None
-    return torch.Tensor, ((test.shape, test.stride(), one.dtype, test.fake_device),)
+    return torch.Tensor, ((test.shape, test.stride(), item.dtype, test.fake_device),)
 
 
 def batch_norm_gradient(*args: Any) -> Any:
@@ -169,13 +171,13 @@ def cat(parts: Any, dim: int = 0) -> Any:
     if type(dim) is not int or not -rank <= dim < rank:
         return None
     dim %= rank
-    for one in parts:
-        if one.dim() != rank or one.dtype is not first.dtype or not _dense(one, 2):
+    for part in parts:
+        if part.dim() != rank or part.dtype is not first.dtype or not _dense(part, 2):
             return None
-        if any(one.shape[k] != first.shape[k] for k in range(rank) if k != dim):
+        if any(part.shape[k] != first.shape[k] for k in range(rank) if k != dim):
             return None
     shape = [*first.shape]
-    shape[dim] = sum(one.shape[dim] for one in parts)
+    shape[dim] = sum(part.shape[dim] for part in parts)
     return torch.Tensor, (_contiguous(shape, first),)
 
 
@@ -185,8 +187,8 @@ def stack(parts: Any, dim: int = 0) -> Any:
     rank = first.dim() + 1
     if type(dim) is not int or not -rank <= dim < rank:
         return None
-    alike = all(one.shape == first.shape and one.dtype is first.dtype for one in parts)
-    if not alike or not all(_dense(one, 2) for one in parts):
+    alike = all(part.shape == first.shape and part.dtype is first.dtype for part in parts)
+    if not alike or not all(_dense(part, 2) for part in parts):
         return None
     shape = [*first.shape]
     shape.insert(dim % rank, len(parts))
@@ -225,10 +227,10 @@ def largest_of_windows(
     if value.dim() != 4 or value.dtype not in _FLOATS or not _dense(value, 2) or up is not False:
         return None
     kernel, stride, padding, dilation = (
-        list(one) * 2 if len(one) == 1 else list(one)
-        for one in (kernel, stride or kernel, padding, dilation)
+        list(value) * 2 if len(value) == 1 else list(value)
+        for value in (kernel, stride or kernel, padding, dilation)
     )
-    if any(type(one) is not int for one in (*kernel, *stride, *padding, *dilation)):
+    if any(type(item) is not int for item in (*kernel, *stride, *padding, *dilation)):
         return None
     wide = any(2 * edge > size for edge, size in zip(padding, kernel, strict=True))
     if wide or min(*stride, *kernel, *dilation) < 1:
@@ -245,7 +247,7 @@ def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
     """Gradient of contiguous images, from a contiguous gradient."""
     if value.dim() != 4 or value.dtype not in _FLOATS or slope.dtype is not value.dtype:
         return None
-    if len(args) != 6 or not all(_dense(one, 2) for one in (slope, value, args[5])):
+    if len(args) != 6 or not all(_dense(item, 2) for item in (slope, value, args[5])):
         return None
     return torch.Tensor, (_facts(value),)
 
@@ -255,11 +257,11 @@ def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
     rank = value.dim()
     if value.dtype not in _FLOATS or not dims or not _dense(value):
         return None
-    if any(type(one) is not int for one in dims):
+    if any(type(dim) is not int for dim in dims):
         return None
-    if type(keepdim) is not bool or not all(-rank <= one < rank for one in dims):
+    if type(keepdim) is not bool or not all(-rank <= dim < rank for dim in dims):
         return None
-    gone = {one % rank for one in dims}
+    gone = {dim % rank for dim in dims}
     if len(gone) != len(dims):
         return None  # FakeTensorMode raises what it raises
     kept = [
@@ -283,7 +285,7 @@ def changed_in_place(value: Any, other: Any) -> Any:
         return () if type(other) in kinds else None
     fits = other.dtype is value.dtype and other.dim() <= value.dim()
     sizes = zip(reversed(other.shape), reversed(value.shape), strict=False)
-    return () if fits and all(one in (1, size) for one, size in sizes) else None
+    return () if fits and all(item in (1, size) for item, size in sizes) else None
 
 
 def _dense(value: Any, least: int = 1) -> bool:
@@ -308,13 +310,13 @@ def convolution(*args: Any) -> Any:
     if not (len(stride) == len(padding) == len(dilation) == dims) or value.dtype not in _FLOATS:
         return None
     operands = [value, weight] if bias is None else [value, weight, bias]
-    if any(one.dtype is not value.dtype or not one.is_contiguous() for one in operands):
+    if any(operand.dtype is not value.dtype or not operand.is_contiguous() for operand in operands):
         return None
-    given, made = weight.shape[1] * groups, weight.shape[0]
+    inputs, result = weight.shape[1] * groups, weight.shape[0]
     if transposed:
-        given, made = made, given
-    fits = value.shape[1] == given and weight.shape[0] % groups == 0
-    if not fits or (bias is not None and bias.shape != (made,)):
+        inputs, result = result, inputs
+    fits = value.shape[1] == inputs and weight.shape[0] % groups == 0
+    if not fits or (bias is not None and bias.shape != (result,)):
         return None
     windows = [dilation[i] * (weight.shape[i + 2] - 1) + 1 for i in range(dims)]
     if transposed:
@@ -326,13 +328,13 @@ def convolution(*args: Any) -> Any:
         sizes = [
             (value.shape[i + 2] + 2 * padding[i] - windows[i]) // stride[i] + 1 for i in range(dims)
         ]
-    shape = (value.shape[0], made, *sizes)
+    shape = (value.shape[0], result, *sizes)
     if min(shape) < 1 or shape[1] == 1 or math.prod(sizes) == 1 or min(value.shape) < 1:
         return None
     # Asking for the convolution backend imports torch.distributed.tensor; no CPU backend chooses
     # channels last by itself.
-    plain = value.fake_device.type == "cpu" and _dense(value) and _dense(weight)
-    if not plain and torch_private.convolution_format(*args) is not torch.contiguous_format:
+    simple = value.fake_device.type == "cpu" and _dense(value) and _dense(weight)
+    if not simple and torch_private.convolution_format(*args) is not torch.contiguous_format:
         return None
     return torch.Tensor, (_contiguous(shape, value),)
 
@@ -345,35 +347,35 @@ def convolution_gradients(*args: Any) -> Any:
     slope, value, weight, counts, *_, wanted = args
     if value.dim() not in (4, 5) or weight.dim() != value.dim() or value.fake_device.type != "cpu":
         return None
-    if value.dtype not in _FLOATS or any(one.dtype is not value.dtype for one in (slope, weight)):
+    if value.dtype not in _FLOATS or any(item.dtype is not value.dtype for item in (slope, weight)):
         return None
     if not _dense(value) or not _dense(weight) or min(*value.shape[1:], *slope.shape) < 1:
         return None
-    if any(type(one) is not bool for one in wanted) or (wanted[2] and len(counts or ()) != 1):
+    if any(type(item) is not bool for item in wanted) or (wanted[2] and len(counts or ()) != 1):
         return None
     facts = [_facts(value), _facts(weight), _contiguous(counts or (), value)]
     return tuple, tuple(fact if asked else None for fact, asked in zip(facts, wanted, strict=True))
 
 
-def product(one: Any, other: Any) -> Any:
+def product(item: Any, other: Any) -> Any:
     """mm and bmm: new, contiguous memory."""
-    rank = one.dim()
-    if one.dtype not in _FLOATS or other.dtype is not one.dtype:
+    rank = item.dim()
+    if item.dtype not in _FLOATS or other.dtype is not item.dtype:
         return None
     if other.dim() != rank or rank not in (2, 3):
         return None
-    if one.shape[-1] != other.shape[-2] or one.shape[:-2] != other.shape[:-2]:
+    if item.shape[-1] != other.shape[-2] or item.shape[:-2] != other.shape[:-2]:
         return None
-    shape = (*one.shape[:-1], other.shape[-1])
-    if min(*shape, one.shape[-1]) < 2:
+    shape = (*item.shape[:-1], other.shape[-1])
+    if min(*shape, item.shape[-1]) < 2:
         return None
-    return torch.Tensor, (_contiguous(shape, one),)
+    return torch.Tensor, (_contiguous(shape, item),)
 
 
-def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
+def sum_with_product(bias: Any, item: Any, other: Any) -> Any:
     """addmm whose first operand has as many columns as the result."""
-    known = product(one, other) if one.dim() == 2 else None
-    if known is None or bias.dtype is not one.dtype:
+    known = product(item, other) if item.dim() == 2 else None
+    if known is None or bias.dtype is not item.dtype:
         return None
     _, ((shape, *_),) = known
     return known if bias.shape in (shape, shape[1:]) else None
@@ -384,14 +386,14 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     small and large sizes, else None."""
     value, weight, bias, *options = args
     device, dims = torch_private.device_of_fake(value), value.dim() - 2
-    parameters = [one for one in (weight, bias) if one is not None]
+    parameters = [value for value in (weight, bias) if value is not None]
     if dims != 2 or weight.dim() != 4:
         return None
-    if any(torch_private.device_of_fake(one) != device for one in parameters):
+    if any(torch_private.device_of_fake(parameter) != device for parameter in parameters):
         return None
     if torch_private.has_symbols(parameters):
         return None
-    if any(one.dtype is not value.dtype for one in parameters):
+    if any(parameter.dtype is not value.dtype for parameter in parameters):
         return None
     if any(isinstance(number, torch.SymInt) for number in pytree.tree_leaves(options)):
         return None
@@ -410,8 +412,8 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
             if isinstance(value.shape[dim], torch.SymInt):
                 sizes[dim] = batch if batch and dim == 0 else sizes[dim] * scale
         meta = _meta(sizes, value.dtype, layout)
-        given = torch_private.wrap_meta(mode, meta, device)
-        formats.add(torch_private.convolution_format(given, weight, bias, *options))
+        inputs = torch_private.wrap_meta(mode, meta, device)
+        formats.add(torch_private.convolution_format(inputs, weight, bias, *options))
     return formats.pop() if len(formats) == 1 else None
 
 
@@ -421,7 +423,7 @@ def _layout(value: Any) -> torch.memory_format | None:
     if min(sizes) < 1:
         return None
     formats = (torch.contiguous_format, torch.channels_last)
-    alike = (one for one in formats if _meta(sizes, value.dtype, one).stride() == strides)
+    alike = (item for item in formats if _meta(sizes, value.dtype, item).stride() == strides)
     return next(alike, None)
 
 
@@ -464,8 +466,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     _aten.addmm.default: sum_with_product,
     **dict.fromkeys(_SAME_DTYPE, by_element),
     **dict.fromkeys((_aten.div.Tensor, *_FLOATING), by_element_of_floats),
-    **{one.Scalar: comparison for one in _COMPARISONS},
-    **{one.Tensor: comparison_of_tensors for one in _COMPARISONS},
+    **{item.Scalar: comparison for item in _COMPARISONS},
+    **{comparison.Tensor: comparison_of_tensors for comparison in _COMPARISONS},
     _aten.where.self: choice,
     _aten.native_batch_norm_backward.default: batch_norm_gradient,
 }

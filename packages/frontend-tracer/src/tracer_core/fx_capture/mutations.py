@@ -56,7 +56,7 @@ class CallWrites:
         if not self.written and writes_unseen(func):
             self.unseen, self.written = self._declared(func, args, kwargs), True
         counted = set(map(id, self._counted()))
-        self.unseen = self.unseen + [one for one in self.memory if id(one) not in counted]
+        self.unseen = self.unseen + [item for item in self.memory if id(item) not in counted]
 
     def _declared(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
         """Returns the arguments that the schema says are mutated; all of them where none does."""

@@ -29,8 +29,8 @@ _CONVERTING = frozenset({
     "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
 })  # fmt: skip
 
-#: Those of them, and others, whose result has the dtype of their first operand, so that a whole
-#: number has to be one.
+#: Those of them, and others, whose result has the dtype of their first operand, so that an
+#: integer has to be one.
 _FILLING = frozenset({
     "__setitem__", "constant_pad_nd", "fill", "fill_", "fill_diagonal_", "full_like",
     "index_fill", "index_fill_", "masked_fill", "masked_fill_", "new_full", "pad", "scatter",
@@ -65,10 +65,10 @@ def _is_infinite(number: Any) -> bool:
 
 
 def _unfit_filling(dtype: torch.dtype, numbers: Sequence[Any]) -> str | None:
-    """Rejects infinities and NaN where whole numbers are filled in."""
+    """Rejects infinities and NaN where integers are filled in."""
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
         return None
-    unfit = [one for one in numbers if type(one) is float and not math.isfinite(one)]
+    unfit = [number for number in numbers if type(number) is float and not math.isfinite(number)]
     return f"{unfit[0]} does not fit {dtype}" if unfit else None
 
 
@@ -85,8 +85,8 @@ def _unfit_number(dtypes: Sequence[torch.dtype], numbers: Sequence[Any]) -> str 
 
 def _numbers(values: Sequence[Any]) -> list[Any]:
     """Returns those that are numbers, but for those that depend on data, of which nothing is known."""
-    numbers = (one for one in values if isinstance(one, _NUMBERS) and type(one) is not bool)
-    return [one for one in numbers if not isinstance(one, _SYMBOLS) or _is_known(one)]
+    numbers = (value for value in values if isinstance(value, _NUMBERS) and type(value) is not bool)
+    return [number for number in numbers if not isinstance(number, _SYMBOLS) or _is_known(number)]
 
 
 def _is_known(symbol: Any) -> bool:
@@ -115,7 +115,7 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     base, exponent = args[0], _argument((args, kwargs), 1, "exponent", 0)
     is_whole = isinstance(base, torch.Tensor) and not base.dtype.is_floating_point
     if is_whole and isinstance(exponent, (int, torch.SymInt)) and bool(exponent < 0):
-        return None if base.is_complex() else "whole numbers have no negative powers: eager raises"
+        return None if base.is_complex() else "integers have no negative powers: eager raises"
     return None
 
 
@@ -134,8 +134,8 @@ def _strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     begin = args[0].storage_offset() if offset is None else offset
     sizes, strides = (tuple(named.get(key) or ()) for key in ("size", "stride"))
     numbers = (begin, *sizes, *strides, n_bytes := args[0].untyped_storage().nbytes())
-    known = all(type(one) is int for one in numbers)  # a storage's size has no guard
-    if not known or len(sizes) != len(strides) or any(bool(one == 0) for one in sizes):
+    known = all(type(number) is int for number in numbers)  # a storage's size has no guard
+    if not known or len(sizes) != len(strides) or any(bool(size == 0) for size in sizes):
         return None
     last = begin + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     fits = bool((last + 1) * args[0].element_size() <= n_bytes)
@@ -190,7 +190,9 @@ def refused_number(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     values = (*args, *kwargs.values())
     if name in _CONVERTING or name.removesuffix("_") in _CONVERTING:
         numbers = _numbers(values)
-        dtypes = [one.dtype for one in values if isinstance(one, torch.Tensor)] if numbers else []
+        dtypes = (
+            [value.dtype for value in values if isinstance(value, torch.Tensor)] if numbers else []
+        )
         unfit = _unfit_number(dtypes, numbers)
         if unfit is not None:
             return unfit

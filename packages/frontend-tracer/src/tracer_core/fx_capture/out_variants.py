@@ -15,21 +15,21 @@ from tracer_core.torch_private.needed import pytree
 
 def memory(kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Returns the tensors of ``out=``."""
-    given = kwargs.get("out")
-    return [one for one in pytree.tree_leaves(given) if isinstance(one, torch.Tensor)]
+    value = kwargs.get("out")
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def given_back(result: Any, given: list[torch.Tensor]) -> Any:
+def given_back(result: Any, tensors: list[torch.Tensor]) -> Any:
     """Returns the result with the ``out=`` tensors in place of new ones. Raises ValueError if sizes
     differ."""
     leaves, spec = pytree.tree_flatten(result)
     if (
-        not given
-        or len(leaves) != len(given)
-        or all(a is b for a, b in zip(leaves, given, strict=True))
+        not tensors
+        or len(leaves) != len(tensors)
+        or all(a is b for a, b in zip(leaves, tensors, strict=True))
     ):
         return result
-    for made, into in zip(leaves, given, strict=True):
-        if not isinstance(made, torch.Tensor) or tuple(made.shape) != tuple(into.shape):
+    for leaf, into in zip(leaves, tensors, strict=True):
+        if not isinstance(leaf, torch.Tensor) or tuple(leaf.shape) != tuple(into.shape):
             raise ValueError("its fake does not lie in the memory of out=")
-    return pytree.tree_unflatten(given, spec)
+    return pytree.tree_unflatten(tensors, spec)

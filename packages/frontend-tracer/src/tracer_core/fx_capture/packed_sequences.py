@@ -52,7 +52,7 @@ class PackedSequences:
         if name == "_pad_packed_sequence" and len(args) == 5:
             known = self._batches.get(id(args[1]))
             if known is not None:
-                return lambda *given: _padded(known[1], *given)
+                return lambda *inputs: _padded(known[1], *inputs)
         return None
 
 
@@ -63,22 +63,25 @@ def _layer(
     """The sizes, dtypes and gradients of a recurrent layer over packed data."""
     states = state if isinstance(state, (tuple, list)) else [state]
     wide = states[0].shape[-1] * (2 if bidirectional else 1)
-    made = [data.new_zeros((data.shape[0], wide)), *(one.new_zeros(one.shape) for one in states)]
-    return tuple(_with_history(one, (data, *states, *params)) for one in made)
+    result = [
+        data.new_zeros((data.shape[0], wide)),
+        *(item.new_zeros(item.shape) for item in states),
+    ]
+    return tuple(_with_history(item, (data, *states, *params)) for item in result)
 
 
 def _padded(
     batch: Any, data: Any, batch_sizes: Any, batch_first: bool, value: Any, total: int
 ) -> Any:
     steps = total if total > 0 else batch_sizes.shape[0]
-    made = _with_history(data.new_zeros((steps, batch, *data.shape[1:])), (data,))
+    result = _with_history(data.new_zeros((steps, batch, *data.shape[1:])), (data,))
     lengths = torch.empty((batch,), dtype=torch.int64)
-    return made.transpose(0, 1) if batch_first else made, lengths
+    return result.transpose(0, 1) if batch_first else result, lengths
 
 
 def _with_history(value: Any, inputs: Any) -> Any:
     """Returns a fake that requires a gradient where one of its inputs does."""
-    for one in pytree.tree_leaves(inputs):
-        if isinstance(one, torch.Tensor) and one.requires_grad and torch.is_grad_enabled():
-            value = value + one.sum().to(value.dtype)
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and torch.is_grad_enabled():
+            value = value + leaf.sum().to(value.dtype)
     return value

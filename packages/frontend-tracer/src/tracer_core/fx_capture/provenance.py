@@ -87,7 +87,7 @@ def is_constant(value: Any) -> bool:
     kind = type(value)
     if kind is torch.Size:  # that of a tensor with symbolic sizes is no constant
         return all(type(size) is int for size in value)
-    if kind is fractions.Fraction:  # of any kind of whole numbers
+    if kind is fractions.Fraction:  # of any kind of integers
         return type(value._numerator) is int is type(value._denominator)
     if kind in CONSTANT_TYPES:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
@@ -134,9 +134,9 @@ def end_is_seen(value: Any, depth: int = 3) -> bool:
     if type(value) is memoryview:
         return True
     if type(value) is types.GeneratorType:
-        suspended = SUSPENDED_GENERATORS.get(value)
-        if suspended is not None:
-            return suspended.acts_when_closed() or holds_watched(suspended.values, depth)
+        continuation = SUSPENDED_GENERATORS.get(value)
+        if continuation is not None:
+            return continuation.acts_when_closed() or holds_watched(continuation.values, depth)
         return value.gi_frame is not None and (
             has_handlers(value.gi_code) or holds_watched(gc.get_referents(value), depth)
         )
@@ -220,8 +220,8 @@ def _holds(container: Any, counts: Callable[[Any, int], bool], depth: int = 4) -
     if len(held) > MAX_HELD_ITEMS:
         crossed("MAX_HELD_ITEMS")
     return any(
-        _holds(one, counts, depth - 1) if type(one) in _HOLDERS else counts(one, depth - 1)
-        for one in held[:MAX_HELD_ITEMS]
+        _holds(item, counts, depth - 1) if type(item) in _HOLDERS else counts(item, depth - 1)
+        for item in held[:MAX_HELD_ITEMS]
     )
 
 
@@ -233,8 +233,8 @@ def _held_by(container: Any) -> Iterable[Any]:
         return values
     # the tuple inside a zip_longest has holes, which must not be read as a tuple's items
     held = gc.get_referents(container)
-    inner = [one for one in held if type(one) is tuple]
-    return [one for one in held if type(one) is not tuple] + gc.get_referents(*inner)
+    inner = [item for item in held if type(item) is tuple]
+    return [item for item in held if type(item) is not tuple] + gc.get_referents(*inner)
 
 
 #: Iterators that hold others.
@@ -305,7 +305,7 @@ class Provenance:
         self.follows_late = False
         #: Whether a number is computed from several sources.
         self.combines = False
-        self._number, self._varies, self._stand_in = number, varies, stand_in
+        self._number, self._varies, self._polyfill = number, varies, stand_in
         #: id of a tuple with symbols in it -> (that tuple, the source of the original, the original).
         self._copies: dict[int, tuple[Any, Source, Any]] = {}
         self._copied: dict[Source, tuple[Any, ...]] = {}
@@ -327,15 +327,15 @@ class Provenance:
         shared by several objects."""
         if type(obj) not in _EQUAL_BUT_OTHER:
             return None
-        n_read, found = self._constants_read
+        n_read, result = self._constants_read
         if n_read != len(self._read):
-            found = {
+            result = {
                 id(value): source
                 for source, value in reversed(self._read.items())
                 if type(value) in _EQUAL_BUT_OTHER and source not in self.symbols
             }
-            self._constants_read = len(self._read), found
-        return found.get(id(obj))
+            self._constants_read = len(self._read), result
+        return result.get(id(obj))
 
     def is_fresh(self, obj: Any) -> bool:
         """Returns whether the trace, or native code in it, made an object."""
@@ -361,8 +361,8 @@ class Provenance:
     def hashed(self) -> list[Source]:
         """Returns the sources of the noted keys. Reading a container gives its keys theirs, which
         may come after the look-up."""
-        found = (self.source_of(key) for key in self._hashed.values())
-        return list(dict.fromkeys(source for source in found if source is not None))
+        result = (self.source_of(key) for key in self._hashed.values())
+        return list(dict.fromkeys(source for source in result if source is not None))
 
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source
@@ -375,11 +375,11 @@ class Provenance:
 
     def adopt_same(self, obj: Any, source: Source) -> None:
         """Registers an object of a known type; guards that it is that of an earlier source."""
-        found = self._by_id.get(id(obj))
-        if found is None:
+        result = self._by_id.get(id(obj))
+        if result is None:
             self.adopt(obj, source)
-        elif found is not source:
-            self.guard(GuardKind.SAME, source, found)
+        elif result is not source:
+            self.guard(GuardKind.SAME, source, result)
 
     def has_identity(self, obj: Any, source: Source) -> bool:
         """Returns whether guards see to it that a source leads to this very object."""
@@ -388,9 +388,9 @@ class Provenance:
     def constant(self, obj: Any) -> Source:
         """Returns a source for an object that is the same on every call (classes, functions,
         modules)."""
-        found = self._by_id.get(id(obj))
-        if found is not None:
-            return found
+        result = self._by_id.get(id(obj))
+        if result is not None:
+            return result
         index = self._constant_index.get(id(obj))
         if index is None:
             index = self._constant_index[id(obj)] = len(self.constants)
@@ -430,7 +430,7 @@ class Provenance:
         trace."""
         if type(value) is types.GeneratorType:
             self._read_object(value, source)
-            return self._stand_in(value)
+            return self._polyfill(value)
         return self._read_object(value, source)
 
     def note_read(self, value: Any, source: Source) -> None:
@@ -465,10 +465,10 @@ class Provenance:
                 self._read[known] = value  # it was only called, or its frame resumed
                 self.guard(GuardKind.IS, known, value)
             return value
-        found = self._by_id.get(id(value))
-        if found is not None:
-            if found is not source:
-                self.guard(GuardKind.SAME, source, found)
+        result = self._by_id.get(id(value))
+        if result is not None:
+            if result is not source:
+                self.guard(GuardKind.SAME, source, result)
             return value
         self.register(value, source)
         if isinstance(value, torch.Tensor):
@@ -521,15 +521,15 @@ class Provenance:
 
     def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
         """Returns whether a number in a tuple of constants varies."""
-        found = False
+        result = False
         if len(value) > MAX_TUPLE_PARTS:
             crossed("MAX_TUPLE_PARTS", found=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
                 inside = self.sources.make(source, SourceKind.ITEM, i)
                 varies = self._holds_varying if type(part) is tuple else self._varies
-                found |= varies(part, inside)
-        return found
+                result |= varies(part, inside)
+        return result
 
     def _copy_of(self, value: tuple[Any, ...], source: Source) -> tuple[Any, ...]:
         """Returns a copy of a tuple with symbols in place of the numbers that vary."""
@@ -555,7 +555,7 @@ class Provenance:
         return obj if known is None else known[2]
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
-        if type(value) not in torch_private.PLAIN_TENSORS:
+        if type(value) not in torch_private.BASE_TENSOR_TYPES:
             self._read_subclass(value, source)
             return
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
@@ -580,8 +580,8 @@ class Provenance:
         if base is None:
             return value
         cls = type(container)
-        if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
-            if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
+        if cls not in _BUILTIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
+            if cls.__getitem__ not in _BUILTIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
                 if isinstance(container, dict):
                     kind = SourceKind.OWN_KEY
                 else:
@@ -593,8 +593,8 @@ class Provenance:
 #: Types of constants that may be equal and different objects.
 _EQUAL_BUT_OTHER = frozenset({float, complex, tuple, frozenset})
 #: Subscript functions that run no user code and create no missing entry.
-_PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
-_PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+_BUILTIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
+_BUILTIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 
 
 def _base(cls: type) -> str:

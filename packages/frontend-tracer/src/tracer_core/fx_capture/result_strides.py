@@ -36,7 +36,7 @@ def _hint(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         sizes, strides = map(_hint, (tuple(value.shape), value.stride()))
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
-    return [_hint(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [_hint(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
@@ -63,8 +63,8 @@ def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if not 0 < len(tensors) <= len(_ELEMENTWISE):
         return None
-    layouts = [(tuple(one.shape), one.stride()) for one in tensors]
-    alike = (torch.empty_strided(*one, dtype=torch.float32, device="meta") for one in layouts)
+    layouts = [(tuple(tensor.shape), tensor.stride()) for tensor in tensors]
+    alike = (torch.empty_strided(*layout, dtype=torch.float32, device="meta") for layout in layouts)
     return _as_kernel(_ELEMENTWISE[len(tensors) - 1])(tuple(alike))
 
 
@@ -82,11 +82,11 @@ def _as_kernel(func: Any) -> _Layout:
 
     def rule(args: tuple[Any, ...]) -> torch.Tensor | None:
         operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        shape = torch.broadcast_shapes(*(one.shape for one in operands))
+        shape = torch.broadcast_shapes(*(operand.shape for operand in operands))
         if not all(shape):
             return None
         sizes = {1: 1}
-        for size in sorted({size for one in operands for size in one.shape}):
+        for size in sorted({size for operand in operands for size in operand.shape}):
             sizes.setdefault(size, len(sizes) + 1)
         small = (_in_small(arg, sizes) if isinstance(arg, torch.Tensor) else arg for arg in args)
         steps = func(*small).stride()
@@ -121,12 +121,12 @@ def _is_ambiguous(value: Any) -> bool:
     steps = [step for size, step in layout if size > 1]
     if 0 in steps or len(set(steps)) < len(steps):
         return True
-    expected, contiguous, plain = 1, True, True
+    expected, contiguous, simple = 1, True, True
     for size, step in reversed(layout):
         contiguous = contiguous and (size == 1 or step == expected)
-        plain = plain and step == expected
+        simple = simple and step == expected
         expected *= size
-    return (contiguous and not plain) or any(
+    return (contiguous and not simple) or any(
         size == 1 and any(n > 1 and later >= step for n, later in layout[dim + 1 :])
         for dim, (size, step) in enumerate(layout)
     )
@@ -136,8 +136,8 @@ def _is_ambiguous(value: Any) -> bool:
 def _is_pointwise(func: Any) -> bool:
     """Whether an operator computes each element of its one result from those of its operands."""
     schema = func._schema
-    plain = not schema.is_mutable and [str(one.type) for one in schema.returns] == ["Tensor"]
-    return torch.Tag.pointwise in func.tags and plain
+    simple = not schema.is_mutable and [str(item.type) for item in schema.returns] == ["Tensor"]
+    return torch.Tag.pointwise in func.tags and simple
 
 
 def _power_of_number(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -166,8 +166,8 @@ def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
     value, *vectors = args[:3]
     formats = [torch.contiguous_format]
     formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(value.dim(), [])
-    dense = [one for one in formats if value.is_contiguous(memory_format=one)]
-    if not dense or not all(one is None or one.is_contiguous() for one in vectors):
+    dense = [item for item in formats if value.is_contiguous(memory_format=item)]
+    if not dense or not all(vector is None or vector.is_contiguous() for vector in vectors):
         return _suggested(args)
     return torch.empty_like(value, memory_format=dense[0])
 
@@ -175,8 +175,8 @@ def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
 def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous, or channels last like the input."""
     value, _, sizes = args[:3]
-    made = torch.empty((*value.shape[:-2], *sizes), device="meta")
-    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
+    result = torch.empty((*value.shape[:-2], *sizes), device="meta")
+    return result.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
 def _padded(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -186,8 +186,8 @@ def _padded(args: tuple[Any, ...]) -> torch.Tensor | None:
     sizes = list(value.shape)
     for dim, both in enumerate(zip(padding[::2], padding[1::2], strict=True), start=1):
         sizes[-dim] += sum(both)
-    made = torch.empty(sizes, device="meta")
-    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
+    result = torch.empty(sizes, device="meta")
+    return result.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
 def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -242,14 +242,14 @@ def _indexed(args: tuple[Any, ...]) -> torch.Tensor | None:
     """As an elementwise kernel over the operand, with the indexed dimensions expanded, and the
     indices lays its result out."""
     value, indices = args[0], list(args[1])
-    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return None  # the number of elements depends on data
     indices += [None] * (value.dim() - len(indices))
-    given = [dim for dim, one in enumerate(indices) if one is not None]
-    together = given == list(range(given[0], given[-1] + 1))
-    before = [dim for dim in range(given[0]) if together]
-    after = [dim for dim in range(value.dim()) if dim not in (*given, *before)]
-    shape = torch.broadcast_shapes(*(indices[dim].shape for dim in given))
+    inputs = [dim for dim, index in enumerate(indices) if index is not None]
+    together = inputs == list(range(inputs[0], inputs[-1] + 1))
+    before = [dim for dim in range(inputs[0]) if together]
+    after = [dim for dim in range(value.dim()) if dim not in (*inputs, *before)]
+    shape = torch.broadcast_shapes(*(indices[dim].shape for dim in inputs))
     sizes = [*(value.shape[d] for d in before), *shape, *(value.shape[d] for d in after)]
     steps = [
         *(value.stride(d) for d in before),
@@ -257,9 +257,9 @@ def _indexed(args: tuple[Any, ...]) -> torch.Tensor | None:
         *(value.stride(d) for d in after),
     ]
     operands = [value.as_strided(sizes, steps)]
-    for dim in given:
-        one = indices[dim].reshape((*indices[dim].shape, *(1 for _ in after)))
-        operands.append(one.expand(sizes))
+    for dim in inputs:
+        item = indices[dim].reshape((*indices[dim].shape, *(1 for _ in after)))
+        operands.append(item.expand(sizes))
     return torch.empty_strided(sizes, torch_private.elementwise_strides(operands), device="meta")
 
 
@@ -326,8 +326,8 @@ def _transformed(
 
 def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
     """Returns dense memory in which the last dimension of `order` is innermost."""
-    made = torch.empty([sizes[dim] for dim in order], device="meta")
-    return made.permute([order.index(dim) for dim in range(len(order))])
+    result = torch.empty([sizes[dim] for dim in order], device="meta")
+    return result.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _rolled(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -466,8 +466,8 @@ def _rule(func: Any, device: str, kwargs: dict[str, Any]) -> _Layout | None:
     if device == "cuda" and func in _OF_GPUS:
         return _OF_GPUS[func]
     if func in _COPYING:
-        told = kwargs.get("memory_format") not in (None, torch.preserve_format)
-        return None if told else _copied
+        data = kwargs.get("memory_format") not in (None, torch.preserve_format)
+        return None if data else _copied
     rule = LAYOUTS.get(func, _elementwise)
     if rule is _elementwise and device == "cpu":
         return _as_kernel(functools.partial(func, **kwargs))
@@ -529,5 +529,5 @@ def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     if first is result:
         return torch_private.fake_like(first, strides=strides)
     alike = 2 if func in _OF_TWO_ALIKE and result[1].shape == first.shape else 1
-    made = (torch_private.fake_like(one, strides=strides) for one in result[:alike])
-    return (*made, *result[alike:])
+    created = (torch_private.fake_like(item, strides=strides) for item in result[:alike])
+    return (*created, *result[alike:])

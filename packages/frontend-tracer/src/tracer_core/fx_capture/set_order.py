@@ -44,17 +44,17 @@ def refill(target: set[Any], order: Sequence[Any]) -> None:
     from_dict, items = _found(order, with_gone=True) or (False, list(order))
     set.clear(target)
     set.update(target, dict.fromkeys(items) if from_dict else items)
-    set.difference_update(target, [one for one in items if type(one) is _Gone])
+    set.difference_update(target, [item for item in items if type(item) is _Gone])
 
 
 def _found(order: Sequence[Any], with_gone: bool) -> tuple[bool, list[Any]] | None:
-    if not all(is_constant(one) or _has_own_address_hash(one) for one in order):
+    if not all(is_constant(item) or _has_own_address_hash(item) for item in order):
         return False, list(order)
     for may_be_gone in (False, True)[: 1 + with_gone]:
         for from_dict in (False, True):
-            found = _insertion_order(dict.fromkeys if from_dict else list, order, may_be_gone)
-            if found is not None:
-                return from_dict, found
+            result = _insertion_order(dict.fromkeys if from_dict else list, order, may_be_gone)
+            if result is not None:
+                return from_dict, result
     return None
 
 
@@ -64,7 +64,7 @@ def _has_own_address_hash(member: Any) -> bool:
 
 
 def _insertion_order(
-    made: Callable[[Iterable[Any]], Iterable[Any]], order: Sequence[Any], with_gone: bool
+    function: Callable[[Iterable[Any]], Iterable[Any]], order: Sequence[Any], with_gone: bool
 ) -> list[Any] | None:
     """Searches the orders of insertion depth first: where a set has one member in the place of
     another, either may be the one that was there before it, or one that is gone."""
@@ -74,13 +74,13 @@ def _insertion_order(
         if (key := tuple(map(hash, items))) in tried:
             continue
         tried.add(key)
-        members = [one for one in set(made(items)) if type(one) is not _Gone]
+        members = [item for item in set(function(items)) if type(item) is not _Gone]
         wrong = next(((a, b) for a, b in zip(members, order, strict=True) if a is not b), None)
         if wrong is None:
             return items
         if with_gone:
             pending.append([_Gone(hash(wrong[0])), *items])
-        pending.extend([one, *(item for item in items if item is not one)] for one in wrong)
+        pending.extend([entry, *(item for item in items if item is not entry)] for entry in wrong)
     if pending:
         crossed("MAX_SET_ORDERS")
     return None

@@ -142,7 +142,7 @@ def _copy_of(entries: dict[Any, Any]) -> dict[Any, Any]:
 
 
 #: Types of keys that are looked up without code of the program.
-_PLAIN_KEYS = frozenset({str, int, bool, bytes, type(None)})
+_BUILTIN_KEYS = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _typed(keys: Iterable[Any]) -> list[tuple[type, Any]]:
@@ -162,7 +162,7 @@ def _restore_dict(change: Change) -> None:
     kind: Any = change.kind
     # not an empty dictionary of attributes: clearing it would end its sharing of keys
     now = _keys_of(kind, target)
-    if (saved or kind is dict) and _PLAIN_KEYS.issuperset(map(type, now)):
+    if (saved or kind is dict) and _BUILTIN_KEYS.issuperset(map(type, now)):
         for key in [key for key in now if key not in saved and change.may_have_set(key)]:
             kind.pop(target, key, None)
         now = _keys_of(kind, target)

@@ -53,7 +53,7 @@ class GraphUnderConstruction(Protocol):
 
     def node_of(self, value: Any) -> torch.fx.Node | None: ...
 
-    def plain_node(
+    def unchecked_node(
         self, op: str, target: Any, args: tuple[Any, ...], value: Any
     ) -> torch.fx.Node: ...
 
@@ -98,9 +98,9 @@ class SizeNodes:
         """Returns the node (or number) that computes a sympy expression over symbolic sizes."""
         if not expr.free_symbols:
             return bool(expr) if expr.is_Boolean else int(expr) if expr.is_integer else float(expr)
-        found = self._known.get(expr)
-        if found is not None:
-            return found
+        result = self._known.get(expr)
+        if result is not None:
+            return result
         if expr.is_Symbol:
             read = self.read_by(expr)
             node = self._size_node(expr) if read is None else read
@@ -117,7 +117,7 @@ class SizeNodes:
 
     def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
         values: list[Any] = [self.node(part) for part in parts]
-        make = self._written.plain_node
+        make = self._written.unchecked_node
         if len(values) == 1:
             return make("call_function", function, (values[0],), self._sized(expr))
         node: torch.fx.Node = values[0]
@@ -129,7 +129,7 @@ class SizeNodes:
     def _sized(self, expr: Any) -> Any:
         """Returns the SymInt or SymBool of an expression."""
         env = self._written.fakes.shape_env
-        if torch_private.is_truth(expr):
+        if torch_private.is_bool_expr(expr):
             return env.create_symboolnode(expr)
         return env.create_symintnode(expr, hint=None)
 
@@ -149,29 +149,29 @@ class SizeNodes:
                         assert real is not None
                         self._written.fake(real)
                         args = self._written.node_of(fake), dim
-                        return self._written.plain_node("call_method", question, args, size)
+                        return self._written.unchecked_node("call_method", question, args, size)
         raise Break("unsupported_value", f"no input has the size {symbol}")
 
     def take_strides(self, sources: Sources) -> None:
         """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the
         view determines them, and a lowered graph cannot read strides off its inputs."""
-        given = [
-            one
-            for one in self._written.inputs
-            if not torch_private.is_wrapper(one.node.meta["val"])
+        inputs = [
+            value
+            for value in self._written.inputs
+            if not torch_private.is_wrapper(value.node.meta["val"])
         ]
         known = {
             size.node.expr
-            for one in given
-            for size in getattr(one.node.meta["val"], "shape", (one.node.meta["val"],))
+            for item in inputs
+            for size in getattr(item.node.meta["val"], "shape", (item.node.meta["val"],))
             if isinstance(size, torch.SymInt)
         }
-        for one in given:
-            if not isinstance(one.value, torch.Tensor):
+        for item in inputs:
+            if not isinstance(item.value, torch.Tensor):
                 continue
-            for dim, stride in enumerate(one.node.meta["val"].stride()):
+            for dim, stride in enumerate(item.node.meta["val"].stride()):
                 symbol = stride.node.expr if isinstance(stride, torch.SymInt) else None
                 if symbol is not None and symbol.is_Symbol and symbol not in known:
                     known.add(symbol)
-                    at = sources.make(one.source, SourceKind.COMPUTED, f"{{b}}.stride({dim})")
-                    self._written.placeholder(at, one.value.stride(dim), stride)
+                    at = sources.make(item.source, SourceKind.COMPUTED, f"{{b}}.stride({dim})")
+                    self._written.placeholder(at, item.value.stride(dim), stride)

@@ -59,20 +59,20 @@ class _Unknown(Exception):
     """The value depends on something else than small tensors of the program."""
 
 
-def reading_of(graph: WrittenGraph, tensor: Any, as_truth: bool) -> Reading | None:
-    """Returns how to read the one element of a tensor of the trace, or None. as_truth: its truth."""
+def reading_of(graph: WrittenGraph, tensor: Any, as_bool: bool) -> Reading | None:
+    """Returns how to read the one element of a tensor of the trace, or None. as_bool: its truth."""
     if not _is_single(tensor) or function_modes() or torch.is_inference_mode_enabled():
         return None
     try:
         if not torch_private.is_fake(tensor) and not graph.fakes.memory_was_written(tensor):
             source = _checked(tensor, graph.source_of(tensor))
             read = "v0.item()"
-            text = f"lambda v0: bool({read})" if as_truth else f"lambda v0: {read}"
+            text = f"lambda v0: bool({read})" if as_bool else f"lambda v0: {read}"
             return Reading(text, (source,), (tensor,))
         node = graph.node_of(graph.as_fake(tensor))
         if node is None:
             return None
-        return _Slice(graph, node).reading(as_truth)
+        return _Slice(graph, node).reading(as_bool)
     except _Unknown:
         return None
 
@@ -91,50 +91,52 @@ class _Slice:
 
     def __init__(self, graph: WrittenGraph, wanted: torch.fx.Node) -> None:
         self._graph, self._wanted = graph, wanted
-        self._inputs = {one.node: one for one in graph.inputs}
+        self._inputs = {value.node: value for value in graph.inputs}
         self._names: dict[torch.fx.Node, str] = {}
 
-    def reading(self, as_truth: bool) -> Reading:
+    def reading(self, as_bool: bool) -> Reading:
         nodes, writes = self._nodes()
-        inputs = [self._inputs[one] for one in nodes if one.op == "placeholder"]
-        for one in inputs:
-            _checked(one.value, one.source)
-            if not all(type(size) is int for size in one.node.meta["val"].shape):
+        inputs = [self._inputs[node] for node in nodes if node.op == "placeholder"]
+        for value in inputs:
+            _checked(value.value, value.source)
+            if not all(type(size) is int for size in value.node.meta["val"].shape):
                 raise _Unknown()
-        storages = [torch_private.storage_id(one.value) for one in inputs]
+        storages = [torch_private.storage_id(value.value) for value in inputs]
         if len(set(storages)) < len(storages):
             raise _Unknown  # a write to one would be one to the other
         for i, node in enumerate(nodes):
             self._names[node] = f"v{i}"
-        given = [self._names[one.node] for one in inputs]
-        steps = [f"{name} := {name}.clone()" for name in given] if writes else []
+        arguments = [self._names[value.node] for value in inputs]
+        steps = [f"{name} := {name}.clone()" for name in arguments] if writes else []
         steps += [
-            f"{self._names[one]} := {self._call(one)}" for one in nodes if one.op != "placeholder"
+            f"{self._names[node]} := {self._call(node)}"
+            for node in nodes
+            if node.op != "placeholder"
         ]
         read = f"{self._names[self._wanted]}.item()"
-        steps.append(f"bool({read})" if as_truth else read)
-        text = f"lambda {', '.join(given)}: ({', '.join(steps)},)[-1]"
-        return Reading(text, tuple(one.source for one in inputs), tuple(o.value for o in inputs))
+        steps.append(f"bool({read})" if as_bool else read)
+        text = f"lambda {', '.join(arguments)}: ({', '.join(steps)},)[-1]"
+        return Reading(text, tuple(item.source for item in inputs), tuple(o.value for o in inputs))
 
     def _nodes(self) -> tuple[list[torch.fx.Node], bool]:
         """Returns the nodes of the value in order, and whether one of them writes to a tensor."""
         wanted, memory = {self._wanted}, {torch_private.storage_id(self._wanted.meta["val"])}
-        found: list[torch.fx.Node] = []
+        nodes: list[torch.fx.Node] = []
         writes = False
         for node in reversed(self._graph.graph.nodes):
             written = memory.intersection(node.meta.get("writes", ()))
             if node not in wanted and not written:
                 continue
             writes |= bool(written)
-            found.append(node)
-            if len(found) > MAX_STATE_OPERATORS:
+            nodes.append(node)
+            if len(nodes) > MAX_STATE_OPERATORS:
                 crossed("MAX_STATE_OPERATORS")
-            if len(found) > MAX_STATE_OPERATORS or not (
+            if len(nodes) > MAX_STATE_OPERATORS or not (
                 node.op == "placeholder" or _is_known(node)
             ):
                 raise _Unknown()
-            for one in (node, *node.all_input_nodes):
-                value = one.meta.get("val")
+            for source in (node, *node.all_input_nodes):
+                value = source.meta.get("val")
                 for part in value if isinstance(value, (tuple, list)) else (value,):
                     if part is None and written:
                         continue  # what ``x[0] = 1`` gives
@@ -142,11 +144,11 @@ class _Slice:
                         raise _Unknown()
                     memory.add(torch_private.storage_id(part))
             wanted.update(node.all_input_nodes)
-        return found[::-1], writes
+        return nodes[::-1], writes
 
     def _call(self, node: torch.fx.Node) -> str:
-        arguments = [self._text(one) for one in node.args]
-        arguments += [f"{name}={self._text(one)}" for name, one in node.kwargs.items()]
+        arguments = [self._text(arg) for arg in node.args]
+        arguments += [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
         if node.op == "call_method":
             return f"{arguments[0]}.{node.target}({', '.join(arguments[1:])})"
         return f"{_TEXTS[node.target]}({', '.join(arguments)})"
@@ -155,7 +157,7 @@ class _Slice:
         if isinstance(value, torch.fx.Node):
             return self._names[value]
         if isinstance(value, (tuple, list)):
-            inside = "".join(f"{self._text(one)}, " for one in value)
+            inside = "".join(f"{self._text(item)}, " for item in value)
             return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self._text, (value.start, value.stop, value.step)))})"
@@ -171,7 +173,7 @@ def _checked(real: Any, source: Source | None) -> Source:
     program."""
     if (
         source is None
-        or type(real) not in torch_private.PLAIN_TENSORS
+        or type(real) not in torch_private.BASE_TENSOR_TYPES
         or real.device.type != "cpu"
         or real.requires_grad
         or real.is_inference()

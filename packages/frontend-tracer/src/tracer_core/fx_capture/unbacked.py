@@ -34,7 +34,7 @@ def require(holds: Any, fact: str) -> None:
         raise SizeDiffers(fact)
 
 
-def require_foreseen(holds: Any, fact: str) -> None:
+def require_speculated(holds: Any, fact: str) -> None:
     """Raises `AssertionFailed` unless a number is as it was in the call that was captured. Target of a
     graph node."""
     if not holds:
@@ -103,8 +103,8 @@ class DataSizes:
 
     def read_by(self, symbol: Any) -> torch.fx.Node | None:
         """Returns the node that reads an unbacked symbol."""
-        found: torch.fx.Node | None = self._env.read_by.get(symbol)
-        return found
+        node: torch.fx.Node | None = self._env.read_by.get(symbol)
+        return node
 
     def close(self) -> None:
         """Ends the trace: marks the nodes of unbacked symbols and forbids further assumptions."""
@@ -122,10 +122,10 @@ class DataSizes:
         unread: set[Any] = self._env.beginnings | self._env.unread
         return unread.isdisjoint(expr.free_symbols)
 
-    def foresee(self, fact: Any) -> None:
+    def speculate(self, fact: Any) -> None:
         """Adds a node that checks a fact of the call that is captured."""
         args = self._symbol(fact), str(fact)
-        self.nodes.add(self._node("call_function", require_foreseen, args, None))
+        self.nodes.add(self._node("call_function", require_speculated, args, None))
 
     def check(self) -> None:
         """Adds assertion nodes for the facts assumed since the last call."""
@@ -151,7 +151,7 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...], floats: bool) -
     if kind == "data_dependent_shape":
         return True
     name, read = operator_name(func), receiver_of(func, args)
-    if name in READS_A_NUMBER and is_whole_number(read):
+    if name in READS_A_NUMBER and is_integer(read):
         return True
     return floats and name in READS_A_FLOAT and is_float(read)
 
@@ -170,7 +170,7 @@ def is_float(value: Any) -> bool:
     return all(type(size) is int and size == 1 for size in value.shape)
 
 
-def is_whole_number(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Returns whether a value is an integer tensor with one element."""
     if not isinstance(value, torch.Tensor) or value.dtype not in _WHOLE:
         return False

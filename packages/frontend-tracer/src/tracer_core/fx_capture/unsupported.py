@@ -72,7 +72,7 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
             return "side_effect_native", f"{func} returns nothing: what it does cannot be recorded"
     if isinstance(func, OpOverload) and func.namespace not in _READING:
         if any(
-            isinstance(one, torch.ScriptObject) for one in pytree.arg_tree_leaves(*args, **kwargs)
+            isinstance(leaf, torch.ScriptObject) for leaf in pytree.arg_tree_leaves(*args, **kwargs)
         ):
             return "unsupported_value", f"{func} is given a ScriptObject, which it may change"
     if name.startswith(_QUANTIZING):
@@ -97,15 +97,15 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
 def _resizes_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether the operator of a fused observer with statistics of channels meets others
     than one number a channel, as in its first call. Its fakes keep their sizes."""
-    given = dict(zip(_OBSERVED, args, strict=False)) | kwargs
-    if not given.get("per_row_fake_quant"):
+    inputs = dict(zip(_OBSERVED, args, strict=False)) | kwargs
+    if not inputs.get("per_row_fake_quant"):
         return False
-    value = given.get("input", given.get("self"))
-    if value is None or "ch_axis" not in given:
+    value = inputs.get("input", inputs.get("self"))
+    if value is None or "ch_axis" not in inputs:
         return True
-    statistics = (given.get(name) for name in _OBSERVED[3:7])
-    channels = (value.shape[given["ch_axis"]],)
-    return any(one is None or one.shape != channels for one in statistics)
+    statistics = (inputs.get(name) for name in _OBSERVED[3:7])
+    channels = (value.shape[inputs["ch_axis"]],)
+    return any(statistic is None or statistic.shape != channels for statistic in statistics)
 
 
 def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:

@@ -53,16 +53,16 @@ class Ranges:
             self._add(result, truth)
 
     def truth(self, tensor: Any) -> bool | None:
-        """Returns the truth value of a one-element tensor, or None if it is unknown."""
-        found = self._known.get(id(tensor))
-        if found is None or tensor.numel() != 1 or tensor._version != found[1]:
+        """Returns the bool of a one-element tensor, or None if it is unknown."""
+        result = self._known.get(id(tensor))
+        if result is None or tensor.numel() != 1 or tensor._version != result[1]:
             return None
-        return found[2]
+        return result[2]
 
     def _add(self, tensor: Any, truth: bool | None) -> None:
         if not tensor.is_inference():
             self._known[id(tensor)] = (tensor, tensor._version, truth)
 
     def _range_of(self, tensor: Any) -> bool:
-        found = self._known.get(id(tensor))
-        return found is not None and found[2] is None and tensor._version == found[1]
+        result = self._known.get(id(tensor))
+        return result is not None and result[2] is None and tensor._version == result[1]

@@ -103,7 +103,7 @@ class _Checking(torch.fx.Interpreter):
         return result
 
     def _distrust(self, node: torch.fx.Node, reason: str) -> None:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta.get("val"))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda leaf: leaf.meta.get("val"))
         _wrong[_key(node.target, args, kwargs)] = reason
         text = "%s breaks graphs: %s (mend what is registered with register_fake)"
         logger().warning(text, node.target, reason)
@@ -116,13 +116,13 @@ def _is_foreign(target: Any) -> bool:
 
 def _key(func: Any, args: Any, kwargs: Any) -> Any:
     leaves = pytree.tree_leaves((args, kwargs))
-    tensors = (one for one in leaves if isinstance(one, torch.Tensor))
-    return func, tuple((one.dtype, one.device.type, one.dim()) for one in tensors)
+    tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return func, tuple((tensor.dtype, tensor.device.type, tensor.dim()) for tensor in tensors)
 
 
 def _bytes_written(captured: CapturedGraph) -> int:
     """Returns the bytes of the inputs that a graph may write to."""
-    written = {one for node in captured.gm.graph.nodes for one in node.meta.get("writes", ())}
+    written = {item for node in captured.gm.graph.nodes for item in node.meta.get("writes", ())}
     values = zip(captured.gm.graph.find_nodes(op="placeholder"), captured.real_inputs, strict=True)
     return sum(
         real.nbytes
@@ -135,15 +135,15 @@ def _bytes_written(captured: CapturedGraph) -> int:
 
 def _difference(result: Any, fake: Any) -> str | None:
     """Returns what a result has, and its fake has not."""
-    found, expected = list(_tensors(result)), list(_tensors(fake))
-    if len(found) != len(expected):
-        return f"{len(found)} tensors, its fake kernel {len(expected)}"
-    differences = map(_difference_of_tensor, found, expected)
-    return next((one for one in differences if one is not None), None)
+    items, expected = list(_tensors(result)), list(_tensors(fake))
+    if len(items) != len(expected):
+        return f"{len(items)} tensors, its fake kernel {len(expected)}"
+    differences = map(_difference_of_tensor, items, expected)
+    return next((difference for difference in differences if difference is not None), None)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _difference_of_tensor(value: torch.Tensor, fake: torch.Tensor) -> str | None:

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from tracer_core.guards.constant_contents import words_of
+from tracer_core.guards.constant_contents import fields_of
 from tracer_core.guards.native_helper import helper
 from tracer_core.guards.object_layout import word
-from tracer_core.guards.tensor_versions import version_words, watchable
+from tracer_core.guards.tensor_versions import version_fields, watchable
 
 
 class _Constants(ctypes.Structure):
@@ -50,13 +50,13 @@ def watch_constants(
     watched tensors' memory.
     """
     function = helper("constant_check", "constants_hold", [ctypes.c_void_p, ctypes.py_object])
-    found = watchable() if function is not None else None
-    if found is None or not all(0 <= place < size for place in places):
+    result = watchable() if function is not None else None
+    if result is None or not all(0 <= place < size for place in places):
         return never
-    offsets, version = found
-    depths: tuple[list[int], ...] = ([], [], [], list(words_of(contents)))
+    offsets, version = result
+    depths: tuple[list[int], ...] = ([], [], [], list(fields_of(contents)))
     for k in watched:
-        for depth, address in version_words(tensors[k], offsets, version):
+        for depth, address in version_fields(tensors[k], offsets, version):
             depths[depth].append(address)
     addresses = [address for depth in depths for address in depth]
     n, count = len(tensors), max(1, len(addresses))

@@ -35,14 +35,14 @@ def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
     return [(start + (length - 8) * k // (SAMPLES - 1) // 8 * 8, 8) for k in range(SAMPLES)]
 
 
-def contents_of(found: Sequence[tuple[int, int]]) -> list[bytes]:
+def contents_of(numbers: Sequence[tuple[int, int]]) -> list[bytes]:
     """Returns the present contents of the spans."""
-    return [ctypes.string_at(address, length) for address, length in found]
+    return [ctypes.string_at(address, length) for address, length in numbers]
 
 
-def words_of(found: Sequence[tuple[int, int]]) -> Iterator[int]:
+def fields_of(numbers: Sequence[tuple[int, int]]) -> Iterator[int]:
     """Returns the addresses of the aligned words that the spans touch; a word may extend past a
     span's end.
     """
-    for address, length in found:
+    for address, length in numbers:
         yield from range(address & ~7, address + length, 8)

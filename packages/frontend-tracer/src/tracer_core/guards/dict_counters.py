@@ -57,7 +57,9 @@ def _functions() -> tuple[Any, Any] | None:
     )
     begin.argtypes = [_POINTER, _POINTER, ctypes.c_int]
     hold.argtypes, release.argtypes = [_SIZE, _POINTER, _POINTER], [_SIZE, _POINTER]
-    begin(*(ctypes.cast(one, _POINTER) for one in (api.PyDict_Watch, api.PyDict_Unwatch)), watcher)
+    begin(
+        *(ctypes.cast(value, _POINTER) for value in (api.PyDict_Watch, api.PyDict_Unwatch)), watcher
+    )
     functions = hold, release
     return functions if all(map(functools.partial(_is_counted, functions), _PROBES)) else None
 

@@ -128,7 +128,7 @@ class Failure:
     def conditions(self) -> tuple[str, ...]:
         """Returns `texts` and the conditions on torch's settings, without addresses and numbers of
         constants: equal in each process."""
-        return tuple(_NUMBERED.sub("", one) for one in (*self._settings, *self.texts()))
+        return tuple(_NUMBERED.sub("", setting) for setting in (*self._settings, *self.texts()))
 
     def __call__(self, state: Any) -> str | None:
         """The text of `failed`."""
@@ -137,7 +137,7 @@ class Failure:
 
     def failed(self, state: Any) -> Failed | None:
         """The first guard that fails, or None."""
-        constants = [object_of(one) for one in self._path_constants]
+        constants = [object_of(constant) for constant in self._path_constants]
         scope = {**self._scope, **self._constants.alive(), "S": state, "C": constants}
         for text in self._settings:
             if not eval(text, scope):

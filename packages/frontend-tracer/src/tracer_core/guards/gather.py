@@ -1,4 +1,4 @@
-"""Reads many words of memory at once without a C compiler.
+"""Reads many memory fields at once without a C compiler.
 
 `GatherCheck` gives the same answers as `NativeCheck`. The address space is viewed as one int64
 tensor, which reads nothing until it is indexed, so `index_select` with the addresses as indices
@@ -12,7 +12,7 @@ import functools
 
 import torch
 
-from tracer_core.guards.watched_words import Words
+from tracer_core.guards.watched_fields import WatchedFields
 
 _START, _END = 1 << 16, 1 << 47  # user space; the first pages are never mapped
 
@@ -25,9 +25,9 @@ def _memory() -> torch.Tensor:
 
 
 class GatherCheck:
-    """Compares words of memory with their recorded values, by torch's gather."""
+    """Compares memory fields with their recorded values, by torch's gather."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: WatchedFields) -> None:
         memory = _memory()
         self._references = words.references
         self._depths: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -43,7 +43,7 @@ class GatherCheck:
         memory = _memory()
         # Another thread may drop an object while torch reads.
         alive = [reference() for reference in self._references]
-        if any(one is None for one in alive):
+        if any(item is None for item in alive):
             return False
         # Into a new tensor each time, because two threads may check at once; in order of depth.
         return all(
@@ -53,9 +53,9 @@ class GatherCheck:
 
     def before(self) -> dict[int, int]:
         """Returns the recorded values of the words, by address."""
-        found: dict[int, int] = {}
+        result: dict[int, int] = {}
         for index, values in self._depths:
             addresses = [(place << 3) + _START for place in index.tolist()]
             unsigned = [ctypes.c_uint64(value).value for value in values.tolist()]
-            found |= zip(addresses, unsigned, strict=True)
-        return found
+            result |= zip(addresses, unsigned, strict=True)
+        return result

@@ -147,7 +147,7 @@ class Relation:
 def show(obj: Any) -> str:
     """Text of an object for people."""
     if isinstance(obj, type):
-        module, name = (type.__dict__[one].__get__(obj) for one in ("__module__", "__qualname__"))
+        module, name = (type.__dict__[item].__get__(obj) for item in ("__module__", "__qualname__"))
         return f"{module}.{name}"
     if isinstance(obj, Mortal) or len(repr(obj)) < 80:
         return repr(obj)
@@ -321,7 +321,7 @@ def subclass_is(
 def _tensor_text(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
     """Returns the text of a TENSOR guard."""
     facts: TensorFacts = guard.expected
-    if facts.type in torch_private.PLAIN_TENSORS:
+    if facts.type in torch_private.BASE_TENSOR_TYPES:
         return " and ".join(tensor_checks(facts, value, constant).values())
     stride = None if facts.stride is None else tuple(facts.stride)
     arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
@@ -332,7 +332,7 @@ def _tensor_text(guard: Guard, value: str, constant: Callable[[Any], str]) -> st
 def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
     """Returns the text of a `tensor_is` call for a TENSOR guard, or "" where a size is symbolic."""
     facts: TensorFacts = guard.expected
-    if None in facts.shape or facts.type not in torch_private.PLAIN_TENSORS:
+    if None in facts.shape or facts.type not in torch_private.BASE_TENSOR_TYPES:
         return ""
     stride = None if facts.stride is None else tuple(facts.stride)
     arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]

@@ -8,7 +8,7 @@ runs.
 A dictionary is unchanged if its version tag is: CPython 3.11 and 3.12 give every dict a number that
 each change renews (PEP 509); on later ones a watcher counts the changes (`dict_counters`), or,
 without a C compiler, Python compares the entries. A tensor's metadata, an object's type, a cell's
-contents and the like are words of memory (`watched_words`), which the C helper or one torch gather
+contents and the like are memory fields (`watched_fields`), which the C helper or one torch gather
 compares.
 """
 
@@ -21,14 +21,20 @@ from typing import Any
 
 from tracer_core.guards.gather import GatherCheck
 from tracer_core.guards.native_guard_cache import native_check
-from tracer_core.guards.object_layout import Layout, layout, word
+from tracer_core.guards.object_layout import ObjectLayout, layout, word
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
-from tracer_core.guards.watched_words import Checked, Words, holds_scalars, identities, selected
+from tracer_core.guards.watched_fields import (
+    Checked,
+    WatchedFields,
+    holds_scalars,
+    identities,
+    selected,
+)
 
 __all__ = ["Checked", "FastPathGuard", "GuardCache"]
 
 
-class SharedWords:
+class SharedFields:
     """What the fast-path guards of an entry's inputs have in common: words of the model, say, of a
     program that makes a new cache of keys and values for each text. It keeps no object alive, and
     never holds again once one of its objects has died. Mutable.
@@ -40,7 +46,7 @@ class SharedWords:
 
     def __init__(
         self,
-        found: Layout,
+        found: ObjectLayout,
         checked: Checked,
         known: dict[str, list[Any]],
         alike: dict[str, list[bool]],
@@ -48,7 +54,7 @@ class SharedWords:
     ) -> None:
         self._ended = False
         chosen = selected(checked, alike)
-        self.words = words = Words(found, chosen, (), volatile, self._end, weakly=True)
+        self.words = words = WatchedFields(found, chosen, (), volatile, self._end, weakly=True)
         self.check = native_check(words) or GatherCheck(words)
         self.holds: Callable[[], Any] = self.check.holds
         if self._ended:
@@ -77,10 +83,10 @@ class FastPathGuard:
     """A fast-path guard; see the module's docstring.
 
     fetched: the values of the full check; None if some of them are objects that it must not keep
-    alive. shared: words that other guards have too. unchanged(): compares the watched words.
+    alive. shared: words that other guards have too. unchanged(): compares the watched fields.
     rest(): re-checks the guarded state that has no version counter; None if there is none.
     references: the roots, weakly where possible. died(reference): called when an object dies that
-    the watched words lie in.
+    the watched fields lie in.
     """
 
     __slots__ = (
@@ -89,27 +95,27 @@ class FastPathGuard:
 
     def __init__(
         self,
-        found: Layout,
+        found: ObjectLayout,
         checked: Checked,
         roots: list[Any],
         volatile: frozenset[int],
         died: Callable[[Any], None],
-        shared: SharedWords | None = None,
+        shared: SharedFields | None = None,
     ) -> None:
         # An object without weak references lives as long as the fast-path guard.
         self.references: list[Any] = [_weakly(root, died) for root in roots]
         mortals = [root for root in roots if refers_weakly(root)]
         self._shared = shared
         if shared is None:
-            words = Words(found, checked, mortals, volatile, died)
+            words = WatchedFields(found, checked, mortals, volatile, died)
         else:
             rest = selected(checked, shared.others)
-            words = Words(found, rest, mortals, volatile, died, shared=shared.words)
+            words = WatchedFields(found, rest, mortals, volatile, died, shared=shared.words)
         self._words = words
         self._parts = [
-            words.own_dicts.get(id(one)) or _weakly(one, died) for one in checked.fetched
+            words.own_dicts.get(id(item)) or _weakly(item, died) for item in checked.fetched
         ]
-        mortal = any(type(one) in _LEADING for one in self._parts)
+        mortal = any(type(part) in _LEADING for part in self._parts)
         self.fetched = None if mortal else checked.fetched
         self._check = native_check(words) or GatherCheck(words)
         own: Callable[[], Any] = self._check.holds
@@ -118,7 +124,7 @@ class FastPathGuard:
 
     def values(self) -> tuple[Any, ...]:
         """Returns the values of the full check."""
-        return tuple([one() if type(one) in _LEADING else one for one in self._parts])
+        return tuple([part() if type(part) in _LEADING else part for part in self._parts])
 
     def holds(self) -> bool:
         """Whether everything is as it was when the fast-path guard was made."""
@@ -131,8 +137,8 @@ class FastPathGuard:
             before |= self._shared.check.before()
             dicts = [*dicts, *self._shared.words.dicts]
         return [
-            one
-            for (*leading, version), one in dicts
+            item
+            for (*leading, version), item in dicts
             if all(word(at) == before[at] for at in leading) and word(version) != before[version]
         ]
 
@@ -152,7 +158,7 @@ def _never() -> bool:
 def alike_in(now: list[Any], before: list[Any]) -> list[bool]:
     """Returns for each identity whether the check before had it at the same place."""
     pairs = itertools.zip_longest(now, before[: len(now)])
-    return [one is not None and one == other for one, other in pairs]
+    return [item is not None and item == other for item, other in pairs]
 
 
 class GuardCache:
@@ -177,7 +183,7 @@ class GuardCache:
         self._volatile: frozenset[int] = frozenset()
         #: Keys that were checked once: a guard for inputs that never come again is not worth it.
         self._met: set[Any] = set()
-        self._shared: SharedWords | None = None
+        self._shared: SharedFields | None = None
         #: `identities` of what the last fast-path guard was made from.
         self._known: dict[str, list[Any]] | None = None
         #: Full checks since a fast-path guard last held.
@@ -218,12 +224,12 @@ class GuardCache:
                 self._met.clear()
             self._met.add(key)
             return checked.fetched
-        found = layout()
-        if found is not None:
-            self._remember(found, checked, key, [state[i] for i in self._roots])
+        result = layout()
+        if result is not None:
+            self._remember(result, checked, key, [state[i] for i in self._roots])
         return checked.fetched
 
-    def _remember(self, found: Layout, checked: Checked, key: Any, roots: list[Any]) -> None:
+    def _remember(self, result: ObjectLayout, checked: Checked, key: Any, roots: list[Any]) -> None:
         """Caches a fast-path guard until an object dies that it read: the cache must not keep the
         program's objects alive, and their ids may be reused.
         """
@@ -236,14 +242,14 @@ class GuardCache:
             if gone is not None:
                 gone.unchanged = _never  # another thread may be about to ask
 
-        shared = self._shared_by(found, checked)
-        fast_paths[key] = FastPathGuard(found, checked, roots, self._volatile, forget, shared)
+        shared = self._shared_by(result, checked)
+        fast_paths[key] = FastPathGuard(result, checked, roots, self._volatile, forget, shared)
 
-    def _shared_by(self, found: Layout, checked: Checked) -> SharedWords | None:
+    def _shared_by(self, object_layout: ObjectLayout, checked: Checked) -> SharedFields | None:
         """Returns the words that this guard has in common with others: those that are there, or
         new ones of what this check and the last one have read alike."""
         known, before = identities(checked), self._known
-        if sum(map(len, known.values())) < SharedWords.LEAST:
+        if sum(map(len, known.values())) < SharedFields.LEAST:
             return None
         self._known = known
         if self._shared is not None and self._shared.serves(known):
@@ -251,14 +257,14 @@ class GuardCache:
         self._shared = None
         if before is not None:
             alike = {name: alike_in(now, before[name]) for name, now in known.items()}
-            self._shared = SharedWords(found, checked, known, alike, self._volatile)
+            self._shared = SharedFields(object_layout, checked, known, alike, self._volatile)
         return self._shared
 
     def _note(self, guard: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison
         by entry.
         """
-        for one in guard.changed_dicts():
-            self._moved[one] = self._moved.get(one, 0) + 1
-            if self._moved[one] >= 2:
-                self._volatile |= {one}
+        for mapping in guard.changed_dicts():
+            self._moved[mapping] = self._moved.get(mapping, 0) + 1
+            if self._moved[mapping] >= 2:
+                self._volatile |= {mapping}

@@ -1,5 +1,6 @@
-/* The inner loop of a stamp: have these words of memory changed since?
-   Plain C without headers of Python or torch: watched_words.py says where to look. Called with the GIL held. */
+/* The inner loop of a stamp: have these memory fields changed since?
+   Plain C without headers of Python or torch: watched_fields.py says where to look. Called with the
+   GIL held. */
 #include <stdint.h>
 
 struct stamp {

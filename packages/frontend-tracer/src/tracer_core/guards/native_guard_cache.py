@@ -1,4 +1,4 @@
-"""Compares the guard cache's words of memory in C.
+"""Compares the guard cache's memory fields in C.
 
 `NativeCheck` gives the same answers as `GatherCheck`; without a C compiler there is none.
 """
@@ -10,22 +10,22 @@ import functools
 from typing import Any
 
 from tracer_core.guards.native_helper import helper
-from tracer_core.guards.watched_words import Words
+from tracer_core.guards.watched_fields import WatchedFields
 
 
-class _GuardWords(ctypes.Structure):
+class _GuardFields(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int64 * 3), ("words", ctypes.c_void_p), ("values", ctypes.c_void_p)]
 
 
 class NativeCheck:
-    """Compares words of memory with their recorded values, in C."""
+    """Compares memory fields with their recorded values, in C."""
 
-    def __init__(self, holds: Any, take: Any, words: Words) -> None:
+    def __init__(self, holds: Any, take: Any, words: WatchedFields) -> None:
         addresses = [address for depth in words.depths for address in depth]
         self._words = (ctypes.c_uint64 * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
-        self._facts = _GuardWords(
+        self._facts = _GuardFields(
             counts, ctypes.addressof(self._words), ctypes.addressof(self._values)
         )
         self.holds = functools.partial(holds, ctypes.addressof(self._facts))
@@ -36,7 +36,7 @@ class NativeCheck:
         return dict(zip(self._words[:], self._values[:], strict=True))  # slices: lists, made in C
 
 
-def native_check(words: Words) -> NativeCheck | None:
+def native_check(words: WatchedFields) -> NativeCheck | None:
     """Returns a check in C, or None if the helper is missing or disabled
     (TRACER_PYTHON_GUARDS=1).
     """

@@ -45,8 +45,8 @@ def helper(source: str, name: str, arguments: list[Any]) -> Any:
 def library(name: str) -> Any:
     """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
-    found = compilers(os.environ.get("CC", ""), ("cc", "gcc", "clang"), "cc")
-    compiler = next((command for command in found if command.found), None)
+    result = compilers(os.environ.get("CC", ""), ("cc", "gcc", "clang"), "cc")
+    compiler = next((command for command in result if command.found), None)
     key = hashlib.sha256(f"{_STORE.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
         return _STORE.inside(lambda folder: _loaded(folder, f"{name}_{key}.so", source, compiler))
@@ -72,8 +72,8 @@ def _load(path: Path) -> ctypes.PyDLL:
 
 def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
     with folder.scratch() as scratch:
-        made = scratch / "out.so"
-        command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
+        result = scratch / "out.so"
+        command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(result), str(source)]
         try:
             done = compiler.run(command, timeout=60, TMPDIR=str(scratch))
         except OSError as error:
@@ -81,4 +81,4 @@ def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
         if done.returncode:
             demand_room(folder.path)
             done.check_returncode()
-        return made.read_bytes()
+        return result.read_bytes()

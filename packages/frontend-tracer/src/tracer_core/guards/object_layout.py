@@ -45,11 +45,11 @@ _MANAGED_DICT_FLAG = 1 << 4
 INLINE_DIMS = 5
 #: Words of TensorImpl after SizesAndStrides: storage_offset_, numel_, then dtype + device + flags,
 #: key_set_.
-KIND_WORDS = (8 + 80 + 16, 8 + 80 + 24)
+KIND_FIELDS = (8 + 80 + 16, 8 + 80 + 24)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ObjectLayout:
     """Offsets in bytes.
 
     dict_version: of the number in a dictionary that each change renews (PEP 509); None where
@@ -58,7 +58,7 @@ class Layout:
     object. sizes: of SizesAndStrides in TensorImpl. autograd: of AutogradMeta* in TensorImpl.
     requires_grad, grad_fn: in AutogradMeta (whole words; the first holds other flags too). storage:
     of StorageImpl* in TensorImpl. data: of the data pointer in StorageImpl. kind_bits: a mask of
-    the meaningful bits of the first of `KIND_WORDS` (the other bits are uninitialized).
+    the meaningful bits of the first of `KIND_FIELDS` (the other bits are uninitialized).
     """
 
     dict_version: int | None
@@ -81,7 +81,7 @@ def word(address: int) -> int:
 
 
 @functools.cache
-def layout() -> Layout | None:
+def layout() -> ObjectLayout | None:
     """Returns the layout of this process, or None."""
     # Without the GIL, objects have other headers, and change and die while words are compared.
     if sys.implementation.name != "cpython" or sys.maxsize < 2**32 or _IS_FREE_THREADED:
@@ -98,8 +98,8 @@ def layout() -> Layout | None:
         tensors = _tensor_offsets()
         if mro is None or order is None or function is None or tensors is None:
             return None
-        found = Layout(version, mro, order, function, *tensors)
-        return found if _metadata_is_seen(found) else None
+        object_layout = ObjectLayout(version, mro, order, function, *tensors)
+        return object_layout if _metadata_is_seen(object_layout) else None
 
 
 def _words(address: int, count: int) -> list[int]:
@@ -192,13 +192,13 @@ def member_slot(obj: Any, name: str) -> int | None:
     is unknown.
     """
     for owner in type(obj).__mro__:
-        found = owner.__dict__.get(name)
-        if found is not None:
-            if type(found) is not types.MemberDescriptorType:
+        result = owner.__dict__.get(name)
+        if result is not None:
+            if type(result) is not types.MemberDescriptorType:
                 return None
             # PyMemberDescrObject: PyObject_HEAD, d_type, d_name, d_qualname, d_member -> name,
             # type, offset
-            return id(obj) + word(word(id(found) + 40) + 16)
+            return id(obj) + word(word(id(result) + 40) + 16)
     return None
 
 
@@ -208,8 +208,8 @@ def _slots() -> bool:
 
     obj: Any = Slotted()
     obj.a, obj.b = values = (object(), object())
-    found = [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")]
-    return found == list(map(id, values))
+    result = [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")]
+    return result == list(map(id, values))
 
 
 def _order_offset() -> int | None:
@@ -239,12 +239,12 @@ def _mro_offset() -> int | None:
         pass
 
     size = int(type.__dict__["__basicsize__"].__get__(type)) // 8
-    found = [i for i, value in enumerate(_words(id(C), size)) if value == id(C.__mro__)]
-    if len(found) != 1:
+    words = [i for i, value in enumerate(_words(id(C), size)) if value == id(C.__mro__)]
+    if len(words) != 1:
         return None
     before = C.__mro__
     C.__bases__ = (B,)
-    return found[0] * 8 if word(id(C) + found[0] * 8) == id(C.__mro__) != id(before) else None
+    return words[0] * 8 if word(id(C) + words[0] * 8) == id(C.__mro__) != id(before) else None
 
 
 _FUNCTION_SLOTS = (
@@ -261,23 +261,23 @@ def _function_offsets() -> dict[str, int] | None:
 
         return probe
 
-    one, two = make(), make()
+    item, two = make(), make()
     two.__code__ = two.__code__.replace(co_name="other")
     count = types.FunctionType.__basicsize__ // 8
     offsets = {}
     for name in _FUNCTION_SLOTS:
         if name == "__name__":
-            one.__name__, one.__qualname__ = "probe one", "qualified one"
+            item.__name__, item.__qualname__ = "probe one", "qualified one"
             two.__name__, two.__qualname__ = "probe two", "qualified two"
-        found = [
+        numbers = [
             i for i in range(count)
-            if all(word(id(f) + 8 * i) == id(getattr(f, name)) for f in (one, two))
+            if all(word(id(f) + 8 * i) == id(getattr(f, name)) for f in (item, two))
         ]  # fmt: skip
-        if len(found) != 1:
+        if len(numbers) != 1:
             return None
-        offsets[name] = found[0] * 8
-    one.__defaults__ = one.__kwdefaults__ = None
-    empty = [word(id(one) + offsets[name]) for name in ("__defaults__", "__kwdefaults__")]
+        offsets[name] = numbers[0] * 8
+    item.__defaults__ = item.__kwdefaults__ = None
+    empty = [word(id(item) + offsets[name]) for name in ("__defaults__", "__kwdefaults__")]
     return offsets if empty == [0, 0] else None
 
 
@@ -289,7 +289,7 @@ def _looks_like_address(value: int) -> bool:
 
 
 def _tensor_offsets() -> tuple[int, ...] | None:
-    """Returns the tensor offsets of `Layout`, in its order."""
+    """Returns the tensor offsets of `ObjectLayout`, in its order."""
     probe = torch.empty(7, 1000003, device="meta")
     # Right after PyObject_HEAD, or after the flag of a MaybeOwned<Tensor> (a byte, not an address)
     # in older torch.
@@ -308,28 +308,28 @@ def _tensor_offsets() -> tuple[int, ...] | None:
 
 
 def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
-    """Returns (storage, data) of `Layout`."""
-    one, other = torch.zeros(3), torch.zeros(3)
-    found = []
+    """Returns (storage, data) of `ObjectLayout`."""
+    item, other = torch.zeros(3), torch.zeros(3)
+    result = []
     for _ in range(2):
-        own = torch_private.storage_id(one)
-        held = _words(word(id(one) + impl), sizes)
+        own = torch_private.storage_id(item)
+        held = _words(word(id(item) + impl), sizes)
         at = [i for i, value in enumerate(held) if value == own]
-        inside = [i for i in range(8) if word(own + 8 * i) == one.untyped_storage().data_ptr()]
+        inside = [i for i in range(8) if word(own + 8 * i) == item.untyped_storage().data_ptr()]
         if len(at) != 1 or not inside:
             return None
-        found.append((at[0] * 8, inside[0] * 8))
-        one.set_(other.untyped_storage(), 0, (3,), (1,))
-    return found[0] if found[0] == found[1] else None
+        result.append((at[0] * 8, inside[0] * 8))
+        item.set_(other.untyped_storage(), 0, (3,), (1,))
+    return result[0] if result[0] == result[1] else None
 
 
 def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
-    """Returns (autograd, requires_grad, grad_fn) of `Layout`.
+    """Returns (autograd, requires_grad, grad_fn) of `ObjectLayout`.
 
     They are the pointer that appears when a tensor gets its AutogradMeta, the byte in AutogradMeta
     that follows requires_grad, and the pointer in it that follows grad_fn.
     """
-    found = set()
+    items = set()
     for shape in ((3,), (2, 2)):
         leaf = torch.zeros(shape)
         address = word(id(leaf) + impl)
@@ -352,17 +352,17 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
         child = torch.zeros(shape)
         child.requires_grad_(False).add_(leaf)
         pointers = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
-        plain = _words(meta, flags[0] // 8)
+        simple = _words(meta, flags[0] // 8)
         child.detach_()
         detached = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
-        made = [
+        numbers = [
             i for i in range(1, flags[0] // 8)
-            if _looks_like_address(pointers[i]) and plain[i] == 0 and detached[i] == 0
+            if _looks_like_address(pointers[i]) and simple[i] == 0 and detached[i] == 0
         ]  # fmt: skip
-        if not made:
+        if not numbers:
             return None
-        found.add((moved[0] * 8, flags[0] // 8 * 8, made[0] * 8))
-    return found.pop() if len(found) == 1 else None
+        items.add((moved[0] * 8, flags[0] // 8 * 8, numbers[0] * 8))
+    return items.pop() if len(items) == 1 else None
 
 
 def _kind_bits(impl: int, sizes: int) -> int:
@@ -381,7 +381,7 @@ def _kind_bits(impl: int, sizes: int) -> int:
     for value in (0x00, 0xFF, 0x55):
         probe = torch.zeros(3, 4)
         size = libc.malloc_usable_size(word(id(probe) + impl))
-        kind = word(word(id(probe) + impl) + sizes + KIND_WORDS[0])
+        kind = word(word(id(probe) + impl) + sizes + KIND_FIELDS[0])
         # more than an allocator caches of one size: the tensors must lie in the memory filled here
         blocks = [libc.malloc(size) for _ in range(512)]
         for block in blocks:
@@ -389,7 +389,7 @@ def _kind_bits(impl: int, sizes: int) -> int:
         for block in blocks:
             libc.free(block)
         for other in [torch.zeros(3, 4) for _ in range(64)]:
-            unused |= kind ^ word(word(id(other) + impl) + sizes + KIND_WORDS[0])
+            unused |= kind ^ word(word(id(other) + impl) + sizes + KIND_FIELDS[0])
     return ~unused & _WORD
 
 
@@ -405,16 +405,16 @@ _ALLOCATOR: tuple[tuple[str, Any, list[Any]], ...] = (
 _META_BYTES = 160
 
 
-def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
+def tensor_fields(tensor: torch.Tensor, layout: ObjectLayout) -> Iterator[tuple[int, int]]:
     """Yields (depth, address) of every word that encodes what a guard checks of a tensor, except
     its Python type.
 
     Read words of a greater depth only after those of lesser depth were compared: those hold the
     pointers to them.
     """
-    yield 0, id(tensor) + found.impl
-    impl = word(id(tensor) + found.impl)
-    sizes, dims = impl + found.sizes, tensor.dim()
+    yield 0, id(tensor) + layout.impl
+    impl = word(id(tensor) + layout.impl)
+    sizes, dims = impl + layout.sizes, tensor.dim()
     yield 1, sizes
     if dims <= INLINE_DIMS:
         for dim in range(dims):
@@ -424,27 +424,27 @@ def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int
         yield 1, sizes + 8
         for i in range(2 * dims):
             yield 2, word(sizes + 8) + 8 * i
-    for offset in KIND_WORDS:
+    for offset in KIND_FIELDS:
         yield 1, sizes + offset
-    yield 1, impl + found.autograd
-    meta = word(impl + found.autograd)
+    yield 1, impl + layout.autograd
+    meta = word(impl + layout.autograd)
     if meta:
-        yield 2, meta + found.requires_grad
-        yield 2, meta + found.grad_fn
+        yield 2, meta + layout.requires_grad
+        yield 2, meta + layout.grad_fn
 
 
-def storage_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
+def storage_fields(tensor: torch.Tensor, layout: ObjectLayout) -> Iterator[tuple[int, int]]:
     """Yields (depth, address) of the words that identify the memory that a tensor views."""
-    address = word(id(tensor) + found.impl) + found.storage
+    address = word(id(tensor) + layout.impl) + layout.storage
     yield 1, address
-    yield 2, word(address) + found.data
+    yield 2, word(address) + layout.data
 
 
-def _metadata_is_seen(found: Layout) -> bool:
+def _metadata_is_seen(layout: ObjectLayout) -> bool:
     """Whether each in-place change of metadata changes a word."""
 
     def seen(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> bool:
-        words = list(tensor_words(tensor, found))
+        words = list(tensor_fields(tensor, layout))
         before = [word(address) for _, address in words]
         if before != [word(address) for _, address in words]:
             return False

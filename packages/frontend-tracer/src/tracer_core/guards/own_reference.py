@@ -119,13 +119,13 @@ def _has_import_path(obj: Any) -> bool:
         else:
             name = described["__qualname__"].__get__(obj)
             module = described["__module__"].__get__(obj)
-        found: Any = sys.modules[module]
+        func: Any = sys.modules[module]
         for part in name.split("."):
-            found = (namespace(found) if isinstance(found, type) else vars(found))[part]
+            func = (namespace(func) if isinstance(func, type) else vars(func))[part]
         for _ in range(MAX_WRAPPERS):
-            if found is obj:
+            if func is obj:
                 return True
-            found = found.__func__ if isinstance(found, _METHODS) else vars(found)["__wrapped__"]
+            func = func.__func__ if isinstance(func, _METHODS) else vars(func)["__wrapped__"]
     except (AttributeError, KeyError, TypeError):
         pass
     return False
@@ -141,4 +141,4 @@ def is_watched(value: Any) -> bool:
 
 def references_of_others(value: Any) -> list[Any]:
     """Returns the weak references to an object that the tracer did not make."""
-    return [one for one in weakref.getweakrefs(value) if type(one) is not OwnReference]
+    return [item for item in weakref.getweakrefs(value) if type(item) is not OwnReference]

@@ -88,8 +88,8 @@ class SourceKind(enum.Enum):
     LEFT = lambda b, k: f"items_left({b})", lambda b, k: f"what is left of {b}", _VOLATILE
     #: The next number of an itertools.count (0) or its step (1).
     COUNTED = lambda b, k: f"counted({b})[{k}]", lambda b, k: f"the number of {b}", _VOLATILE
-    #: What k draws from a random.Random give (trace/random_draws.py).
-    DRAWN = lambda b, k: f"drawn_ahead({b}, {k!r})", lambda b, k: f"numbers of {b}", _VOLATILE
+    #: What k draws from a random.Random give (trace/python_rng.py).
+    RNG_SAVED = lambda b, k: f"rng_ahead({b}, {k!r})", lambda b, k: f"numbers of {b}", _VOLATILE
     #: The data of a tensor of a subclass, as a plain tensor.
     PLAIN = lambda b, k: f"without_class({b})", lambda b, k: b, _VOLATILE
     #: ``.grad`` of a tensor, which is another object in each call.
@@ -106,8 +106,8 @@ class SourceKind(enum.Enum):
     COMPUTED = lambda b, k: computed(b, k), lambda b, k: computed(b, k, named=True)
     #: key: (a function as text, sources of its other arguments), fx_capture/state_values.py.
     READING = (
-        lambda b, k: f"reading({k[0]!r})({', '.join([b, *(one.expression for one in k[1])])})",
-        lambda b, k: f"a value of {', '.join([b, *(one.name for one in k[1])])}",
+        lambda b, k: f"reading({k[0]!r})({', '.join([b, *(item.expression for item in k[1])])})",
+        lambda b, k: f"a value of {', '.join([b, *(item.name for item in k[1])])}",
         _VOLATILE,
     )
     CALLED = (lambda b, k: f"{b}()", lambda b, k: f"{b}()", SourceTrait.NONE,
@@ -128,7 +128,7 @@ class SourceKind(enum.Enum):
     __hash__ = object.__hash__  # that of Enum is a Python function
 
 
-def is_plain_name(name: str) -> bool:
+def is_identifier(name: str) -> bool:
     """Whether a name can be written in Python source as it is. (Python normalizes non-ASCII
     letters.)
     """
@@ -137,7 +137,7 @@ def is_plain_name(name: str) -> bool:
 
 def attribute_text(base: str, name: str) -> str:
     """Returns the text that reads an attribute of any name."""
-    return f"{base}.{name}" if is_plain_name(name) else f"getattr({base}, {name!r})"
+    return f"{base}.{name}" if is_identifier(name) else f"getattr({base}, {name!r})"
 
 
 def computed(
@@ -152,7 +152,7 @@ def computed(
     for i, other in enumerate(others, 1):
         parts[str(i)] = fetch(other) if fetch else other.name if named else other.expression
     # In one pass: a key of the program may contain a placeholder.
-    return _PLACE.sub(lambda found: parts[found[1]], template)
+    return _PLACE.sub(lambda result: parts[result[1]], template)
 
 
 _PLACE = re.compile(r"\{(b|\d+)\}")
@@ -239,9 +239,9 @@ class Sources:
 
     def make(self, base: Source | None, kind: SourceKind, key: Any = None) -> Source:
         handle = (id(base), kind, type(key), key)
-        found = self._interned.get(handle)
-        if found is not None:
-            return found
+        result = self._interned.get(handle)
+        if result is not None:
+            return result
         source = Source.__new__(Source)
         source.base, source.kind, source.key, source._name = base, kind, key, None
         source.root = base.root if base is not None else source

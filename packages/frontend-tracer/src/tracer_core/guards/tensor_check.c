@@ -1,4 +1,4 @@
-/* Tensors among a segment's inputs: are they like those that the full check has accepted?
+/* Tensors among a region's inputs: are they like those that the full check has accepted?
    Plain C without headers of Python or torch: layout.py says where to look. Called with the GIL held. */
 #include <stdint.h>
 

@@ -16,9 +16,9 @@ from typing import Any
 from tracer_core.guards.native_helper import helper
 from tracer_core.guards.object_layout import (
     INLINE_DIMS,
-    KIND_WORDS,
+    KIND_FIELDS,
     TUPLE_ITEMS,
-    Layout,
+    ObjectLayout,
     layout,
     word,
 )
@@ -44,10 +44,10 @@ def _never(state: Any) -> int:
 def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Callable[[Any], None]]:
     """Returns (hold, learn); see the module's docstring."""
     function = helper("tensor_check", "tensors_hold", [ctypes.c_void_p, ctypes.py_object])
-    found = layout() if function is not None else None
-    if found is None:
+    result = layout() if function is not None else None
+    if result is None:
         return _never, lambda state: None
-    watched = _Watched(found, positions)
+    watched = _Watched(result, positions)
     hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(watched.facts)))
     hold.watched = watched  # keeps the array alive while the helper reads it
     return hold, watched.learn
@@ -56,11 +56,11 @@ def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Calla
 class _Watched:
     """The tensors learned last. Mutable. facts: the array that the C helper reads."""
 
-    def __init__(self, found: Layout, positions: Sequence[int]) -> None:
+    def __init__(self, found: ObjectLayout, positions: Sequence[int]) -> None:
         self._found, self._positions, self._learnt = found, positions, 0
         self._at = (ctypes.c_int64 * len(positions))(*positions)
         self._known = (ctypes.c_uint64 * (_KNOWN * len(positions)))()
-        kind, keys = KIND_WORDS
+        kind, keys = KIND_FIELDS
         self.facts = _Tensors(0, 0, id(tuple), TUPLE_ITEMS, found.impl, found.sizes, found.autograd,
                               kind, keys, found.kind_bits,
                               ctypes.addressof(self._at),
@@ -76,20 +76,20 @@ class _Watched:
             words = self._words(state[position])
             if words is None:
                 return
-            for j, one in enumerate(words):
-                self._known[i * _KNOWN + j] = one
+            for j, item in enumerate(words):
+                self._known[i * _KNOWN + j] = item
         self.facts.n, self.facts.size = len(self._positions), len(state)
 
     def _words(self, tensor: Any) -> list[int] | None:
-        found = self._found
-        impl = word(id(tensor) + found.impl)
-        if tensor.dim() > INLINE_DIMS or word(impl + found.autograd) != 0:
+        result = self._found
+        impl = word(id(tensor) + result.impl)
+        if tensor.dim() > INLINE_DIMS or word(impl + result.autograd) != 0:
             return None
-        sizes = impl + found.sizes
+        sizes = impl + result.sizes
         shape = [word(sizes + 8 + 8 * i) for i in range(2 * INLINE_DIMS)]
         return [
             id(type(tensor)),
             tensor.dim(),
             *shape,
-            *(word(sizes + offset) for offset in KIND_WORDS),
+            *(word(sizes + offset) for offset in KIND_FIELDS),
         ]

@@ -1,1 +1,1 @@
-"""The effect table: what native (C) callables and library functions read, change and call."""
+"""The native effects table: what native (C) callables and library functions read, change and call."""

@@ -1,4 +1,4 @@
-"""The effect table: one row per callable that interpreted code may call natively.
+"""The native effects table: one row per callable that interpreted code may call eagerly.
 
 The modules of `tables/` declare the rows. A callable without a row breaks the graph; it is never
 assumed to be pure.
@@ -56,10 +56,10 @@ SHALLOW = Effect(EffectKind.SHALLOW)
 
 def declare(effect: Effect, callables: Iterable[Any]) -> None:
     """Adds rows. Raises an error for a second, different row of a callable."""
-    for one in callables:
-        if EFFECTS.get(one, effect) != effect:
-            raise ValueError(f"two effect rows for {one!r}")
-        EFFECTS[one] = effect
+    for item in callables:
+        if EFFECTS.get(item, effect) != effect:
+            raise ValueError(f"two effect rows for {item!r}")
+        EFFECTS[item] = effect
 
 
 def special_rows(
@@ -101,7 +101,7 @@ def special_each_of(module: str, *paths: str) -> Callable[[_Handler], _Handler]:
 
 def add_rows_of_imported() -> None:
     """Adds the rows of modules that were imported since."""
-    for module in [one for one in _LATER if one in sys.modules]:
+    for module in [item for item in _LATER if item in sys.modules]:
         for path, handler in _LATER.pop(module).items():
             special_each(*names(f"{module.removeprefix('torch.')}.{path}"))(handler)
 

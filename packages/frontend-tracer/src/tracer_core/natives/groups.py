@@ -58,5 +58,5 @@ def refuse(reason: str) -> NoReturn:
 
 def rank_and_size(tracer: Tracing, name: str) -> tuple[int, int]:
     """Returns this process's rank in a group and the group's size, guarded."""
-    found: tuple[int, int] = asked(tracer, torch_private.group_rank_and_size, name)
-    return found
+    numbers: tuple[int, int] = asked(tracer, torch_private.group_rank_and_size, name)
+    return numbers

@@ -1,6 +1,6 @@
-"""Decides which Python functions of libraries run natively instead of being interpreted.
+"""Decides which Python functions of libraries run eagerly instead of being interpreted.
 
-A function runs natively only if its library has no effects beyond its arguments, and the arguments
+A function runs eagerly only if its library has no effects beyond its arguments, and the arguments
 reach no object of the program: no tensor, no mutable object from before the trace, no callback.
 """
 
@@ -55,8 +55,8 @@ PLAIN: Mapping[str, frozenset[str]] = {
         " _getmembers getattr_static classify_class_attrs getdoc",  # these read what no guard covers
     }.items()
 }  # fmt: skip
-_ASKS_FILES = frozenset(dir(pathlib.Path)) - {*dir(pathlib.PurePath), "__enter__", "__exit__"}
-PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
+_FILE_QUERIES = frozenset(dir(pathlib.Path)) - {*dir(pathlib.PurePath), "__enter__", "__exit__"}
+PLAIN = {**PLAIN, "pathlib": _FILE_QUERIES}
 #: Functions of these libraries that mutate or call their arguments: they are interpreted.
 _INTERPRETED = frozenset(
     {
@@ -81,7 +81,7 @@ _MAKES_CLASSES = {
     },
 }  # fmt: skip
 #: Names of functions that look at their callers.
-_ASKS_CALLERS = frozenset({"_caller", "warn", "_deprecated"})
+_CALLER_QUERIES = frozenset({"_caller", "warn", "_deprecated"})
 #: Warns of a flag without meaning only, and keeps what it gives in a cache of its own.
 _WARNS_SELDOM = vars(re)["_compile"]
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -103,14 +103,14 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
 
 
 def is_known(module: str) -> bool:
-    """Returns whether functions of a module may run natively."""
+    """Returns whether functions of a module may run eagerly."""
     return _known(module) is not None
 
 
-def runs_natively(
+def runs_eagerly(
     tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:
-    """Returns whether a library's function runs natively. Impure functions break the graph."""
+    """Returns whether a library's function runs eagerly. Impure functions break the graph."""
     module = function.__globals__.get("__name__", "")
     known = _known(module)
     if known is None:
@@ -124,7 +124,7 @@ def runs_natively(
         return False
     if function.__code__.co_flags & NOT_PLAIN:
         return False  # its body runs when the result is advanced
-    if function.__name__ in _INTERPRETED or _asks_callers(function):
+    if function.__name__ in _INTERPRETED or _queries_callers(function):
         return False
     held = [contents(cell) for cell in function.__closure__ or ()]
     if any(map(_is_foreign, filter(callable, held))):
@@ -134,14 +134,14 @@ def runs_natively(
     return all(_is_data(tracer, value, code, MAX_DATA_DEPTH) for value in values)
 
 
-def _asks_callers(function: types.FunctionType) -> bool:
+def _queries_callers(function: types.FunctionType) -> bool:
     """Returns whether a function, or one of its module that it names, may look at its callers: the
     interpreter has their frames. A warning counts them."""
     named = (function.__globals__.get(name) for name in function.__code__.co_names)
     return any(
-        not _ASKS_CALLERS.isdisjoint(one.__code__.co_names)
-        for one in (function, *named)
-        if type(one) is types.FunctionType and one is not _WARNS_SELDOM
+        not _CALLER_QUERIES.isdisjoint(item.__code__.co_names)
+        for item in (function, *named)
+        if type(item) is types.FunctionType and item is not _WARNS_SELDOM
     )
 
 

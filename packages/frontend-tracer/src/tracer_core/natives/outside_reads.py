@@ -59,7 +59,7 @@ def _follows(value: Any, seen: dict[int, Any]) -> bool:
     if is_constant(value) or id(value) in seen:
         return True
     if value is warnings.warn:  # the result is its message's affair only under a filter that raises
-        seen.update({id(one): one for one in (vars(warnings), warnings.filters)})
+        seen.update({id(value): value for value in (vars(warnings), warnings.filters)})
         return True
     if isinstance(value, types.FunctionType):
         return _function(value, seen)
@@ -85,7 +85,7 @@ def _function(function: types.FunctionType, seen: dict[int, Any]) -> bool:
             held.append(cell.cell_contents)
         except ValueError:  # empty
             return False
-    return all(_follows(one, seen) for one in held) and all(
+    return all(_follows(item, seen) for item in held) and all(
         _code(code, function, seen) for code in _codes(function.__code__)
     )
 
@@ -99,7 +99,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _code(code: types.CodeType, function: types.FunctionType, seen: dict[int, Any]) -> bool:
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _IGNORED]
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _IGNORED]
     for place, instruction in enumerate(instructions):
         if instruction.opname in _OPAQUE:
             return False

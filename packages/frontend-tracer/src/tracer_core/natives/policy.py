@@ -1,7 +1,7 @@
-"""Decides for each callable: inline, run natively, or break the graph.
+"""Decides for each callable: inline, run eagerly, or break the graph.
 
-Python functions are inlined unless a row here says otherwise; C callables need a row in the effect
-table or must be torch operators.
+Python functions are inlined unless a row here says otherwise; C callables need a row in the native
+effects table or must be torch operators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NATIVE_MODULES = frozenset(
         *modules.OPERATOR_MODULES,
     }
 )
-#: Functions that run natively although their module's do not: torch's Python asks about sizes with
+#: Functions that run eagerly although their module's do not: torch's Python asks about sizes with
 #: them.
 _NATIVE_FUNCTIONS = frozenset(
     f"torch.fx.experimental.symbolic_shapes.{name}"
@@ -100,7 +100,7 @@ _INLINE_MODULES = frozenset(
         "torch.autograd.anomaly_mode",
         "torch.amp.autocast_mode",
         "torch.amp.grad_scaler",
-        *modules.PLAIN_MODULES,
+        *modules.UNHOOKED_MODULES,
         "tracer_core.markers",
         "tracer_core.natives.replicas",
         "tracer_core.natives.polyfills",
@@ -125,7 +125,7 @@ _INLINE_FUNCTIONS = frozenset(
         "_Lock.__exit__", "deprecated.__call__.<locals>.wrapper",
         "deprecated.__call__.<locals>.__new__", "deprecated.__call__.<locals>.__init_subclass__",
         *(f"catch_warnings.__{method}__" for method in ("init", "enter", "exit")))),
-     *modules.PLAIN_FUNCTIONS,
+     *modules.UNHOOKED_FUNCTIONS,
      *(f"torch.utils.checkpoint.{function}" for function in (
         "checkpoint_sequential", "checkpoint_sequential.<locals>.run_function",
         "checkpoint_sequential.<locals>.run_function.<locals>.forward", "_make_checkpoint_wrapper",

@@ -175,13 +175,13 @@ def out_dtype(op: Any, output_dtype: torch.dtype, *args: torch.Tensor) -> torch.
     """torch._higher_order_ops.out_dtype: `op` of tensors in the dtype that they and `output_dtype`
     promote to."""
     integers = op is torch.ops.aten.mm.default and output_dtype is torch.int32
-    if integers and all(one.dtype is torch.int8 and one.is_cuda for one in args):
+    if integers and all(arg.dtype is torch.int8 and arg.is_cuda for arg in args):
         product: torch.Tensor = _INT_PRODUCT[0](*args)
         return product
     promoted = output_dtype
-    for one in args:
-        promoted = torch.promote_types(promoted, one.dtype)
-    result: torch.Tensor = op(*[one.to(promoted) for one in args]).to(output_dtype)
+    for arg in args:
+        promoted = torch.promote_types(promoted, arg.dtype)
+    result: torch.Tensor = op(*[arg.to(promoted) for arg in args]).to(output_dtype)
     return result
 
 
@@ -247,10 +247,10 @@ def dense_to_ordered(dense: Any) -> Any:
 
 def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool) -> Any:
     """torch._higher_order_ops.scan: a carried value goes through the slices along `dim`."""
-    given = pytree.tree_map(lambda leaf: torch.movedim(leaf, dim, 0), xs)
+    inputs = pytree.tree_map(lambda leaf: torch.movedim(leaf, dim, 0), xs)
     if reverse:
-        given = pytree.tree_map(lambda leaf: leaf.flip([0]), given)
-    carried, parts = scan_rows(combine_fn, init, given)
+        inputs = pytree.tree_map(lambda leaf: leaf.flip([0]), inputs)
+    carried, parts = scan_rows(combine_fn, init, inputs)
     if reverse:
         parts = pytree.tree_map(lambda leaf: leaf.flip([0]), parts)
     return carried, pytree.tree_map(
@@ -308,7 +308,7 @@ def associative_rows(
     """Returns the inclusive scan of the slices of leaves. The tracer has a node for it."""
 
     def combine(left: list[Any], right: list[Any]) -> list[Any]:
-        pairs = [pytree.tree_unflatten(one, structure) for one in (left, right)]
+        pairs = [pytree.tree_unflatten(value, structure) for value in (left, right)]
         return list(pytree.tree_leaves(combine_fn(*pairs)))
 
     return scanned_by_tree(torch.vmap(combine), leaves)
@@ -333,10 +333,10 @@ def may_pack(encoder: Any, src: Any, padding: Any) -> bool:
             attention.out_proj.bias, first.norm1.weight, first.norm1.bias, first.norm2.weight,
             first.norm2.bias, first.linear1.weight, first.linear1.bias, first.linear2.weight,
             first.linear2.bias)  # fmt: skip
-    return not any(one.requires_grad for one in read)
+    return not any(item.requires_grad for item in read)
 
 
-def packs_plainly(encoder: Any, src: Any, padding: Any) -> bool:
+def packs_by_identity(encoder: Any, src: Any, padding: Any) -> bool:
     """Returns whether `encode_packed` does what the encoder does: its layers are torch's own, and
     the mask is checked and fits."""
     return (
@@ -345,22 +345,22 @@ def packs_plainly(encoder: Any, src: Any, padding: Any) -> bool:
         and padding.dim() == 2
         and padding.shape == src.shape[:2]
         and not src.is_nested
-        and all(type(one) is torch.nn.TransformerEncoderLayer for one in encoder.layers)
-        and not any(one.training for one in encoder.layers)
+        and all(type(layer) is torch.nn.TransformerEncoderLayer for layer in encoder.layers)
+        and not any(layer.training for layer in encoder.layers)
     )
 
 
 def encode_packed(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
     """torch.nn.TransformerEncoder.forward where `may_pack`: rows of padding are zeros before the
     norm if the mask is aligned to the left; in a nested tensor they do not exist."""
-    given = padding
+    inputs = padding
     if not padding.is_floating_point():  # True stands for padding
-        given = torch.zeros_like(padding, dtype=src.dtype).masked_fill(padding, float("-inf"))
-    kept = given.logical_not()
+        inputs = torch.zeros_like(padding, dtype=src.dtype).masked_fill(padding, float("-inf"))
+    kept = inputs.logical_not()
     counted = torch.arange(kept.shape[1], device=kept.device) < kept.sum(1, keepdim=True)
     aligned = (counted == kept).all()
     dropped = kept.logical_not() & aligned
-    layers_mask = given.masked_fill(dropped, float("-inf"))
+    layers_mask = inputs.masked_fill(dropped, float("-inf"))
     output = src
     for layer in encoder.layers:
         output = layer(
@@ -371,12 +371,12 @@ def encode_packed(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
 
 
 def encode_nested(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
-    """torch.nn.TransformerEncoder.forward where `may_pack` and not `packs_plainly`: eager."""
+    """torch.nn.TransformerEncoder.forward where `may_pack` and not `packs_by_identity`: eager."""
     return encode_eagerly(encoder, src, padding, is_causal)
 
 
 def encode_eagerly(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
-    """Calls torch.nn.TransformerEncoder.forward; a row of the effect table has it break the graph."""
+    """Calls torch.nn.TransformerEncoder.forward; a row of the native effects table has it break the graph."""
     return torch.nn.TransformerEncoder.forward(encoder, src, None, padding, is_causal)
 
 
@@ -416,22 +416,22 @@ def cov(input: Any, correction: int) -> Any:
     """torch.cov without weights, of more observations than the correction takes off."""
     rows = input.view(1, -1) if input.dim() < 2 else input
     observations = rows.shape[1]
-    # The kernel divides by numbers in tensors, which decide the dtype for whole numbers.
+    # The kernel divides by numbers in tensors, which decide the dtype for integers.
     total = torch.scalar_tensor(observations, dtype=torch.int64, device=rows.device)
     freedom = torch.scalar_tensor(observations - correction, dtype=torch.int64, device=rows.device)
     centred = rows - (rows.sum(1) / total).unsqueeze(1)
-    found = torch.mm(centred, centred.t().conj()) / freedom
-    return found.squeeze()
+    result = torch.mm(centred, centred.t().conj()) / freedom
+    return result.squeeze()
 
 
 def corrcoef(input: Any) -> Any:
     """torch.corrcoef of at least two observations."""
-    found = cov(input, 1)
-    if found.dim() == 0:
-        return found / found
-    variances = found.diagonal()
-    deviations = (torch.real(variances) if found.is_complex() else variances).sqrt()
-    scaled = found / deviations.view(-1, 1) / deviations.view(1, -1)
+    result = cov(input, 1)
+    if result.dim() == 0:
+        return result / result
+    variances = result.diagonal()
+    deviations = (torch.real(variances) if result.is_complex() else variances).sqrt()
+    scaled = result / deviations.view(-1, 1) / deviations.view(1, -1)
     if not scaled.is_complex():
         return scaled.clamp(-1, 1)
     return torch.complex(scaled.real.clamp(-1, 1), scaled.imag.clamp(-1, 1))

@@ -93,10 +93,10 @@ _ENUM_OWN = _special_methods(enum.IntFlag)
 
 def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
     """Runs `_check` on every value, also after it found a tensor."""
-    found = False
+    result = False
     for value in values:
-        found |= _check(tracer, value, depth)
-    return found
+        result |= _check(tracer, value, depth)
+    return result
 
 
 def _check(tracer: Tracing, value: Any, depth: int) -> bool:

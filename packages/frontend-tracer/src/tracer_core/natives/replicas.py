@@ -137,7 +137,7 @@ def around_forward(called: Run, forward: Run) -> Run:
         module = args[0]
         if not has_shards(module):
             return called(args, kwargs)
-        given, kwargs = before_sharded(module, args[1:], kwargs)
-        return after_sharded(module, given, kwargs, forward((module, *given), kwargs))
+        inputs, kwargs = before_sharded(module, args[1:], kwargs)
+        return after_sharded(module, inputs, kwargs, forward((module, *inputs), kwargs))
 
     return call

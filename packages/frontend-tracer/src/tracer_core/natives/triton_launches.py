@@ -35,7 +35,7 @@ _HIDING = frozenset(
 )
 
 #: Builtins that a kernel may call.
-_PLAIN_CALLS = frozenset({"range", "min", "max", "int", "float", "len", "abs"})
+_BUILTIN_CALLS = frozenset({"range", "min", "max", "int", "float", "len", "abs"})
 
 #: Methods of blocks that only read.
 _READING_METHODS = frozenset(
@@ -52,7 +52,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LaunchLayout:
     """The parameters of a launch, in order: (name, kind, constant). kind: Tensor, SymInt, float,
     bool, or constant. options: such as num_warps. configs: an autotuner's choices, each with its
     own grid; without an autotuner one empty config."""
@@ -103,7 +103,7 @@ class _Writes:
     def __init__(self, definition: ast.FunctionDef, languages: set[str]) -> None:
         arguments = definition.args
         parameters = {
-            one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         }
         self.origins = {name: {name} for name in parameters}
         self.body, self.languages = definition.body, languages
@@ -118,11 +118,11 @@ class _Writes:
             for target, value in self._bindings(nodes):
                 for name in _names(target):
                     self.origins.setdefault(name, set()).update(self._pointers(value))
-        found: set[str] = set()
+        texts: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Call):
-                found |= self._written_by(node)
-        return frozenset(found)
+                texts |= self._written_by(node)
+        return frozenset(texts)
 
     @staticmethod
     def _bindings(nodes: list[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -147,19 +147,19 @@ class _Writes:
     def _written_by(self, call: ast.Call) -> set[str]:
         """Returns what a call may write: through its first argument, or through any if the function
         is not Triton's."""
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        inputs = [*call.args, *(keyword.value for keyword in call.keywords)]
         name = self._of_language(call)
         if name is not None and name not in _WRITES:
             return set()
         if name is not None and call.args:
-            given = call.args[:1]
-        elif isinstance(call.func, ast.Name) and call.func.id in _PLAIN_CALLS:
+            inputs = call.args[:1]
+        elif isinstance(call.func, ast.Name) and call.func.id in _BUILTIN_CALLS:
             return set()
         elif isinstance(call.func, ast.Attribute):
-            given.append(call.func.value)
+            inputs.append(call.func.value)
             if call.func.attr in _READING_METHODS:
                 return set()
-        return set().union(*map(self._pointers, given), set())
+        return set().union(*map(self._pointers, inputs), set())
 
     def _of_language(self, call: ast.Call) -> str | None:
         """Returns the name of a function of Triton's modules, None for any other."""
@@ -194,7 +194,7 @@ _operators: dict[Any, tuple[Any, tuple[Any, tuple[int, ...]]]] = {}
 _definitions: list[Any] = []
 
 
-def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
+def operator_for(kernel: Any, layout: LaunchLayout) -> tuple[Any, tuple[int, ...]]:
     """Returns the operator that launches the kernel, and the arguments that its results replace.
     Its arguments are three grid sizes per config, then the non-constant parameters. Raises Unclear
     where there is none."""
@@ -207,29 +207,29 @@ def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
     return _operators[key][1]
 
 
-def _made(kernel: Any, layout: Layout) -> Any:
+def _made(kernel: Any, layout: LaunchLayout) -> Any:
     writes = written(kernel)
-    given = [(name, kind) for name, kind, _ in layout.parameters if kind != "constant"]
+    inputs = [(name, kind) for name, kind, _ in layout.parameters if kind != "constant"]
     sizes = 3 * len(layout.configs)
     replaced = tuple(
-        sizes + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes
+        sizes + k for k, (name, kind) in enumerate(inputs) if kind == "Tensor" and name in writes
     )
     if not replaced:
         raise Unclear("the kernel writes to none of its tensors")
     parameters = [
         f"{kind} {name}"
-        for name, kind in (*((f"grid_{k}", "SymInt") for k in range(sizes)), *given)
+        for name, kind in (*((f"grid_{k}", "SymInt") for k in range(sizes)), *inputs)
     ]
     schema = f"({', '.join(parameters)}) -> ({', '.join(['Tensor'] * len(replaced))})"
     short = f"{function_of(kernel).__name__}_{_digest(kernel, layout)}"
-    made: Any = torch.library.custom_op(
+    result: Any = torch.library.custom_op(
         f"tracer_triton::{short}",
         _launcher(kernel, layout, replaced),
         mutates_args=(),
         schema=schema,
     )
-    made.register_fake(lambda *arguments: _several([_like(arguments[k]) for k in replaced]))
-    _definitions.append(made)
+    result.register_fake(lambda *arguments: _several([_like(arguments[k]) for k in replaced]))
+    _definitions.append(result)
     return getattr(torch.ops.tracer_triton, short).default, replaced
 
 
@@ -243,7 +243,7 @@ def _several(tensors: list[torch.Tensor]) -> Any:
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def _digest(kernel: Any, layout: Layout) -> str:
+def _digest(kernel: Any, layout: LaunchLayout) -> str:
     """Hashes everything that launches share; valid in this process, whose functions the kernel may
     call."""
     function = function_of(kernel)
@@ -252,7 +252,7 @@ def _digest(kernel: Any, layout: Layout) -> str:
     return hashlib.sha256(repr((source, place, layout)).encode()).hexdigest()[:16]
 
 
-def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callable[..., Any]:
+def _launcher(kernel: Any, layout: LaunchLayout, replaced: tuple[int, ...]) -> Callable[..., Any]:
     options = {name: constant.value for name, constant in layout.options}
     there = {name for name, _, _ in layout.parameters}
     names = inspect.signature(function_of(kernel)).parameters
@@ -261,19 +261,19 @@ def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callabl
     )  # config pruning reads these by position
 
     def launch(*arguments: Any) -> Any:
-        made = list(arguments)
+        items = list(arguments)
         for k in replaced:
-            made[k] = _like(arguments[k]).copy_(arguments[k])
-        sizes, values = made[: 3 * len(layout.configs)], iter(made[3 * len(layout.configs) :])
+            items[k] = _like(arguments[k]).copy_(arguments[k])
+        sizes, values = items[: 3 * len(layout.configs)], iter(items[3 * len(layout.configs) :])
         grids = {config: tuple(sizes[3 * k : 3 * k + 3]) for k, config in enumerate(layout.configs)}
-        given = {
+        inputs = {
             name: next(values) if constant is None else constant.value
             for name, kind, constant in layout.parameters
         }
         if all(sizes):
-            first = [given.pop(name) for name in leading]
-            kernel[_grid(grids)](*first, **given, **options)
-        return _several([made[k] for k in replaced])
+            first = [inputs.pop(name) for name in leading]
+            kernel[_grid(grids)](*first, **inputs, **options)
+        return _several([items[k] for k in replaced])
 
     return launch
 
@@ -283,11 +283,11 @@ def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
     if list(grids) == [()]:
         return grids[()]
 
-    def of(given: Any) -> tuple[int, ...]:
+    def of(value: Any) -> tuple[int, ...]:
         for config, grid in grids.items():
-            if all(given[name] == constant.value for name, constant in config):
+            if all(value[name] == constant.value for name, constant in config):
                 return grid
-        raise RuntimeError(f"a launch with values that no config has: {sorted(given)}")
+        raise RuntimeError(f"a launch with values that no config has: {sorted(value)}")
 
     return of
 

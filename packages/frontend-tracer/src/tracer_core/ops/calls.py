@@ -55,15 +55,15 @@ def is_elementwise(name: str) -> bool:
 def uses_rng(node: torch.fx.Node) -> bool:
     """Returns whether a node of a graph may use random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return may_draw(name)
+    return may_use_rng(name)
 
 
-def may_draw(name: str) -> bool:
+def may_use_rng(name: str) -> bool:
     """Returns whether an operator of this name may use random numbers."""
     return any(stem in name for stem in _RANDOM)
 
 
-def draws_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def uses_no_rng(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether a call of dropout, or of attention, has a probability of zero."""
     if "dropout" in name:
         p = kwargs.get("p", args[1] if len(args) > 1 else None)

@@ -109,7 +109,7 @@ def is_pointwise(target: Any) -> bool:
 
 
 def is_random(target: Any) -> bool:
-    """Returns whether an operator of ATen draws random numbers.
+    """Returns whether an operator of ATen uses rng.
 
     Args:
         target: The target of a call node.
@@ -119,7 +119,7 @@ def is_random(target: Any) -> bool:
 
 def runs_once(target: Any) -> bool:
     """Returns whether an operator must run exactly once, in the order of the other such operators:
-    it draws random numbers or communicates.
+    it uses rng or communicates.
 
     Args:
         target: The target of a call node.

@@ -49,7 +49,7 @@ _TAIL = _END64.size + _LOCATOR.size + _END.size
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArchiveRow:
     """One member: its size and CRC-32, as a zip file lists them."""
 
     name: str
@@ -57,7 +57,7 @@ class Row:
     crc: int
 
 
-def _layout(rows: Sequence[Row]) -> tuple[list[bytes], list[int], bytes]:
+def _layout(rows: Sequence[ArchiveRow]) -> tuple[list[bytes], list[int], bytes]:
     """Returns (what stands before each member, the members' offsets, what follows the last one)."""
     heads, offsets, central, position = [], [], b"", 0
     for row in rows:
@@ -102,7 +102,7 @@ def write_archive(
             digest.update(part)
             crc = zlib.crc32(part, crc)
             size += memoryview(part).nbytes
-        rows.append(Row(name, size, crc))
+        rows.append(ArchiveRow(name, size, crc))
         facts[name] = {"size": size, "crc": crc, "sha256": digest.hexdigest()}
     manifest = {**manifest, "members": facts}
     text = json.dumps(manifest, indent=1).encode()
@@ -121,8 +121,8 @@ def write_archive(
     return manifest
 
 
-def _row(name: str, data: bytes) -> Row:
-    return Row(name, len(data), zlib.crc32(data))
+def _row(name: str, data: bytes) -> ArchiveRow:
+    return ArchiveRow(name, len(data), zlib.crc32(data))
 
 
 def _seal(manifest: bytes, key: bytes | None) -> dict[str, str]:
@@ -156,8 +156,8 @@ class Archive:
         self._verify_seal(text, seal, key)
         self.manifest = self._parsed(text)
         listed = {
-            name: Row(name, one.get("size"), one.get("crc"))
-            for name, one in self.manifest.get("members", {}).items()
+            name: ArchiveRow(name, item.get("size"), item.get("crc"))
+            for name, item in self.manifest.get("members", {}).items()
         }
         if listed != {row.name: row for row in rows[1:-1]}:
             raise self._damaged("its members are not those that its manifest lists")
@@ -169,7 +169,7 @@ class Archive:
         self._file.seek(position)
         return self._file.read(size)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[ArchiveRow]:
         """Returns the members as the end of the file lists them; nothing of it is trusted yet."""
         length = self._file.seek(0, os.SEEK_END)
         if length < _TAIL:
@@ -179,7 +179,7 @@ class Archive:
         if sign != b"PK\6\6" or count > MAX_PACKAGE_MEMBERS or position + size + _TAIL != length:
             raise self._damaged("it ends where no package ends (was it cut short?)")
         central, at = self._read(position, size), 0
-        rows: list[Row] = []
+        rows: list[ArchiveRow] = []
         while at < len(central):
             if len(rows) == count or len(central) - at < _CENTRAL.size:
                 raise self._damaged("its list of members is wrong")
@@ -194,12 +194,12 @@ class Archive:
             at += _PLACE.size
             if member_size > length or offset > length:
                 raise self._damaged(f"{name} would be longer than the file")
-            rows.append(Row(name, member_size, crc))
+            rows.append(ArchiveRow(name, member_size, crc))
         if len({row.name for row in rows}) != len(rows):
             raise self._damaged("two of its members have one name")
         return rows
 
-    def _text(self, row: Row) -> bytes:
+    def _text(self, row: ArchiveRow) -> bytes:
         if row.size > MAX_PACKAGE_TEXT_BYTES:
             raise self._damaged(f"{row.name} has {row.size} bytes")
         data = self._read(self._places[row.name][0], row.size)
@@ -217,16 +217,16 @@ class Archive:
         return parsed
 
     def _verify_seal(self, manifest: bytes, seal: bytes, key: bytes | None) -> None:
-        found, expected = self._parsed(seal), _seal(manifest, key)
-        if seal != json.dumps({name: found.get(name) for name in found}).encode():
+        result, expected = self._parsed(seal), _seal(manifest, key)
+        if seal != json.dumps({name: result.get(name) for name in result}).encode():
             raise self._damaged("its seal is wrong")
-        if found.get("sha256") != expected["sha256"]:
+        if result.get("sha256") != expected["sha256"]:
             raise self._damaged("the hash of its manifest is wrong")
-        if not set(found) <= {"sha256", "hmac_sha256"}:
+        if not set(result) <= {"sha256", "hmac_sha256"}:
             raise self._damaged("its seal is wrong")
         if key is None:
             return
-        signature = found.get("hmac_sha256")
+        signature = result.get("hmac_sha256")
         if not isinstance(signature, str) or not signature.isascii():
             raise StoredError(f"{self._path} is not signed, and load_package was given a key")
         if not hmac.compare_digest(signature, expected["hmac_sha256"]):

@@ -1,10 +1,10 @@
 """Captures a program as one graph, for a package or a library.
 
-In: a function, method or module and the arguments of one call. Out: a `Program`: the compiled graph
-with what each of its inputs is, the structure of inputs and outputs, and the conditions under which
-the graph is right. A package has no guards to fall back on: what the graph depends on is an argument
-that the package checks, or a constant of the package, or `PackageError` names it.
-"""
+In: a function, method or module and the arguments of one call. Out: a `PackagedProgram`: the
+compiled graph with what each of its inputs is, the structure of inputs and outputs, and the
+conditions under which the graph is right. A package has no guards to fall back on: what the graph
+depends on is an argument that the package checks, or a constant of the package, or `PackageError`
+names it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tracer_core.fx_capture.dynamic_shapes import (
     size_places,
     strides_text,
 )
-from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunNatively
-from tracer_core.fx_capture.seen import Seen
+from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.fx_capture.side_effects import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
+from tracer_core.fx_capture.specialization_history import SpecializationHistory
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig
@@ -87,7 +87,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PackagedProgram:
     """What was captured. inputs: what each input of the graph is: ("input", index of a leaf) or
     ("state", name). states: the tensors of the program that the graph reads. written: the
     names of those that it writes to. outputs: the structure of the result. rules: of the
@@ -118,18 +118,20 @@ def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         root = fn.__self__ if isinstance(fn.__self__, torch.nn.Module) else None
     elif not inspect.isfunction(fn):
         function, first = call_object, (fn,)
-    found = inspect.signature(signature)
+    result = inspect.signature(signature)
     try:
-        given = found.bind(*args, **kwargs).arguments
+        arguments = result.bind(*args, **kwargs).arguments
     except TypeError as error:
-        raise PackageError(f"the arguments do not fit {_name(fn)}{found}: {error}") from error
+        raise PackageError(f"the arguments do not fit {_name(fn)}{result}: {error}") from error
     leaves: list[Leaf] = []
-    parameters = [_parameter(one, given, leaves) for one in found.parameters.values()]
+    parameters = [
+        _parameter(parameter, arguments, leaves) for parameter in result.parameters.values()
+    ]
     groups: dict[int, list[int]] = {}
     for i, leaf in enumerate(leaves):
         groups.setdefault(id(leaf.tensor), []).append(i)
     same = [group for group in groups.values() if len(group) > 1]
-    labels = ["self"] * len(first) + _labels(found, len(args)) + list(kwargs)
+    labels = ["self"] * len(first) + _labels(result, len(args)) + list(kwargs)
     name = type(fn).__qualname__ if root is fn else _name(fn)
     return Call(
         function, len(first), (*first, *args), kwargs, labels, name, root, parameters, leaves, same
@@ -143,14 +145,16 @@ def _name(fn: Any) -> str:
 def _labels(signature: inspect.Signature, n_args: int) -> list[str]:
     """Returns the names of positional arguments."""
     names = [
-        one.name
-        for one in signature.parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]
 
 
-def _parameter(one: inspect.Parameter, given: dict[str, Any], leaves: list[Leaf]) -> dict[str, Any]:
+def _parameter(
+    parameter: inspect.Parameter, argument: dict[str, Any], leaves: list[Leaf]
+) -> dict[str, Any]:
     """Returns the row of a parameter; adds the tensors of its argument to the leaves."""
 
     def leaf(value: Any, where: str) -> Node | None:
@@ -160,19 +164,19 @@ def _parameter(one: inspect.Parameter, given: dict[str, Any], leaves: list[Leaf]
         return {"kind": "tensor", "index": len(leaves) - 1}
 
     structure = None
-    empty: dict[Any, Any] = {one.VAR_POSITIONAL: (), one.VAR_KEYWORD: {}}
-    if one.kind in empty:
-        given = {one.name: empty[one.kind], **given}
-    if one.name in given:
+    empty: dict[Any, Any] = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
+    if parameter.kind in empty:
+        argument = {parameter.name: empty[parameter.kind], **argument}
+    if parameter.name in argument:
         try:
-            structure = describe(given[one.name], leaf, one.name)
+            structure = describe(argument[parameter.name], leaf, parameter.name)
         except CannotDescribe as error:
             raise PackageError(f"an input that no package can check: {error}") from error
-    optional = one.default is not inspect.Parameter.empty
-    default = constant(one.default) if optional else None
+    optional = parameter.default is not inspect.Parameter.empty
+    default = constant(parameter.default) if optional else None
     return {
-        "name": one.name,
-        "kind": one.kind.name,
+        "name": parameter.name,
+        "kind": parameter.kind.name,
         "optional": optional,
         "default": default,
         "structure": structure,
@@ -192,15 +196,15 @@ def with_leaves(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
             node = describe(value, leaf, "an argument")
         except CannotDescribe:  # the object that a method is called on
             return value
-        return builder(node, lambda one: lambda given: given[one["index"]])(tensors)
+        return builder(node, lambda value: lambda inputs: inputs[value["index"]])(tensors)
 
-    leaves = [Leaf(leaf.name, one) for leaf, one in zip(call.leaves, tensors, strict=True)]
+    leaves = [Leaf(leaf.name, tensor) for leaf, tensor in zip(call.leaves, tensors, strict=True)]
     args = tuple(map(replaced, call.args))
     kwargs = {name: replaced(value) for name, value in call.kwargs.items()}
     return replace(call, args=args, kwargs=kwargs, leaves=leaves)
 
 
-def captured(call: Call, config: CompileConfig, name: str) -> Program:
+def captured(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     """Captures and compiles a call for inference, as a graph of this name. Raises PackageError,
     MarkedSizeError, BackendError, or what the program itself raises."""
     for leaf in call.leaves:
@@ -222,12 +226,14 @@ def captured(call: Call, config: CompileConfig, name: str) -> Program:
     writer = functools.partial(ProgramWriter, call)
     try:
         with torch.no_grad(), tracing(), torch_private.unshielded():
-            return capture(writer, start, state, config, Seen(), name, {}, Answers())
+            return capture(
+                writer, start, state, config, SpecializationHistory(), name, {}, Answers()
+            )
     except UserError as error:
         if error.__cause__ is None:
             raise PackageError(f"{call.name} cannot be captured: {error}") from error
         raise error.__cause__ from None
-    except RunNatively as error:
+    except RunEagerly as error:
         raise PackageError(f"{call.name} cannot be captured: {error}") from error
     except Abandoned as error:
         raise PackageError(f"{call.name} cannot be captured: {error}") from error
@@ -251,7 +257,7 @@ def _demand_plain(leaf: Leaf) -> None:
 
 
 class ProgramWriter(TraceWriter):
-    """Makes a `Program` of a finished trace. Mutable, used once."""
+    """Makes a `PackagedProgram` of a finished trace. Mutable, used once."""
 
     def __init__(
         self,
@@ -361,7 +367,7 @@ class ProgramWriter(TraceWriter):
 
     # -- what the graph reads --
 
-    def finish(self, broken: Break | None, where: str) -> Program:
+    def finish(self, broken: Break | None, where: str) -> PackagedProgram:
         tracer, runner, gm = self.tracer, None, None
         if tracer.recorder.op_count or self.outputs:
             runner, gm = self._compile()
@@ -373,21 +379,25 @@ class ProgramWriter(TraceWriter):
         if violation is not None:
             raise violation
         self._demand_checkable()
-        given = tracer.recorder.inputs if runner is not None else []
-        inputs = tuple(map(self._input, given))
-        written = {id(one.value) for one in self._mutated_inputs()} if runner is not None else set()
-        self._demand_apart(given, written)
+        arguments = tracer.recorder.inputs if runner is not None else []
+        inputs = tuple(map(self._input, arguments))
+        written = (
+            {id(value.value) for value in self._mutated_inputs()} if runner is not None else set()
+        )
+        self._demand_apart(arguments, written)
         states = {
-            name: State(one.name, one.tensor, one.names, one.weight, id(one.tensor) in written)
-            for name, one in self.states.items()
+            name: State(item.name, item.tensor, item.names, item.weight, id(item.tensor) in written)
+            for name, item in self.states.items()
         }
         parts = None if runner is None else runner.artifacts
-        plain = parts is None or not any(
+        simple = parts is None or not any(
             isinstance(step, InputItself) or (isinstance(step, ViewOf) and step.of_input)
             for step in parts.plan.steps
         )
-        rules = self._rules(written, plain)
-        return Program(self.call, runner, gm, inputs, states, self.structure, rules, self.asserted)
+        rules = self._rules(written, simple)
+        return PackagedProgram(
+            self.call, runner, gm, inputs, states, self.structure, rules, self.asserted
+        )
 
     def _demand_whole(self, runner: CompiledGraph) -> None:
         fallback: Fallback | None = runner.fallback
@@ -447,23 +457,23 @@ class ProgramWriter(TraceWriter):
                 )
             return
 
-    def _input(self, one: GraphInput) -> tuple[str, Any]:
+    def _input(self, graph_input: GraphInput) -> tuple[str, Any]:
         """Returns what an input of the graph is."""
-        index = self.leaf_index.get(id(one.value))
+        index = self.leaf_index.get(id(graph_input.value))
         if index is not None:
             return "input", index
-        if not isinstance(one.value, torch.Tensor):
+        if not isinstance(graph_input.value, torch.Tensor):
             raise PackageError(
-                f"{self.call.name} depends on {one.source.name}, a {type(one.value).__name__} that"
+                f"{self.call.name} depends on {graph_input.source.name}, a {type(graph_input.value).__name__} that"
                 " is another in each call (give tensors in contiguous memory)"
             )
-        return "state", self._state(one.value, one.source)
+        return "state", self._state(graph_input.value, graph_input.source)
 
     def _state(self, tensor: torch.Tensor, source: Source) -> str:
         """Returns the name of a tensor of the program."""
         names, weight = self._names_of(tensor, source)
-        found = self.states.get(names[0])
-        if found is not None and found.tensor is not tensor:
+        state = self.states.get(names[0])
+        if state is not None and state.tensor is not tensor:
             names = [f"{names[0]}_{len(self.states)}"]
         if not can_hold(tensor):
             raise PackageError(
@@ -491,23 +501,27 @@ class ProgramWriter(TraceWriter):
                 return [f"{prefix}{name}" for name in names[id(tensor)]], True
         return [source.name.removeprefix("self.")], False
 
-    def _demand_apart(self, given: list[GraphInput], written: set[int]) -> None:
+    def _demand_apart(self, inputs: list[GraphInput], written: set[int]) -> None:
         """Raises PackageError where a tensor that the graph writes to shares memory with another
         input, or an argument is also a tensor of the program."""
-        values = [one.value for one in given if isinstance(one.value, torch.Tensor)]
+        values = [item.value for item in inputs if isinstance(item.value, torch.Tensor)]
         leaves = [leaf.tensor for leaf in self.call.leaves]
-        values += [leaf for leaf in leaves if all(leaf is not one for one in values)]
+        values += [leaf for leaf in leaves if all(leaf is not value for value in values)]
         storage = torch_private.storage_id
-        for one, other in itertools.combinations(values, 2):
-            either = id(one) in written or id(other) in written
-            if one is not other and either and storage(one) == storage(other):
-                names = [self._where(one), self._where(other)]
+        for item, other in itertools.combinations(values, 2):
+            either = id(item) in written or id(other) in written
+            if item is not other and either and storage(item) == storage(other):
+                names = [self._where(item), self._where(other)]
                 raise PackageError(
                     f"{self.call.name} writes to {names[0]} or {names[1]}, which share memory"
                 )
         for guard in self.tracer.provenance.guards:
             if guard.kind is GuardKind.SAME:
-                ours = [one for one in (guard.source, guard.expected) if not self._is_argument(one)]
+                ours = [
+                    value
+                    for value in (guard.source, guard.expected)
+                    if not self._is_argument(value)
+                ]
                 if len(ours) == 1:
                     raise PackageError(f"an argument is also {ours[0].name}, a part of the program")
 
@@ -529,15 +543,15 @@ class ProgramWriter(TraceWriter):
             if guard.kind is GuardKind.NOT_SAME
             for source in (guard.source, guard.expected)
         ]
-        found = (provenance.value_at(source) for source in [*sources, *provenance.hashed()])
-        return any(id(value) in self.leaf_index for value in found)
+        result = (provenance.value_at(source) for source in [*sources, *provenance.hashed()])
+        return any(id(value) in self.leaf_index for value in result)
 
     # -- rules --
 
-    def _rules(self, written: set[int], plain: bool) -> dict[str, Any]:
-        """Returns what the package checks of its inputs. plain: no output is a view of one."""
+    def _rules(self, written: set[int], flag: bool) -> dict[str, Any]:
+        """Returns what the package checks of its inputs. flag: no output is a view of one."""
         tracer, leaves = self.tracer, self.call.leaves
-        env, text = tracer.fakes.shape_env, torch_private.python_text
+        env, text = tracer.fakes.shape_env, torch_private.python_source
         fakes = [tracer.fakes.known(leaf.tensor) for leaf in leaves]
         read = {id(value) for value in tracer.provenance.tensors.values()}
         known = {
@@ -554,8 +568,8 @@ class ProgramWriter(TraceWriter):
         texts = {source: f"t[{index}]" for source, (index, _) in known.items()}
         names = {source: leaves[index].name for source, (index, _) in known.items()}
         conditions = [
-            {"check": one.text(texts.__getitem__), "says": one.text(names.__getitem__)}
-            for one in size_conditions(env, symbolic, {}, text, strides=False)
+            {"check": condition.text(texts.__getitem__), "says": condition.text(names.__getitem__)}
+            for condition in size_conditions(env, symbolic, {}, text, strides=False)
         ] if symbolic else []  # fmt: skip
         where = size_places([(texts[source], fake) for source, fake in symbolic.items()])
         rows, strides = [], []
@@ -585,7 +599,7 @@ class ProgramWriter(TraceWriter):
                 "ranges": [bounds for _, bounds in sizes],
                 "unused": unused,
                 "written": id(leaf.tensor) in written,
-                "kept": id(leaf.tensor) in written or not plain,
+                "kept": id(leaf.tensor) in written or not flag,
             })  # fmt: skip
             strides.append("None" if unused else strides_text(like, text, where))
         return {
@@ -632,8 +646,8 @@ def _chain(source: Source | None) -> Iterator[Source]:
 
 def _state_names(root: torch.nn.Module) -> dict[int, list[str]]:
     """Returns the names in the state_dict of a module, by the id of the tensor."""
-    found: dict[int, list[str]] = {}
+    result: dict[int, list[str]] = {}
     for name, tensor in root.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor):
-            found.setdefault(id(tensor), []).append(name)
-    return found
+            result.setdefault(id(tensor), []).append(name)
+    return result

@@ -104,9 +104,9 @@ def describe(value: Any, leaf: Callable[[Any, str], Node | None], where: str) ->
 def _describe(
     value: Any, leaf: Callable[[Any, str], Node | None], where: str, outer: tuple[int, ...]
 ) -> Node:
-    found = leaf(value, where) or constant(value)
-    if found is not None:
-        return found
+    result = leaf(value, where) or constant(value)
+    if result is not None:
+        return result
     if id(value) in outer:
         raise CannotDescribe(f"{where} contains itself")
 
@@ -117,15 +117,15 @@ def _describe(
     if kind in (list, tuple):
         return {
             "kind": kind.__name__,
-            "items": [inner(one, f"{where}[{i}]") for i, one in enumerate(value)],
+            "items": [inner(item, f"{where}[{i}]") for i, item in enumerate(value)],
         }
     if kind in (dict, collections.OrderedDict):
         items = []
-        for key, one in value.items():
+        for key, item in value.items():
             described = constant(key)
             if described is None:
                 raise CannotDescribe(f"{where} has a {type(key).__name__} as a key")
-            items.append([described, inner(one, f"{where}[{key!r}]")])
+            items.append([described, inner(item, f"{where}[{key!r}]")])
         return {"kind": "dict", "ordered": kind is not dict, "items": items}
     base, fields = _fields(value)
     if base is None:
@@ -137,7 +137,7 @@ def _describe(
         "kind": "fields",
         "class": f"{kind.__module__}:{kind.__qualname__}",
         "base": base,
-        "fields": [[name, inner(one, f"{where}.{name}")] for name, one in fields],
+        "fields": [[name, inner(item, f"{where}.{name}")] for name, item in fields],
     }
 
 
@@ -152,20 +152,22 @@ def _fields(value: Any) -> tuple[str | None, list[tuple[str, Any]]]:
             names = getattr(kind, "__match_args__", ())
             return "sequence", list(zip(names, value, strict=True))
         return None, []
-    if not dataclasses.is_dataclass(kind) or not all(one.init for one in dataclasses.fields(kind)):
+    if not dataclasses.is_dataclass(kind) or not all(
+        field.init for field in dataclasses.fields(kind)
+    ):
         return None, []
     if issubclass(kind, dict):  # which leaves out fields that are None
         return "dict", list(value.items())
-    return "object", [(one.name, getattr(value, one.name)) for one in dataclasses.fields(kind)]
+    return "object", [(item.name, getattr(value, item.name)) for item in dataclasses.fields(kind)]
 
 
 def imported_class(node: Node) -> type | None:
     """Returns the class of a ``fields`` node if this process has imported it."""
     module, _, name = node["class"].partition(":")
-    found: Any = sys.modules.get(module)
+    attribute: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+        attribute = getattr(attribute, part, None)
+    return attribute if isinstance(attribute, type) else None
 
 
 def _make_fields(node: Node, values: list[Any]) -> Any:
@@ -184,19 +186,19 @@ def builder(node: Node, leaf: Callable[[Node], Callable[[Any], Any]]) -> Callabl
     kind = node["kind"]
     if kind == "constant":
         fixed = value_of(node)
-        return lambda given: fixed
+        return lambda inputs: fixed
     if kind in ("list", "tuple"):
-        parts = [builder(one, leaf) for one in node["items"]]
+        parts = [builder(item, leaf) for item in node["items"]]
         if kind == "list":
-            return lambda given: [part(given) for part in parts]
-        return lambda given: tuple([part(given) for part in parts])
+            return lambda inputs: [part(inputs) for part in parts]
+        return lambda inputs: tuple([part(inputs) for part in parts])
     if kind == "dict":
-        pairs = [(value_of(key), builder(one, leaf)) for key, one in node["items"]]
-        made = collections.OrderedDict if node["ordered"] else dict
-        return lambda given: made([(key, part(given)) for key, part in pairs])
+        pairs = [(value_of(key), builder(item, leaf)) for key, item in node["items"]]
+        OrderedDict = collections.OrderedDict if node["ordered"] else dict
+        return lambda inputs: OrderedDict([(key, part(inputs)) for key, part in pairs])
     if kind == "fields":
-        parts = [builder(one, leaf) for _, one in node["fields"]]
-        return lambda given: _make_fields(node, [part(given) for part in parts])
+        parts = [builder(item, leaf) for _, item in node["fields"]]
+        return lambda inputs: _make_fields(node, [part(inputs) for part in parts])
     return leaf(node)
 
 
@@ -206,40 +208,40 @@ def leaves(node: Node, value: Any, where: str) -> Iterator[tuple[Node, Any, str]
     kind = node["kind"]
     if kind == "constant":
         if not _is_same(value_of(node), value):
-            raise Mismatch(where, f"the constant {shown(node)}", words_of(value))
+            raise Mismatch(where, f"the constant {shown(node)}", fields_of(value))
     elif kind in ("list", "tuple"):
         n_items = len(node["items"])
         if type(value).__name__ != kind or not isinstance(value, (list, tuple)):
-            raise Mismatch(where, f"{shown(node)} of {n_items}", words_of(value))
+            raise Mismatch(where, f"{shown(node)} of {n_items}", fields_of(value))
         if len(value) != n_items:
             raise Mismatch(where, f"{shown(node)} of {n_items}", f"one of {len(value)}")
-        for i, (one, part) in enumerate(zip(node["items"], value, strict=True)):
-            yield from leaves(one, part, f"{where}[{i}]")
+        for i, (item, part) in enumerate(zip(node["items"], value, strict=True)):
+            yield from leaves(item, part, f"{where}[{i}]")
     elif kind == "dict":
         keys = [value_of(key) for key, _ in node["items"]]
         if not isinstance(value, dict):
-            raise Mismatch(where, f"a dict with the keys {keys}", words_of(value))
+            raise Mismatch(where, f"a dict with the keys {keys}", fields_of(value))
         if list(value) != keys:
             raise Mismatch(
                 where, f"a dict with the keys {keys} in this order", f"one with {list(value)}"
             )
-        for (_, one), (key, part) in zip(node["items"], value.items(), strict=True):
-            yield from leaves(one, part, f"{where}[{key!r}]")
+        for (_, first), (key, part) in zip(node["items"], value.items(), strict=True):
+            yield from leaves(first, part, f"{where}[{key!r}]")
     elif kind == "fields":
         cls = type(value)
         if (
             not isinstance(value, Fields)
             and f"{cls.__module__}:{cls.__qualname__}" != node["class"]
         ):
-            raise Mismatch(where, shown(node), words_of(value))
-        given = _fields(value)[1] if not isinstance(value, Fields) else list(value.items())
+            raise Mismatch(where, shown(node), fields_of(value))
+        field = _fields(value)[1] if not isinstance(value, Fields) else list(value.items())
         names = [name for name, _ in node["fields"]]
-        if [name for name, _ in given] != names:
+        if [name for name, _ in field] != names:
             raise Mismatch(
-                where, f"{shown(node)} with {names}", f"one with {[name for name, _ in given]}"
+                where, f"{shown(node)} with {names}", f"one with {[name for name, _ in field]}"
             )
-        for (name, one), (_, part) in zip(node["fields"], given, strict=True):
-            yield from leaves(one, part, f"{where}.{name}")
+        for (name, element), (_, part) in zip(node["fields"], field, strict=True):
+            yield from leaves(element, part, f"{where}.{name}")
     else:
         yield node, value, where
 
@@ -253,7 +255,7 @@ def _is_same(expected: Any, value: Any) -> bool:
     return bool(expected == value)
 
 
-def words_of(value: Any) -> str:
+def fields_of(value: Any) -> str:
     """Returns a value that a user gave in words."""
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")

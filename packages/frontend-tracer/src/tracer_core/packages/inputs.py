@@ -21,10 +21,10 @@ from tracer_core.packages.containers import (
     Mismatch,
     Node,
     constant,
+    fields_of,
     leaves,
     shown,
     value_of,
-    words_of,
 )
 from tracer_core.torch_private import storage_id
 from tracer_core.torch_private.needed import key_set
@@ -38,11 +38,11 @@ def signature_of(parameters: list[dict[str, Any]]) -> inspect.Signature:
     return inspect.Signature(
         [
             inspect.Parameter(
-                one["name"],
-                getattr(inspect.Parameter, one["kind"]),
-                default=_default(one) if one["optional"] else inspect.Parameter.empty,
+                parameter["name"],
+                getattr(inspect.Parameter, parameter["kind"]),
+                default=_default(parameter) if parameter["optional"] else inspect.Parameter.empty,
             )
-            for one in parameters
+            for parameter in parameters
         ]
     )
 
@@ -78,44 +78,44 @@ class ArgumentReader:
         self._parameters: list[dict[str, Any]] = manifest["parameters"]
         self._n_tensors = len(manifest["graphs"][0]["inputs"])
         self.signature = signature_of(self._parameters)
-        kinds = [one["kind"] for one in self._parameters]
+        kinds = [parameter["kind"] for parameter in self._parameters]
         usual = all(kind.startswith("POSITIONAL") for kind in kinds)
-        self._positional = [one["name"] for one in self._parameters] if usual else [""] * 256
+        self._positional = [item["name"] for item in self._parameters] if usual else [""] * 256
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the tensors of a call. Raises InputMismatchError where the other arguments are not
         those that the package was made for."""
         if not kwargs and len(args) == len(self._positional):  # the usual call, without bind's cost
-            given = dict(zip(self._positional, args, strict=True))
+            arguments = dict(zip(self._positional, args, strict=True))
         else:
-            given = self.signature.bind(*args, **kwargs).arguments
+            arguments = self.signature.bind(*args, **kwargs).arguments
         tensors: list[Any] = [None] * self._n_tensors
         try:
-            for one in self._parameters:
-                self._take(one, given, tensors)
+            for parameter in self._parameters:
+                self._take(parameter, arguments, tensors)
         except Mismatch as error:
             raise InputMismatchError(self._name, error.where, error.expected, error.found) from None
         return tensors
 
-    def _take(self, one: dict[str, Any], given: dict[str, Any], tensors: list[Any]) -> None:
+    def _take(self, item: dict[str, Any], argument: dict[str, Any], tensors: list[Any]) -> None:
         """Puts the tensors of one argument in their places."""
-        name, node = one["name"], one["structure"]
-        if name not in given and one["kind"] not in _EMPTY:
-            if node is None or (one["optional"] and node == one["default"]):
+        name, node = item["name"], item["structure"]
+        if name not in argument and item["kind"] not in _EMPTY:
+            if node is None or (item["optional"] and node == item["default"]):
                 return
             raise Mismatch(name, _needed(node), "nothing")
-        value: Any = given.get(name, _EMPTY.get(one["kind"]))
+        value: Any = argument.get(name, _EMPTY.get(item["kind"]))
         if node is None:
-            if one["default"] is not None and constant(value) == one["default"]:
+            if item["default"] is not None and constant(value) == item["default"]:
                 return
-            raise Mismatch(name, "calls without it", words_of(value))
-        if one["kind"] == "VAR_KEYWORD":
+            raise Mismatch(name, "calls without it", fields_of(value))
+        if item["kind"] == "VAR_KEYWORD":
             names = [key["value"] for key, _ in node["items"]]
             if set(names) == set(value):
                 value = {key: value[key] for key in names}
         for leaf, tensor, where in leaves(node, value, name):
             if not isinstance(tensor, torch.Tensor):
-                raise Mismatch(where, "a tensor", words_of(tensor))
+                raise Mismatch(where, "a tensor", fields_of(tensor))
             tensors[leaf["index"]] = tensor
 
 
@@ -127,7 +127,7 @@ class Rules:
         self._rows: list[dict[str, Any]] = rules["inputs"]
         self._rules = [None if row["unused"] else _rule(row) for row in self._rows]
         self._conditions = [
-            (_text(one["check"], "t", name), one["says"]) for one in rules["conditions"]
+            (_text(item["check"], "t", name), item["says"]) for item in rules["conditions"]
         ]
         self._strides = _text(rules["strides"], "t", name)
         self._written = [i for i, row in enumerate(self._rows) if row["written"]]
@@ -150,7 +150,7 @@ class Rules:
         for holds, says in self._conditions:
             if not holds(tensors):
                 pairs = zip(self._rows, tensors, strict=True)
-                sizes = ", ".join(f"{row['name']} of {tuple(one.shape)}" for row, one in pairs)
+                sizes = ", ".join(f"{row['name']} of {tuple(item.shape)}" for row, item in pairs)
                 raise Mismatch("its inputs", says, sizes)
         self._check_identity(tensors)
 
@@ -168,13 +168,13 @@ class Rules:
             )
         other = tensor.dtype is not dtype or tensor.device != device
         if not other and tensor.dim() == len(bounds):
-            ranged = [one is not None for one in row["ranges"]]
+            ranged = [item is not None for item in row["ranges"]]
             for i, (now, (low, high)) in enumerate(zip(tensor.shape, bounds, strict=True)):
                 if ranged[i] and not low <= now <= high:
                     upper = "" if row["ranges"][i][1] is None else f" to {high}"
                     wanted = f"{row['sizes'][i]} from {low}{upper}"
                     raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
-        raise Mismatch(row["name"], described(row), words_of(tensor))
+        raise Mismatch(row["name"], described(row), fields_of(tensor))
 
     def _check_identity(self, tensors: list[Any]) -> None:
         """Refuses tensors that share memory with one that the graph writes to, and other pairs of
@@ -202,7 +202,7 @@ class Rules:
         """Returns the tensors with the strides that the graph was compiled for: where only the
         strides of sizes of 1 differ as a view, else as a copy, which a tensor that is written to or
         of which a view is returned cannot be."""
-        made = list(tensors)
+        items = list(tensors)
         for i, strides in enumerate(self._strides(tensors)):
             tensor, row = tensors[i], self._rows[i]
             if strides is None or tensor.stride() == strides:
@@ -212,7 +212,7 @@ class Rules:
                 size == 1 or old == new
                 for size, old, new in zip(sizes, tensor.stride(), strides, strict=True)
             ):
-                made[i] = tensor.detach().as_strided(sizes, strides)
+                items[i] = tensor.detach().as_strided(sizes, strides)
             elif row["kept"]:
                 raise InputMismatchError(
                     self._name, row["name"], f"strides {strides}", f"strides {tensor.stride()}"
@@ -221,8 +221,8 @@ class Rules:
                 empty = torch.empty_strided(
                     sizes, strides, dtype=tensor.dtype, device=tensor.device
                 )
-                made[i] = empty.copy_(tensor.detach())
-        return made
+                items[i] = empty.copy_(tensor.detach())
+        return items
 
 
 def _rule(row: dict[str, Any]) -> tuple[Any, ...]:

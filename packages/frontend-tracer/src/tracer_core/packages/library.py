@@ -16,7 +16,7 @@ from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import PackageError
-from tracer_core.packages.build import Program, captured, prepared
+from tracer_core.packages.build import PackagedProgram, captured, prepared
 from tracer_core.packages.containers import Node
 
 
@@ -50,7 +50,7 @@ def package_library(
 
 
 def _with_weights(
-    program: Program, gm: torch.fx.GraphModule, spec: CompileSpec
+    program: PackagedProgram, gm: torch.fx.GraphModule, spec: CompileSpec
 ) -> tuple[torch.fx.GraphModule, CompileSpec]:
     """Returns the lowered graph with the program's tensors as ``get_attr`` tensors."""
     name = program.call.name
@@ -58,32 +58,34 @@ def _with_weights(
     assert program.runner.artifacts is not None
     plan = program.runner.artifacts.plan
     kinds = {leaf["kind"] for leaf in _leaves(program.outputs)}
-    if not kinds <= {"output"} or not all(isinstance(one, FromGraph) for one in plan.steps):
+    if not kinds <= {"output"} or not all(isinstance(step, FromGraph) for step in plan.steps):
         raise PackageError(f"{name} returns a view of an input, an input, a weight or a number")
     tensors: list[torch.Tensor | None] = [
         program.states[at].tensor if kind == "state" else None for kind, at in program.inputs
     ]
     tensors += plan.constants
     graph, root = torch.fx.Graph(), torch.nn.Module()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")
     for number, (node, tensor) in enumerate(zip(placeholders, tensors, strict=True)):
         if tensor is None:
-            made[node] = graph.node_copy(node)
+            result[node] = graph.node_copy(node)
             continue
         root.register_buffer(f"weight_{number}", tensor.detach())
-        made[node] = graph.get_attr(f"weight_{number}")
-        made[node].meta = dict(node.meta)
+        result[node] = graph.get_attr(f"weight_{number}")
+        result[node].meta = dict(node.meta)
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             root.register_buffer(node.target, getattr(gm, node.target))
         if node.op == "output":
-            found = node.args[0]
-            outputs = [found[step.index] for step in plan.steps if isinstance(step, FromGraph)]
-            graph.output(tuple(made[one] for one in outputs))
-        elif node not in made:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    inputs = tuple(one for one, tensor in zip(spec.inputs, tensors, strict=True) if tensor is None)
+            arg = node.args[0]
+            outputs = [arg[step.index] for step in plan.steps if isinstance(step, FromGraph)]
+            graph.output(tuple(result[output] for output in outputs))
+        elif node not in result:
+            result[node] = graph.node_copy(node, result.__getitem__)
+    inputs = tuple(
+        value for value, tensor in zip(spec.inputs, tensors, strict=True) if tensor is None
+    )
     return torch.fx.GraphModule(root, graph), replace(spec, inputs=inputs, constants=())
 
 
@@ -94,5 +96,5 @@ def _leaves(node: Node) -> list[Node]:
     inner: list[Node] = node.get("items") or node.get("fields") or []
     if "items" not in node and "fields" not in node:
         return [node]
-    parts = [one[1] if isinstance(one, list) else one for one in inner]
+    parts = [item[1] if isinstance(item, list) else item for item in inner]
     return [leaf for part in parts for leaf in _leaves(part)]

@@ -12,7 +12,11 @@ from tracer_core.aot.ambient_modes import without_modes
 from tracer_core.contract.backend import Backend
 from tracer_core.dispatch.validation import build_options
 from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
-from tracer_core.execution.store.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.execution.store.persisted_runner import (
+    persisted_runner,
+    spec_from_json,
+    with_outputs,
+)
 from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
 from tracer_core.packages.containers import Node, builder
 from tracer_core.packages.inputs import ArgumentReader, Rules
@@ -88,12 +92,12 @@ class Package:
         return f"<package {self.manifest['name']}{self._reader.signature}>"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        given = self._reader.read(args, kwargs)
+        inputs = self._reader.read(args, kwargs)
         refused: InputMismatchError | None = None
         for graph in self._graphs:
-            mismatch = graph.rules.mismatch(given)
+            mismatch = graph.rules.mismatch(inputs)
             if mismatch is None:
-                return graph(given)
+                return graph(inputs)
             refused = refused or mismatch
         assert refused is not None
         raise refused
@@ -107,9 +111,9 @@ class Package:
         """Copies other values into the weights and buffers that `state_dict` names. Entries that the
         graph does not read are ignored. Raises StoredError, and changes nothing, if sizes or a dtype
         differ."""
-        found = _chosen(self.manifest["name"], self._weight_rows(), state_dict)
+        result = _chosen(self.manifest["name"], self._weight_rows(), state_dict)
         with torch.no_grad():
-            for name, tensor in found.items():
+            for name, tensor in result.items():
                 self._states[name].copy_(tensor)
 
     def _weight_rows(self) -> list[dict[str, Any]]:
@@ -120,22 +124,22 @@ def _chosen(
     name: Any, rows: list[dict[str, Any]], state_dict: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Returns the tensors of a state_dict that the rows name."""
-    found: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for row in rows:
-        for one in row["names"]:
-            if one not in state_dict:
+        for item in row["names"]:
+            if item not in state_dict:
                 continue
-            tensor = state_dict[one]
+            tensor = state_dict[item]
             if tensor.dtype is not dtype_of(row) or list(tensor.shape) != row["sizes"]:
                 raise StoredError(
-                    f"{name}: {one} is {row['dtype']} of sizes {tuple(row['sizes'])}, not"
+                    f"{name}: {item} is {row['dtype']} of sizes {tuple(row['sizes'])}, not"
                     f" {tensor.dtype} of {tuple(tensor.shape)}"
                 )
-            other = found.setdefault(row["name"], tensor)
+            other = result.setdefault(row["name"], tensor)
             if other is not tensor and not torch.equal(other, tensor):
                 raise StoredError(f"{name}: {' and '.join(row['names'])} are one tensor, and the"
                                   " state_dict has different values for them")  # fmt: skip
-    return found
+    return result
 
 
 def load_package(
@@ -154,8 +158,8 @@ def load_package(
         try:
             archive = Archive(path, file, key)
             if archive.manifest.get("format") != FORMAT:
-                found = archive.manifest.get("format")
-                raise StoredError(f"{path} has format {found}, this version reads {FORMAT}")
+                result = archive.manifest.get("format")
+                raise StoredError(f"{path} has format {result}, this version reads {FORMAT}")
             return _loaded(path, archive, weights)
         except OSError as error:
             raise StoredError(f"{path} cannot be read: {error}") from error
@@ -174,18 +178,18 @@ def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | N
     if manifest["weights_inside"] and rows:
         states |= read_tensors(archive, WEIGHTS, rows, path)
     if weights is not None or not manifest["weights_inside"]:
-        given = _chosen(path, rows, weights or {})
-        missing = [row["name"] for row in rows if row["name"] not in given | states]
+        inputs = _chosen(path, rows, weights or {})
+        missing = [row["name"] for row in rows if row["name"] not in inputs | states]
         if missing:
             raise StoredError(
                 f"{path} was made without weights: load_package(..., weights=state_dict) with"
                 f" {', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}"
             )
         for row in rows:
-            if row["name"] in given:
-                own = given[row["name"]].detach().clone()
+            if row["name"] in inputs:
+                own = inputs[row["name"]].detach().clone()
                 states[row["name"]] = placed(own, row)
-    runs = [_runner(path, manifest, one, members, backend) for one in manifest["graphs"]]
+    runs = [_runner(path, manifest, manife, members, backend) for manife in manifest["graphs"]]
     return Package(manifest, runs, states)
 
 
@@ -204,7 +208,7 @@ def _runner(
     try:
         options = build_options(backend, manifest["needs"]["backend"]["options"])
         spec = spec_from_json(stored["spec"], options)
-        run = stored_runner(members[names["runner"]], spec, backend)
+        run = persisted_runner(members[names["runner"]], spec, backend)
     except (BackendError, OptionError) as error:
         detail = error.detail if isinstance(error, BackendError) else str(error)
         made_on = manifest["needs"]["processor"]["name"]

@@ -58,10 +58,10 @@ def here(
 def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
     """Returns the backend of a package. Raises StoredError naming what this process lacks."""
 
-    def demand(what: str, made_with: Any, found: Any) -> None:
-        if made_with != found:
+    def demand(what: str, made_with: Any, result: Any) -> None:
+        if made_with != result:
             raise StoredError(
-                f"{path} was made with {what} {made_with}, here it is {found}; make it again here"
+                f"{path} was made with {what} {made_with}, here it is {result}; make it again here"
             )
 
     demand("tracer_core", needs["tracer_core"], __version__)

@@ -26,7 +26,7 @@ from tracer_core.packages.archive import (
     Data,
     write_archive,
 )
-from tracer_core.packages.build import Call, Program, State, captured, prepared, with_leaves
+from tracer_core.packages.build import Call, PackagedProgram, State, captured, prepared, with_leaves
 from tracer_core.packages.inputs import refusal
 from tracer_core.packages.requirements import FORMAT, here
 from tracer_core.packages.tensors import row_of, tensors_member
@@ -77,22 +77,22 @@ def package(
         "parameters": call.parameters,
         "same": call.same,
         "graphs": [
-            _graph(number, one, config, architectures, members)
-            for number, one in enumerate(programs)
+            _graph(number, program, config, architectures, members)
+            for number, program in enumerate(programs)
         ],
-        "states": [_state_row(one) for one in states],
+        "states": [_state_row(state) for state in states],
         "weights_inside": weights,
     }
-    groups = [(CONSTANTS, [one for one in states if not one.weight])]
+    groups = [(CONSTANTS, [state for state in states if not state.weight])]
     if weights:
-        groups.append((WEIGHTS, [one for one in states if one.weight]))
-    for member, found in groups:
-        if found:
-            members[member] = tensors_member({one.name: one.tensor for one in found})
+        groups.append((WEIGHTS, [state for state in states if state.weight]))
+    for member, result in groups:
+        if result:
+            members[member] = tensors_member({item.name: item.tensor for item in result})
     return write_archive(path, manifest, members, key)
 
 
-def _captured(call: Call, config: CompileConfig) -> list[Program]:
+def _captured(call: Call, config: CompileConfig) -> list[PackagedProgram]:
     """Returns the graphs of a call: one, and others for sizes of 1 that the user asked for and that
     it does not take (the program would do something else there)."""
     programs = [_checked(call, config, "package_0")]
@@ -101,7 +101,7 @@ def _captured(call: Call, config: CompileConfig) -> list[Program]:
         for index, dim in group:
             tensors[index] = _of_one(tensors[index], dim)
         other = with_leaves(call, tensors)
-        if any(refusal(call.name, one.rules, call.same, tensors) is None for one in programs):
+        if any(refusal(call.name, item.rules, call.same, tensors) is None for item in programs):
             continue
         try:
             programs.append(_checked(other, config, f"package_{len(programs)}"))
@@ -111,7 +111,7 @@ def _captured(call: Call, config: CompileConfig) -> list[Program]:
     return programs
 
 
-def _checked(call: Call, config: CompileConfig, name: str) -> Program:
+def _checked(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     """Returns the graph of a call, which its own inputs must fit."""
     program = captured(call, config, name)
     tensors = [leaf.tensor for leaf in call.leaves]
@@ -134,32 +134,32 @@ def _from_one(call: Call) -> list[tuple[tuple[int, int], ...]]:
     chosen = itertools.chain.from_iterable(
         itertools.combinations(several, count) for count in range(1, len(several) + 1)
     )
-    return [tuple(itertools.chain.from_iterable(one)) for one in chosen]
+    return [tuple(itertools.chain.from_iterable(item)) for item in chosen]
 
 
 def _of_one(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """Returns the beginning of a tensor, of size 1 in a dimension that is no longer dynamic."""
-    made = tensor.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
+    result = tensor.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
     marks = {other: bounds for other, bounds in dynamic_dims(tensor).items() if other != dim}
-    setattr(made, DYNAMIC_DIMS, marks)
-    return made
+    setattr(result, DYNAMIC_DIMS, marks)
+    return result
 
 
-def _states(programs: Sequence[Program]) -> list[State]:
+def _states(programs: Sequence[PackagedProgram]) -> list[State]:
     """Returns the tensors of all graphs."""
-    found: dict[str, State] = {}
-    for state in itertools.chain.from_iterable(one.states.values() for one in programs):
-        known = found.setdefault(state.name, state)
+    result: dict[str, State] = {}
+    for state in itertools.chain.from_iterable(program.states.values() for program in programs):
+        known = result.setdefault(state.name, state)
         if known.tensor is not state.tensor:
             raise PackageError(f"two tensors of the program have the name {state.name}")
         if state.written:
-            found[state.name] = state
-    return list(found.values())
+            result[state.name] = state
+    return list(result.values())
 
 
 def _graph(
     number: int,
-    program: Program,
+    program: PackagedProgram,
     config: CompileConfig,
     architectures: Sequence[str],
     members: dict[str, Sequence[Data]],
@@ -167,7 +167,7 @@ def _graph(
     """Returns what the manifest says of one graph; adds its members."""
     described = {
         **program.rules,
-        "graph_inputs": [list(one) for one in program.inputs],
+        "graph_inputs": [list(value) for value in program.inputs],
         "outputs": program.outputs,
         "asserted": program.asserted,
         "runner": None,
@@ -183,7 +183,7 @@ def _graph(
     }  # fmt: skip
     try:
         members[names["runner"]] = [serialized(parts, config, architectures)]
-        constants = [constant_to_json(one) for one in parts.plan.constants]
+        constants = [constant_to_json(constant) for constant in parts.plan.constants]
     except NotPortable as error:
         raise PackageError(f"{program.call.name}: {error}") from error
     if parts.plan.trivial:
@@ -206,7 +206,7 @@ def _state_row(state: State) -> dict[str, Any]:
     return {**row_of(state.name, state.tensor), **facts}
 
 
-def _device(program: Program) -> torch.device:
+def _device(program: PackagedProgram) -> torch.device:
     runner = program.runner
     if runner is None or runner.artifacts is None:
         return torch.device("cpu")

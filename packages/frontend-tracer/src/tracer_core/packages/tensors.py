@@ -31,8 +31,8 @@ _NAMES = {
 
 def can_hold(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor can be stored: it is dense, and of a dtype that safetensors has."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and tensor.dtype in _NAMES and tensor.device.type != "meta"
+    simple = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return simple and tensor.dtype in _NAMES and tensor.device.type != "meta"
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
@@ -91,8 +91,8 @@ def placed(tensor: torch.Tensor, row: dict[str, Any]) -> torch.Tensor:
     strides = tuple(row["strides"])
     if tensor.stride() == strides and str(tensor.device) == row["device"]:
         return tensor
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=row["device"])
-    return made.copy_(tensor)
+    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=row["device"])
+    return result.copy_(tensor)
 
 
 def row_of(name: str, tensor: torch.Tensor) -> dict[str, Any]:

@@ -47,20 +47,20 @@ def dictionary_of(obj: Any) -> Any:
 def _same_items(some: list[Any], others: list[Any]) -> bool:
     """Returns whether two lists hold the same objects; of the pairs of a dictionary, their items."""
     return len(some) == len(others) and all(
-        one is other
-        or (type(one) is type(other) is tuple and len(one) == 2 == len(other)
-            and one[0] is other[0] and one[1] is other[1])
-        for one, other in zip(some, others, strict=True)
+        item is other
+        or (type(item) is type(other) is tuple and len(item) == 2 == len(other)
+            and item[0] is other[0] and item[1] is other[1])
+        for item, other in zip(some, others, strict=True)
     )  # fmt: skip
 
 
 class ContainerRebuilder(Emitter):
     """The container part of `Rebuilder` (see there)."""
 
-    def _list(self, obj: Any, made: str = "[]") -> str:
+    def _list(self, obj: Any, text: str = "[]") -> str:
         if type(obj) is list and all(map(self._leaf, obj)):
             return self._new(obj, f"[{self._items(obj)}]")
-        name = self._new(obj, made)
+        name = self._new(obj, text)
         self._pending.append(lambda: self._extend(name, "list_extend", list.__iter__(obj)))
         return name
 
@@ -76,10 +76,10 @@ class ContainerRebuilder(Emitter):
 
     def _tuple(self, obj: tuple[Any, ...]) -> str:
         text = self._items(obj)
-        made = self._memo.get(id(obj))  # its own items may have made it, through a cycle
-        return made or self._new(obj, f"({text},)" if text else "()")
+        result = self._memo.get(id(obj))  # its own items may have made it, through a cycle
+        return result or self._new(obj, f"({text},)" if text else "()")
 
-    def _dict(self, obj: Any, made: str = "{}") -> str:
+    def _dict(self, obj: Any, text: str = "{}") -> str:
         owner = self.tracer.entries.owner_of(obj)
         if owner is not None:
             read = self.constant(class_namespace) if isinstance(owner, type) else "own"
@@ -87,7 +87,7 @@ class ContainerRebuilder(Emitter):
         if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
             pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
             return self._new(obj, "{" + pairs + "}")
-        name = self._new(obj, made)
+        name = self._new(obj, text)
         self._pending.append(lambda: self._fill_dict(name, obj))
         return name
 
@@ -112,8 +112,8 @@ class ContainerRebuilder(Emitter):
             obj, f"{self.constant(collections.defaultdict)}({self._value(obj.default_factory)})"
         )
 
-    def _set(self, obj: Any, made: str = "set()") -> str:
-        name = self._new(obj, made)
+    def _set(self, obj: Any, text: str = "set()") -> str:
+        name = self._new(obj, text)
         self._pending.append(lambda: self._fill_set(name, obj))
         return name
 
@@ -126,11 +126,11 @@ class ContainerRebuilder(Emitter):
 
     def in_order(self, obj: Any, order: list[Any]) -> str:
         """Returns the text of what an empty set is updated with to have an order."""
-        found = filling(order) if all(map(is_constant, order)) else (False, order)
-        if found is None:
+        result = filling(order) if all(map(is_constant, order)) else (False, order)
+        if result is None:
             raise self._no_way(obj)
-        text = f"[{self._items(found[1])}]"
-        return f"{self.constant(dict.fromkeys)}({text})" if found[0] else text
+        text = f"[{self._items(result[1])}]"
+        return f"{self.constant(dict.fromkeys)}({text})" if result[0] else text
 
     def _frozenset(self, obj: Any) -> str:
         order = list(frozenset.__iter__(obj))
@@ -193,13 +193,13 @@ class ContainerRebuilder(Emitter):
     def _set_iterator(self, obj: Any) -> str:
         """Emits a fresh iterator over the same set. An advanced one cannot be made: the order of a
         reconstructed set may differ."""
-        found = [
+        get_referents = [
             referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))
         ]
-        if len(found) != 1 or operator.length_hint(obj) != len(found[0]):
+        if len(get_referents) != 1 or operator.length_hint(obj) != len(get_referents[0]):
             raise self._no_way(obj)
-        self._flush(found[0])  # the iterator must not see the replay as a change
-        text = self._value(found[0])
+        self._flush(get_referents[0])  # the iterator must not see the replay as a change
+        text = self._value(get_referents[0])
         self._fill_pending()
         if self.has_made(obj):  # for a member of the set, before the set was full
             raise self._no_way(obj)

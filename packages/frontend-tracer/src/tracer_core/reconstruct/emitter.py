@@ -117,7 +117,7 @@ class Emitter:
         """Returns the exception that ends this trace. A `Restart` breaks before the instruction
         that made the object, so that eager mode makes it."""
         kind = type(obj)
-        step, born = self.tracer.native_calls.allocation_sites.get(id(obj), (0, None))
-        if born is obj:
+        step, allocation_step = self.tracer.native_calls.allocation_sites.get(id(obj), (0, None))
+        if allocation_step is obj:
             return Restart(step, "unsupported_value", f"a {kind.__name__} outlives the segment")
         return CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}", kind)

@@ -67,27 +67,27 @@ class ObjectRebuilder(ContainerRebuilder):
                     value = descriptor.__get__(obj, type(obj))
                 except AttributeError:
                     continue
-                made = id(cls) in self._classes
+                built = id(cls) in self._classes
                 text = (
-                    f"{self._value(cls)}.__dict__[{slot!r}]" if made else self.constant(descriptor)
+                    f"{self._value(cls)}.__dict__[{slot!r}]" if built else self.constant(descriptor)
                 )
                 self.lines.append(f"{text}.__set__({name}, {self._value(value)})")
 
-    def _plain(self, obj: Any, made: str) -> str:
-        return self._new(obj, f"{made})")
+    def _plain(self, obj: Any, text: str) -> str:
+        return self._new(obj, f"{text})")
 
-    def _of_list(self, obj: Any, made: str) -> str:
-        return self._list(obj, f"{made})")
+    def _of_list(self, obj: Any, text: str) -> str:
+        return self._list(obj, f"{text})")
 
-    def _of_dict(self, obj: Any, made: str) -> str:
-        name = self._dict(obj, f"{made})")
+    def _of_dict(self, obj: Any, text: str) -> str:
+        name = self._dict(obj, f"{text})")
         if isinstance(obj, collections.defaultdict):
             factory = self.constant(collections.defaultdict.__dict__["default_factory"])
             self.lines.append(f"{factory}.__set__({name}, {self._value(obj.default_factory)})")
         return name
 
-    def _of_deque(self, obj: Any, made: str) -> str:
-        name = self._new(obj, f"{made})")
+    def _of_deque(self, obj: Any, text: str) -> str:
+        name = self._new(obj, f"{text})")
         self.lines.append(
             f"{self.constant(collections.deque)}.__init__({name}, (), {obj.maxlen!r})"
         )
@@ -96,38 +96,38 @@ class ObjectRebuilder(ContainerRebuilder):
         )
         return name
 
-    def _of_set(self, obj: Any, made: str) -> str:
-        return self._set(obj, f"{made})")
+    def _of_set(self, obj: Any, text: str) -> str:
+        return self._set(obj, f"{text})")
 
-    def _of_items(self, obj: Any, made: str) -> str:
+    def _of_items(self, obj: Any, result: str) -> str:
         base = tuple if isinstance(obj, tuple) else frozenset
         if base is frozenset:
             check_hashed_again(self.tracer, list(frozenset.__iter__(obj)))
         text = self._items(base.__iter__(obj))
         known = self._memo.get(id(obj))
-        return known or self._new(obj, f"{made}, [{text}])")
+        return known or self._new(obj, f"{result}, [{text}])")
 
-    def _of_value(self, obj: Any, made: str) -> str:
+    def _of_value(self, obj: Any, text: str) -> str:
         base = next(kind for kind in _VALUES if isinstance(obj, kind))
-        return self._new(obj, f"{made}, {self.constant(_VALUES[base](obj))})")
+        return self._new(obj, f"{text}, {self.constant(_VALUES[base](obj))})")
 
     # -- exceptions --
 
     def _exception(self, obj: BaseException) -> str:
         """Emits an exception without running the user's ``__init__`` again."""
         args = BaseException.args.__get__(obj)  # type: ignore[attr-defined]
-        given = args
+        items = args
         if isinstance(obj, BaseExceptionGroup):  # a subclass may take more arguments than these two
             if GROUPS_PRINT_THEIR_MEMBERS and not all(
-                isinstance(given, (list, tuple)) for given in args[1:2]
+                isinstance(arg, (list, tuple)) for arg in args[1:2]
             ):
                 raise self._no_way(obj)  # it keeps the text of what it was made of
-            given = tuple(member.__get__(obj) for member in _PARTS_OF_GROUP)
-        self._items((args, given))
+            items = tuple(member.__get__(obj) for member in _PARTS_OF_GROUP)
+        self._items((args, items))
         known = self._made_meanwhile(obj)
         if known is not None:
             return known
-        name = self._call(obj, new_exception, type(obj), given, args)
+        name = self._call(obj, new_exception, type(obj), items, args)
         self._pending.append(lambda: self._fill_exception(name, obj))
         return name
 
@@ -163,15 +163,17 @@ class ObjectRebuilder(ContainerRebuilder):
 
     # -- classes made here --
 
-    def _class(self, made: Any) -> str:
+    def _class(self, result: Any) -> str:
         """Emits a class made in the trace, empty first: its functions may refer to it."""
-        cls = made.cls
+        cls = result.cls
         try:
-            if made.recipe:
-                entries = ", ".join(f"({k!r}, {self._value(v)})" for k, v in made.recipe["entries"])
-                maker, keywords = self.constant(make_enum), self._value(made.recipe["keywords"])
+            if result.recipe:
+                entries = ", ".join(
+                    f"({k!r}, {self._value(v)})" for k, v in result.recipe["entries"]
+                )
+                maker, keywords = self.constant(make_enum), self._value(result.recipe["keywords"])
                 parts = (
-                    f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(made.recipe['bases'])},"
+                    f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(result.recipe['bases'])},"
                     f" [{entries}]"
                 )
                 return self._new(cls, f"{maker}({parts}, {keywords})")
@@ -203,9 +205,9 @@ class ObjectRebuilder(ContainerRebuilder):
             )
         except CannotRebuild as error:
             reason = (
-                f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"
+                f"the class {cls.__name__} outlives the region and cannot be made again: {error}"
             )
-            raise Restart(made.born, "class_statement", reason) from error
+            raise Restart(result.allocation_step, "class_statement", reason) from error
         self.lines.append(f"{self.constant(fill_class)}({name}, [{entries}])")
         if "_abc_impl" in cls.__dict__:
             self._fill_pending()  # attributes of functions: __isabstractmethod__
@@ -218,7 +220,7 @@ _PARTS_OF_GROUP: tuple[Any, ...] = (BaseExceptionGroup.message, BaseExceptionGro
 
 def _sets(metaclass: type, name: str) -> bool:
     """Returns whether a metaclass has a descriptor that takes the values of a class attribute."""
-    owner = next((one for one in metaclass.__mro__ if name in one.__dict__), None)
+    owner = next((item for item in metaclass.__mro__ if name in item.__dict__), None)
     return owner is not None and hasattr(type(owner.__dict__[name]), "__set__")
 
 

@@ -133,30 +133,30 @@ def at_end(iterator: Any) -> bool:
 
 
 def new_exception(
-    kind: type[BaseException], given: tuple[Any, ...], args: tuple[Any, ...]
+    kind: type[BaseException], value: tuple[Any, ...], args: tuple[Any, ...]
 ) -> BaseException:
     """Returns an exception of this class with these `args`, made by the constructors of its C base.
-    given: what ``__new__`` of that takes."""
-    made: BaseException = _c_method(kind, "__new__")(kind, *given)
+    value: what ``__new__`` of that takes."""
+    exception: BaseException = _c_method(kind, "__new__")(kind, *value)
     try:
-        _c_method(kind, "__init__")(made, *args)
+        _c_method(kind, "__init__")(exception, *args)
     except TypeError:
-        made.args = args  # the class takes other arguments than it stored
-    return made
+        exception.args = args  # the class takes other arguments than it stored
+    return exception
 
 
 def _c_method(kind: type, name: str) -> Any:
     for base in kind.__mro__:
-        found = base.__dict__.get(name)
-        if found is not None and not isinstance(found, (types.FunctionType, staticmethod)):
+        result = base.__dict__.get(name)
+        if result is not None and not isinstance(result, (types.FunctionType, staticmethod)):
             return getattr(base, name)
     raise TypeError(f"{kind.__qualname__} has no {name} written in C")
 
 
 def own(obj: Any) -> dict[str, Any]:
     """Returns an object's own dictionary, ignoring its class's attributes."""
-    found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
-    return found
+    result: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    return result
 
 
 def set_own(obj: Any, namespace: dict[str, Any]) -> None:
@@ -166,8 +166,8 @@ def set_own(obj: Any, namespace: dict[str, Any]) -> None:
 
 def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> Any:
     """Returns a generic alias: ``list[int]``, or ``*tuple[int]`` if unpacked."""
-    made: Any = types.GenericAlias.__new__(kind, origin, args)
-    return next(iter(made)) if unpacked else made
+    _: Any = types.GenericAlias.__new__(kind, origin, args)
+    return next(iter(_)) if unpacked else _
 
 
 _IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -177,8 +177,8 @@ def bound_in_c(obj: Any, owner: type | None, name: str) -> Any:
     """Returns a method written in C bound to an object: that of its class `owner`, which a subclass
     may override; of the first class that has one, if `owner` is None."""
     lineage = type(obj).__mro__ if owner is None else (owner,)
-    found = (cls.__dict__.get(name) for cls in lineage)
-    raw: Any = next((one for one in found if isinstance(one, _IN_C)), None)
+    result = (cls.__dict__.get(name) for cls in lineage)
+    raw: Any = next((item for item in result if isinstance(item, _IN_C)), None)
     return getattr(obj, name) if raw is None else raw.__get__(obj)
 
 
@@ -199,11 +199,11 @@ def union_maker(union: Any) -> Callable[[tuple[Any, ...]], Any] | None:
         (_subscribed, _joined) if cast(Any, typing.Union) is types.UnionType else (_joined,)
     ):
         try:
-            made = maker(union.__args__)
+            result = maker(union.__args__)
         except TypeError:
             continue
-        same = map(operator.is_, getattr(made, "__args__", ()), union.__args__)
-        if type(made) is types.UnionType and list(same) == [True] * len(union.__args__):
+        same = map(operator.is_, getattr(result, "__args__", ()), union.__args__)
+        if type(result) is types.UnionType and list(same) == [True] * len(union.__args__):
             return maker
     return None
 
@@ -217,9 +217,9 @@ def type_variable(
     kind: Any, name: str, module: Any, constraints: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     """Returns a TypeVar or ParamSpec as made by a call."""
-    made = kind(name, *constraints, **options)
-    made.__module__ = module
-    return made
+    result = kind(name, *constraints, **options)
+    result.__module__ = module
+    return result
 
 
 # side effects

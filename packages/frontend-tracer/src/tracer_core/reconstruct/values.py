@@ -34,11 +34,11 @@ from tracer_core.bytecode.annotations import DEFERRED, evaluated
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
-from tracer_core.fx_capture.graph_breaks import Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Restart, RunEagerly
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.fx_capture.side_effects import Content
 from tracer_core.guards.numpy_types import ARRAY
-from tracer_core.guards.source import is_plain_name
+from tracer_core.guards.source import is_identifier
 from tracer_core.natives import polyfills
 from tracer_core.reconstruct.containers import VIEWS, dictionary_of
 from tracer_core.reconstruct.emitter import CannotRebuild
@@ -59,7 +59,7 @@ from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.live_generators import is_stepped
-from tracer_core.trace.random_draws import GAUSS_NEXT, with_state
+from tracer_core.trace.python_rng import GAUSS_NEXT, with_state
 from tracer_core.trace.special_methods import has_own_hash
 from tracer_core.trace.suspended_generators import (
     can_be_data,
@@ -119,7 +119,9 @@ class Rebuilder(ObjectRebuilder):
             if type(obj) is LazyIterator and obj.rest:
                 return self._call(obj, *obj.rest)
             raise Restart(
-                obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment"
+                obj.allocation_step,
+                "unsupported_value",
+                f"the iterator {obj.code_name} outlives the segment",
             )
         if isinstance(obj, BaseException):
             return self._exception(obj)
@@ -131,7 +133,7 @@ class Rebuilder(ObjectRebuilder):
             self._fill_pending()  # typing looks the operands up in a cache
             known = self._made_meanwhile(obj)
             return known or self._new(obj, f"{self.constant(subscript)}({text})")
-        base = None if _is_stand_in(obj) else base_of(type(obj))
+        base = None if _is_polyfill(obj) else base_of(type(obj))
         return self._reduced(obj) if base is None else self._instance(obj, base)
 
     def _generator(self, obj: TracedGenerator) -> str:
@@ -158,14 +160,14 @@ class Rebuilder(ObjectRebuilder):
         """Emits a tensor of a subclass as it was made in the trace: of data, or of sizes alone."""
         kind = self._value(type(obj))
         if len(recipe) == 1:
-            plain = self._value(recipe[0])
-            name = self._new(obj, f"as_class({plain}, {kind})")
+            simple = self._value(recipe[0])
+            name = self._new(obj, f"as_class({simple}, {kind})")
         else:
             args, kwargs = recipe
             parts = [kind, *map(self._value, args)]
             parts += [f"{key}={self._value(value)}" for key, value in kwargs.items()]
-            made = self.constant(torch_private.MAKE_WRAPPER)
-            name = self._new(obj, f"{made}({', '.join(parts)})")
+            result = self.constant(torch_private.MAKE_WRAPPER)
+            name = self._new(obj, f"{result}({', '.join(parts)})")
         self._pending.append(lambda: self._set_parts(name, obj))
         return name
 
@@ -210,7 +212,7 @@ class Rebuilder(ObjectRebuilder):
     def _traceback(self, obj: types.TracebackType) -> str:
         owner = self.tracer.exceptions.owner_of_traceback(obj)
         if owner is None:
-            raise RunNatively("a traceback leaves the function without its exception")
+            raise RunEagerly("a traceback leaves the function without its exception")
         text = self._value(owner)
         self._fill_pending()
         return f"{text}.__traceback__"
@@ -228,11 +230,11 @@ class Rebuilder(ObjectRebuilder):
             f" {self._constant_namespace(obj)}, {obj.__name__!r}, {self._value(obj.__defaults__)},"
             f" {cells})",
         )
-        plain = types.FunctionType(code, obj.__globals__, code.co_name, None, closure)
+        function = types.FunctionType(code, obj.__globals__, code.co_name, None, closure)
         for field in _FUNCTION_FIELDS:
-            is_shared = _references(obj, field) > _references(plain, field)
+            is_shared = _references(obj, field) > _references(function, field)
             value = getattr(obj, field, None)
-            if value != getattr(plain, field, None) or (type(value) is dict and is_shared):
+            if value != getattr(function, field, None) or (type(value) is dict and is_shared):
                 self._pending.append(functools.partial(self._set_field, name, field, value))
         if DEFERRED:
             self._pending.append(lambda: self._set_annotations(name, obj))
@@ -345,9 +347,9 @@ class Rebuilder(ObjectRebuilder):
         if sys.version_info < (3, 12):
             return self._instance(obj, object)
         defaults = {"default": obj.__default__} if has_default(obj) else {}
-        plain = obj.__module__ == "typing" and is_plain_name(obj.__name__)
+        simple = obj.__module__ == "typing" and is_identifier(obj.__name__)
         bracketed = getattr(obj, "__infer_variance__", True)  # typing itself calls TypeVar()
-        if plain and bracketed and not defaults:  # made by def f[T]
+        if simple and bracketed and not defaults:  # made by def f[T]
             return self._call(obj, type_parameter, _STARS[type(obj)], obj.__name__)
         constraints, options = (), defaults
         if type(obj) is not typing.TypeVarTuple:
@@ -387,16 +389,16 @@ class Rebuilder(ObjectRebuilder):
             return False
         origin, args = obj.__reduce__()[1]
         if isinstance(origin, type) and origin is not _ANNOTATED:
-            found = Entries.static(origin, "__class_getitem__")
-            plain = found is typing.Generic.__dict__["__class_getitem__"]
-            if not plain or self.tracer.entries.made_class(origin):
+            result = Entries.static(origin, "__class_getitem__")
+            simple = result is typing.Generic.__dict__["__class_getitem__"]
+            if not simple or self.tracer.entries.made_class(origin):
                 return False
         try:
-            return self._hashes_plainly(args) and origin[args] is obj
+            return self._has_builtin_hash(args) and origin[args] is obj
         except TypeError:  # typing makes some aliases of what it refuses in a subscription
             return False
 
-    def _hashes_plainly(self, args: Any) -> bool:
+    def _has_builtin_hash(self, args: Any) -> bool:
         return all(
             type(value).__hash__ is not None and not has_own_hash(self.tracer, value)
             for value in _hashed_with(args)
@@ -409,7 +411,7 @@ class Rebuilder(ObjectRebuilder):
     def _reduced(self, obj: Any) -> str:
         """Emits an object of a C type from its pickle description (`__reduce_ex__`)."""
         kind = type(obj)
-        if kind.__module__ not in _C_MODULES and not _is_stand_in(obj):
+        if kind.__module__ not in _C_MODULES and not _is_polyfill(obj):
             raise self._no_way(obj)
         try:
             if isinstance(obj, ARRAY) and obj.base is not None:  # type: ignore[attr-defined]
@@ -422,7 +424,7 @@ class Rebuilder(ObjectRebuilder):
         function, args, state, items = (*described, None, None)[:4]
         if items is not None or (state is not None and not hasattr(kind, "__setstate__")):
             raise self._no_way(obj)
-        if not _is_stand_in(obj) and not _gives(function, args, kind):
+        if not _is_polyfill(obj) and not _gives(function, args, kind):
             raise self._no_way(obj)
         self._alive.append(described)
         self._in_native += 1
@@ -458,7 +460,7 @@ def _hashed_with(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_stand_in(obj: Any) -> bool:
+def _is_polyfill(obj: Any) -> bool:
     """Returns whether an object is the tracer's own, describing one of torch's."""
     return type(obj).__module__.startswith("tracer_core.")
 

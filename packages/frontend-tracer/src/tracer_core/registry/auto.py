@@ -55,8 +55,8 @@ class AutoOptions:
 
     def __post_init__(self) -> None:
         if self.budget < 0 or self.timing < 0 or (self.tolerance or 0) < 0:
-            given = f"budget={self.budget}, timing={self.timing}, tolerance={self.tolerance}"
-            raise ValueError(f"{given}: not negative")
+            inputs = f"budget={self.budget}, timing={self.timing}, tolerance={self.tolerance}"
+            raise ValueError(f"{inputs}: not negative")
 
 
 def _not_the_way_in(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
@@ -66,9 +66,9 @@ def _not_the_way_in(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 def backend_for(candidates: Sequence[Backend]) -> Backend:
     """Returns `AUTO` with the requirements that all candidates can meet."""
-    modes = ["default", *(mode for one in candidates for mode in one.modes)]
-    numbers = all(one.ir == "torch" or one.numbers == "inputs" for one in candidates)
-    data_sizes = bool(candidates) and all(one.data_sizes == "symbols" for one in candidates)
+    modes = ["default", *(mode for candidate in candidates for mode in candidate.modes)]
+    numbers = all(item.ir == "torch" or item.numbers == "inputs" for item in candidates)
+    data_sizes = bool(candidates) and all(item.data_sizes == "symbols" for item in candidates)
     return Backend(
         name=NAME,
         compile=_not_the_way_in,

@@ -93,8 +93,8 @@ class Candidate:
     @property
     def origin(self) -> str:
         """Returns the distribution with its version, for messages."""
-        found = f"{self.distribution} {self.version or ''}".strip()
-        return found if self.distribution else "this process"
+        result = f"{self.distribution} {self.version or ''}".strip()
+        return result if self.distribution else "this process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +165,24 @@ def _discovered(generation: int) -> Registry:
     What a thread discovered before `_look_again` is not used later.
     """
     manager = _new_manager()
-    found: list[Candidate] = [
-        _candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)
+    result: list[Candidate] = [
+        _candidate(value, ("tracer-core", __version__)) for value in (EAGER, ATEN_EAGER, AUTO)
     ]
     for entry in entry_points(group=PROJECT):
-        found.extend(_load_plugin(manager, entry))
+        result.extend(_load_plugin(manager, entry))
     for key, plugin in list(_in_process.items()):
         manager.register(plugin, key)
-        found.extend(_offered(plugin, key, (None, None)))
+        result.extend(_offered(plugin, key, (None, None)))
     for entry in entry_points(group=torch_style.GROUP):
         if not entry.value.startswith(torch_style.OWN_ENTRY):
-            found.append(_candidate(torch_style.from_entry_point(entry), _distribution(entry)))
-    published = {candidate.name for candidate in found}
+            result.append(_candidate(torch_style.from_entry_point(entry), _distribution(entry)))
+    published = {candidate.name for candidate in result}
     for entry, distribution, version in torch_style.unpublished():
         if entry.name not in published:
-            found.append(_candidate(torch_style.from_entry_point(entry), (distribution, version)))
+            result.append(_candidate(torch_style.from_entry_point(entry), (distribution, version)))
     table: dict[str, list[Candidate]] = {}
     # sorted, which keeps the order independent of installation
-    for candidate in sorted(found, key=lambda one: one.origin):
+    for candidate in sorted(result, key=lambda value: value.origin):
         table.setdefault(candidate.name, []).append(candidate)
     return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
 
@@ -209,7 +209,7 @@ def reset_used() -> None:
             resolve(backend.reset)()
 
 
-def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
+def notified_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
     """Returns pairs (graph, text): what became of these graphs since they were compiled.
 
     Backwards and subgraphs of the graphs count. The texts come from `Backend.report` of the given
@@ -219,11 +219,11 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
         BackendError: A report fails.
     """
     groups = registry().candidates.values()
-    installed = (one.backend for group in groups for one in group if one.backend is not None)
+    installed = (item.backend for group in groups for item in group if item.backend is not None)
     asked = (*used, *(backend for backend in installed if backend.wrap is not None))
-    reports = {one.report: one.name for one in asked if one.report is not None}
-    told = [row for report, backend in reports.items() for row in _told(report, backend)]
-    return sorted(row for row in told if is_part_of(row[0], names))
+    reports = {item.report: item.name for item in asked if item.report is not None}
+    data = [row for report, backend in reports.items() for row in _told(report, backend)]
+    return sorted(row for row in data if is_part_of(row[0], names))
 
 
 def _told(
@@ -304,11 +304,11 @@ def unavailable_reason(backend: Backend) -> str | None:
 
 
 def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
-    clash = f"two backends of this name: {' and '.join(one.origin for one in group)}; uninstall one"
-    for one in group:
-        backend, named = one.backend, (one.name, one.distribution, one.version)
+    clash = f"two backends of this name: {' and '.join(member.origin for member in group)}; uninstall one"
+    for member in group:
+        backend, named = member.backend, (member.name, member.distribution, member.version)
         if backend is None:
-            yield BackendRow(*named, (), "", "", False, one.reason)
+            yield BackendRow(*named, (), "", "", False, member.reason)
             continue
         reason = clash if len(group) > 1 else unavailable_reason(backend)
         yield BackendRow(
@@ -355,8 +355,8 @@ def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
     Hooks marked ``optionalhook=True`` may be unknown.
     """
     for caller in manager.get_hookcallers(plugin) or ():
-        mine = [one for one in caller.get_hookimpls() if one.plugin is plugin]
-        if not caller.has_spec() and not all(one.optionalhook for one in mine):
+        mine = [hookimpl for hookimpl in caller.get_hookimpls() if hookimpl.plugin is plugin]
+        if not caller.has_spec() and not all(item.optionalhook for item in mine):
             known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
             close = difflib.get_close_matches(caller.name, known, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
@@ -376,7 +376,7 @@ def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> 
         if not offered:
             reason = "it returned no backend; one that cannot run here says so by available="
             raise ValueError(reason)
-        if wrong := [one for one in offered if not isinstance(one, Backend)]:
+        if wrong := [item for item in offered if not isinstance(item, Backend)]:
             raise TypeError(f"tracer_backends() gave {wrong[0]!r}, which is no plugin_api.Backend")
     except (Exception, SystemExit) as error:
         reason = f"its tracer_backends() raised {type(error).__name__}: {error}"

@@ -54,12 +54,12 @@ def recompile(*, function: str, reason: str, count: int) -> None:
 
 
 def _tell(hook: str, **arguments: Any) -> None:
-    for one in reversed(getattr(manager().hook, hook).get_hookimpls()):
+    for hookimpl in reversed(getattr(manager().hook, hook).get_hookimpls()):
         try:
-            one.function(*(arguments[name] for name in one.argnames))
+            hookimpl.function(*(arguments[name] for name in hookimpl.argnames))
         except Exception:
             text = "%s() of the plug-in %s raised; the compile goes on"
-            logger().warning(text, hook, one.plugin_name, exc_info=True)
+            logger().warning(text, hook, hookimpl.plugin_name, exc_info=True)
 
 
 def _stage_finished(record: StageRecord) -> None:

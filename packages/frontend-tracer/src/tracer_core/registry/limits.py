@@ -20,26 +20,26 @@ def tables() -> list[LimitTable]:
 
 
 def _of_plugins() -> Iterator[LimitTable]:
-    modules = {getattr(one, "__name__", type(one).__module__) for one in manager().get_plugins()}
+    modules = {getattr(item, "__name__", type(item).__module__) for item in manager().get_plugins()}
     for package in {module.partition(".")[0] for module in modules} - {"tracer_core"}:
         name = f"{package}.limits"
         if importlib.util.find_spec(package) is None or importlib.util.find_spec(name) is None:
             continue
-        found = getattr(importlib.import_module(name), "LIMITS", None)
-        if isinstance(found, LimitTable):
-            yield found
+        attribute = getattr(importlib.import_module(name), "LIMITS", None)
+        if isinstance(attribute, LimitTable):
+            yield attribute
 
 
 def check() -> None:
     """Raises OptionError for a mistake in ``TRACER_LIMITS``."""
     if limit_table.overrides():
-        limit_table.check_overrides({name: row for one in tables() for name, row in one.items()})
+        limit_table.check_overrides({name: row for item in tables() for name, row in item.items()})
 
 
-def listing(found: Mapping[str, Limit]) -> str:
+def listing(result: Mapping[str, Limit]) -> str:
     """Returns limits as text for a terminal."""
     lines = []
-    for row in found.values():
+    for row in result.values():
         note = "" if row.value == row.default else f" (default {shown(row.default)})"
         lines += [f"{row.name} = {shown(row.value)} {row.unit}{note}", f"    beyond: {row.beyond}"]
         lines += [f"    seen: {row.seen}", f"    changed: {row.changed}"]

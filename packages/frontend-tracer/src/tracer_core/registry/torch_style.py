@@ -128,7 +128,7 @@ def torch_style_settings(
     takes.
     """
     asked = {"mode": mode not in (None, "default"), "options": bool(options)}
-    wanted = {key for key, given in asked.items() if given}
+    wanted = {key for key, inputs in asked.items() if inputs}
     if wanted:
         accepted = accepted_keywords(style.function())
         if lacking := " and no ".join(sorted(wanted - accepted)):
@@ -172,13 +172,13 @@ def unpublished() -> list[tuple[EntryPoint, str, str]]:
     """Returns (substitute entry point, distribution, version) for what is installed of
     `WITHOUT_ENTRY_POINT`.
     """
-    found = []
+    result = []
     for name, (distribution, value) in WITHOUT_ENTRY_POINT.items():
         try:
-            found.append((EntryPoint(name, value, GROUP), distribution, version(distribution)))
+            result.append((EntryPoint(name, value, GROUP), distribution, version(distribution)))
         except PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def _torch_style_backend(
@@ -202,8 +202,8 @@ def _missing_module(entry: EntryPoint) -> str | None:
     """
     package = entry.module.partition(".")[0]
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError) as error:
         return f"module {package!r} cannot be found: {error}"
     reason = f"module {package!r} of its entry point {entry.value!r} is not installed"
-    return None if found else reason
+    return None if spec else reason

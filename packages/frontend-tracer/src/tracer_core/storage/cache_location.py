@@ -67,9 +67,9 @@ def cache_folder(*parts: str) -> Path:
             if problem is not None:
                 raise CacheLocationError(root, f"{above}, where it lies, {problem}")
         for path in (root, *(root.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
-            found = path.stat() if path == root else path.lstat()
-            problem = not_private(found) if stat.S_ISDIR(found.st_mode) else "is not a folder"
-            if problem is not None and not (path != folder and _keeps_folders_apart(found)):
+            result = path.stat() if path == root else path.lstat()
+            problem = not_private(result) if stat.S_ISDIR(result.st_mode) else "is not a folder"
+            if problem is not None and not (path != folder and _keeps_folders_apart(result)):
                 raise CacheLocationError(path, problem)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise CacheLocationError(folder, "this user cannot write to it")
@@ -95,15 +95,15 @@ def _exchangeable(path: Path) -> str | None:
     a link; None if only this user and root can."""
     if not hasattr(os, "geteuid"):
         return None
-    found = path.lstat()
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to user id {found.st_uid}"
-    if stat.S_ISLNK(found.st_mode) or _keeps_folders_apart(found):
+    result = path.lstat()
+    if result.st_uid not in (0, os.geteuid()):
+        return f"belongs to user id {result.st_uid}"
+    if stat.S_ISLNK(result.st_mode) or _keeps_folders_apart(result):
         return None
-    if found.st_mode & stat.S_IWOTH:
+    if result.st_mode & stat.S_IWOTH:
         return "can be written to by all users (chmod o-w it)"
-    if not _is_own_group(found.st_gid):
-        return f"can be written to by group {found.st_gid} (chmod g-w it)"
+    if not _is_own_group(result.st_gid):
+        return f"can be written to by group {result.st_gid} (chmod g-w it)"
     return None
 
 
@@ -137,7 +137,7 @@ def private_folder(*parts: str) -> tuple[Path, str | None]:
     except CacheLocationError as error:
         folder = _temporary().joinpath(*parts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _tell_once(str(error), folder)
+        _log_once(str(error), folder)
         return folder, f"{error.path}: {error.reason}"
 
 
@@ -183,13 +183,13 @@ def opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
         os.close(descriptor)
 
 
-def put(made: str | Path, path: Path) -> None:
+def put(text: str | Path, path: Path) -> None:
     """Renames a file of a private folder, which replaces whatever is there, a folder too."""
     try:
-        os.replace(made, path)
+        os.replace(text, path)
     except IsADirectoryError:
         shutil.rmtree(path)
-        os.replace(made, path)
+        os.replace(text, path)
 
 
 def demand_room(folder: Path) -> None:
@@ -204,23 +204,23 @@ def demand_room(folder: Path) -> None:
         file.write(bytes(_ROOM))
 
 
-def not_private(found: os.stat_result, root_too: bool = False) -> str | None:
+def not_private(status: os.stat_result, root_too: bool = False) -> str | None:
     """Returns why another user may have written this file or folder, or None if only this user can
     have, or root if `root_too`.
     """
     if not hasattr(os, "geteuid"):  # no POSIX ownership to check
         return None
-    if found.st_uid != os.geteuid() and not (root_too and found.st_uid == 0):
-        return f"belongs to user id {found.st_uid}, not to {os.geteuid()}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.geteuid() and not (root_too and status.st_uid == 0):
+        return f"belongs to user id {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "other users may write to it (chmod go-w it)"
     return None
 
 
-def _keeps_folders_apart(found: os.stat_result) -> bool:
+def _keeps_folders_apart(match: os.stat_result) -> bool:
     """Whether only this user and root can replace this user's folders in it, as in /tmp."""
-    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return found.st_uid in (0, os.geteuid()) and (not others or bool(found.st_mode & stat.S_ISVTX))
+    others = match.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return match.st_uid in (0, os.geteuid()) and (not others or bool(match.st_mode & stat.S_ISVTX))
 
 
 #: Folders whose files this process could not write or load -> why.
@@ -229,7 +229,7 @@ _unusable: dict[Path, str] = {}
 _told: set[str] = set()
 
 
-def _tell_once(reason: str, folder: Path) -> None:
+def _log_once(reason: str, folder: Path) -> None:
     if reason not in _told:
         _told.add(reason)
         text = "%s\n  Until then what is compiled is kept in %s, for this process alone."

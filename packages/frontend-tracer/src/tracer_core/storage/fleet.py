@@ -75,8 +75,8 @@ class _Redis:
         )
 
     def get(self, name: str) -> bytes | None:
-        found: Any = self._client.get(f"tracer:{name}")
-        return found if isinstance(found, bytes) else None
+        result: Any = self._client.get(f"tracer:{name}")
+        return result if isinstance(result, bytes) else None
 
     def put(self, name: str, data: bytes) -> None:
         self._client.set(f"tracer:{name}", data)
@@ -91,10 +91,10 @@ class _FileSystem:
 
     def get(self, name: str) -> bytes | None:
         try:
-            found: Any = self._files.cat_file(f"{self._root}/{name}")
+            result: Any = self._files.cat_file(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
-        return bytes(found)
+        return bytes(result)
 
     def put(self, name: str, data: bytes) -> None:
         path = f"{self._root}/{name}"
@@ -102,13 +102,13 @@ class _FileSystem:
         if not self._renames:  # stores of objects show them whole
             self._files.pipe_file(path, data)
             return
-        made = f"{path}.new-{secrets.token_hex(8)}"
+        result = f"{path}.new-{secrets.token_hex(8)}"
         try:
-            self._files.pipe_file(made, data)
-            os.replace(made, path)
+            self._files.pipe_file(result, data)
+            os.replace(result, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(made)
+                os.unlink(result)
             raise
 
 
@@ -291,8 +291,8 @@ class Fleet:
             client, begin = self._make(self.url, MAX_FLEET_WRITE_SECONDS), time.monotonic()
             client.put(_name(_PROBE, "", _PROBE), self._sealed(image, _PROBE, "", _PROBE))
             read = time.monotonic()
-            found = client.get(_name(_PROBE, "", _PROBE))
-            if found is None or self._opened(found, _PROBE, "", _PROBE) is None:
+            result = client.get(_name(_PROBE, "", _PROBE))
+            if result is None or self._opened(result, _PROBE, "", _PROBE) is None:
                 raise ValueError("what was written cannot be read, or was changed")
             return max(read - begin, time.monotonic() - read)
 
@@ -385,12 +385,12 @@ class Fleet:
                 self._lost += max(0.0, min(waited, self.limit - self._spent))
             if self._state == "off":
                 return
-            told = self._state != "resting"
+            data = self._state != "resting"
             self._state, self._reason, self._since = state, reason, time.monotonic()
             self._reading = None
             self._written_all.notify_all()
         self._reader.close()
-        if told:
+        if data:
             logger().warning("TRACER_STORE=%s: %s; it is not used for now", shown(self.url), reason)
 
     def _probe(self) -> None:
@@ -459,12 +459,12 @@ def fleet() -> Fleet | None:
         settings.store_timeout,
     )
     with _lock:
-        found = _known.get(at)
-        if found is None:
+        result = _known.get(at)
+        if result is None:
             _demand_client(settings.store)
             _known.clear()
-            found = _known[at] = Fleet(*at, _client)
-    return found
+            result = _known[at] = Fleet(*at, _client)
+    return result
 
 
 def _demand_client(url: str) -> None:
@@ -504,8 +504,8 @@ def _operator_key(text: str, path: str) -> bytes:
 
 
 def _end() -> None:
-    for one in list(_known.values()):
-        one.finish(MAX_FLEET_EXIT_SECONDS)
+    for item in list(_known.values()):
+        item.finish(MAX_FLEET_EXIT_SECONDS)
 
 
 def _after_fork() -> None:

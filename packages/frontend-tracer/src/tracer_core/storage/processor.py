@@ -30,15 +30,15 @@ LEVELS: dict[str, frozenset[str]] = {
 def level() -> str | None:
     """Returns the level in TRACER_CPU, None where it is not set. Raises OptionError for an unknown
     one, and for one that the processor here does not have."""
-    found = env().cpu
-    if not found:
+    cpu = env().cpu
+    if not cpu:
         return None
-    if found not in LEVELS:
-        raise OptionError(f"TRACER_CPU={found!r}: {', '.join(LEVELS)}")
-    missing = sorted(LEVELS[found] - features())
+    if cpu not in LEVELS:
+        raise OptionError(f"TRACER_CPU={cpu!r}: {', '.join(LEVELS)}")
+    missing = sorted(LEVELS[cpu] - features())
     if missing:
-        raise OptionError(f"TRACER_CPU={found!r}: {processor()} lacks {', '.join(missing)}")
-    return found
+        raise OptionError(f"TRACER_CPU={cpu!r}: {processor()} lacks {', '.join(missing)}")
+    return cpu
 
 
 def built_for() -> str:
@@ -49,15 +49,15 @@ def built_for() -> str:
 @cache
 def processor() -> str:
     """Returns the processor's name."""
-    found = _lines("model name")
-    return found[0] if found else platform.processor() or platform.machine()
+    result = _lines("model name")
+    return result[0] if result else platform.processor() or platform.machine()
 
 
 @cache
 def features() -> frozenset[str]:
     """Returns the features that the processor says it has; none where the system does not tell."""
-    found = _lines("flags") or _lines("Features")
-    return frozenset(found[0].split() if found else ())
+    result = _lines("flags") or _lines("Features")
+    return frozenset(result[0].split() if result else ())
 
 
 def _lines(begin: str) -> list[str]:

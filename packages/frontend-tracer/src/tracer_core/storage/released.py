@@ -41,7 +41,7 @@ class ReleasedParameter(torch.nn.Parameter):
             getattr(func, "__self__", None), "__name__", ""
         )  # a property's getter: names the property
         if (name == "__get__" and about in _FACTS) or name in _QUESTIONS:
-            return torch_private.plain_torch_function(func, types, args, kwargs or {})
+            return torch_private.default_torch_function(func, types, args, kwargs or {})
         raise RuntimeError(f"{_names(args, kwargs)}: its memory was given back by release_originals(). Only graphs that "
                            "were compiled with freeze=True before that still have its values")  # fmt: skip
 
@@ -53,15 +53,15 @@ class ReleasedParameter(torch.nn.Parameter):
 
 
 def _names(args: Any, kwargs: Any) -> str:
-    found: list[str] = []
+    texts: list[str] = []
     stack = [args, list((kwargs or {}).values())]
     while stack:
         item = stack.pop()
         if isinstance(item, ReleasedParameter):
-            found.append(item._tracer_name)
+            texts.append(item._tracer_name)
         elif isinstance(item, (list, tuple)):
             stack.extend(item)
-    return ", ".join(dict.fromkeys(found)) or "a parameter"
+    return ", ".join(dict.fromkeys(texts)) or "a parameter"
 
 
 def can_release(tensor: torch.Tensor) -> bool:

@@ -26,21 +26,21 @@ def secret_of(root: Path) -> bytes:
     known = _read(path)
     if known is not None:
         return known
-    descriptor, made = tempfile.mkstemp(dir=root, prefix=".new-")  # of mode 0600
+    descriptor, result = tempfile.mkstemp(dir=root, prefix=".new-")  # of mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_BYTES))
             file.flush()
             os.fsync(file.fileno())  # all entries are lost with it
         with contextlib.suppress(FileExistsError):  # another process was the first
-            os.link(made, path)
+            os.link(result, path)
         known = _read(path)
         if known is None:  # damaged, or readable for others
-            put(made, path)
+            put(result, path)
             known = _read(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(made)
+            os.unlink(result)
     if known is None:
         raise OSError(f"{path} cannot be kept secret")
     return known
@@ -48,10 +48,10 @@ def secret_of(root: Path) -> bytes:
 
 def _read(path: Path) -> bytes | None:
     try:
-        with opened(path) as (descriptor, found):
-            if not stat.S_ISREG(found.st_mode) or not_private(found) is not None:
+        with opened(path) as (descriptor, result):
+            if not stat.S_ISREG(result.st_mode) or not_private(result) is not None:
                 return None
-            if hasattr(os, "geteuid") and found.st_mode & 0o077:
+            if hasattr(os, "geteuid") and result.st_mode & 0o077:
                 return None
             data = os.read(descriptor, _BYTES + 1)
     except OSError:

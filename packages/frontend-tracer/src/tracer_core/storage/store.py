@@ -180,11 +180,11 @@ class Folder:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key={key!r}")
         data = image + self._foot(key, image)
-        with self._new(_NEW) as made:
-            with open(made, "xb", opener=_private) as file:
+        with self._new(_NEW) as result:
+            with open(result, "xb", opener=_private) as file:
                 file.write(data)
-            loaded = None if load is None else load(made)
-            put(made, self.path / key)
+            loaded = None if load is None else load(result)
+            put(result, self.path / key)
         _keep_below_limit(self.path.parent, len(data))
         return loaded
 
@@ -242,15 +242,15 @@ class Folder:
         """Returns (None, the image), or (why the entry cannot be used, None)."""
         path = self.path / key
         try:
-            with opened(path) as (descriptor, found):
-                problem = not_private(found) if stat.S_ISREG(found.st_mode) else "not a file"
-                if found.st_size > env().cache_limit:
+            with opened(path) as (descriptor, result):
+                problem = not_private(result) if stat.S_ISREG(result.st_mode) else "not a file"
+                if result.st_size > env().cache_limit:
                     problem = problem or "larger than the whole store may be"
                 data = b""
                 if problem is None:
                     with open(descriptor, "rb", closefd=False) as file:
                         data = file.read()
-                if problem is None and time.time() - found.st_mtime > _USED:
+                if problem is None and time.time() - result.st_mtime > _USED:
                     os.utime(descriptor)
         except FileNotFoundError:
             return _MISSING, None
@@ -344,7 +344,7 @@ def _keep_below_limit(root: Path, written: int) -> None:
 
 def _files(root: Path) -> list[_File]:
     """Returns the files below the folders of all kinds, without those that locks are held on."""
-    found = []
+    result = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(BUILDS)]
         kind = Path(folder).relative_to(root).parts[:1]
@@ -353,8 +353,8 @@ def _files(root: Path) -> list[_File]:
             with contextlib.suppress(OSError):
                 state = path.lstat()
                 if name != file_lock.NAME:
-                    found.append(_File(path, kind[0], state.st_size, state.st_mtime))
-    return found
+                    result.append(_File(path, kind[0], state.st_size, state.st_mtime))
+    return result
 
 
 def _remove(files: list[_File]) -> int:

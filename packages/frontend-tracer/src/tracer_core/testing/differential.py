@@ -102,13 +102,13 @@ def check(
     import tracer_core  # lazy as the public API: a harness must not load it before its user does
 
     setting = Setting(grad=grad, tolerance=Tolerance(rtol, atol, strides))
-    plain = fresh() if fresh else copied(fn)
+    simple = fresh() if fresh else copied(fn)
     target = fresh() if fresh else copied(fn)
     compiled = tracer_core.compile(target, backend=backend, **compile_arguments)
     outcomes = []
     with CaptureCounter() as counter:
         for number in range(calls):
-            expected = call_once(plain, plain, args, kwargs or {}, setting)
+            expected = call_once(simple, simple, args, kwargs or {}, setting)
             actual = call_once(compiled, target, args, kwargs or {}, setting)
             compare_outcomes(expected, actual, setting.tolerance, f"call {number}: ")
             outcomes.append(actual)
@@ -197,10 +197,10 @@ def _compare_exceptions(expected: Any, actual: Any, prefix: str) -> None:
         raise mismatch from (actual if isinstance(actual, Exception) else None)
 
 
-def _demand(what: str, wanted: int | None, found: int, counter: CaptureCounter) -> None:
-    if wanted is not None and wanted != found:
+def _demand(what: str, wanted: int | None, number: int, counter: CaptureCounter) -> None:
+    if wanted is not None and wanted != number:
         detail = f"{counter.graphs}; breaks: {counter.breaks}; recompiles: {counter.recompiles}"
-        raise Mismatch(what, f"{found}, expected {wanted} ({detail})")
+        raise Mismatch(what, f"{number}, expected {wanted} ({detail})")
 
 
 def truth_ratio(

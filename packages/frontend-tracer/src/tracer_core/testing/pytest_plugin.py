@@ -39,12 +39,12 @@ def pytest_collection_modifyitems(
     if name is None:
         return
     try:
-        found = trials(backend_named(name), programs=PROGRAMS,
+        result = trials(backend_named(name), programs=PROGRAMS,
                        sample=config.getoption("--tracer-sample"),
                        seed=config.getoption("--tracer-seed"))  # fmt: skip
     except TracerError as error:
         raise pytest.UsageError(str(error)) from error
-    for trial in found:
+    for trial in result:
         items.append(Conforms.from_parent(session, name=f"{name}[{trial[0]}]", trial=trial))
 
 

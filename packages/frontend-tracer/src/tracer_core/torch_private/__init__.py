@@ -42,6 +42,7 @@ from tracer_core.torch_private.capturing import (
 from tracer_core.torch_private.dispatch import (
     core_aten_table,
     decompositions,
+    default_torch_function,
     dispatch_keys,
     duals_active,
     inside_transforms,
@@ -53,7 +54,6 @@ from tracer_core.torch_private.dispatch import (
     outside_transforms,
     outside_vmap,
     overload_of,
-    plain_torch_function,
     python_dispatcher,
     transforms_active,
     without_symbols,
@@ -95,14 +95,14 @@ from tracer_core.torch_private.fakes import (
     fake_like,
     fake_mode_of,
     fake_tensor_mode,
+    fake_without_subclass,
     has_symbols,
     is_fake,
-    is_plain_fake,
+    is_fake_without_subclass,
     join_storage,
     leave_modes,
     new_fake_like_real,
     no_fakes,
-    plain_fake,
     to_fake,
     to_symbolic_fake,
     wrap_meta,
@@ -142,8 +142,8 @@ from tracer_core.torch_private.python_side import (
     before_tagging,
     checkpoint_options,
     forget_source_with,
-    plain_checkpoint,
     scripted_source,
+    undecorated_checkpoint,
     unshielded,
 )
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
@@ -151,16 +151,16 @@ from tracer_core.torch_private.shape_envs import (
     GuardLocations,
     fact_of,
     guard_locations,
-    is_truth,
+    is_bool_expr,
     new_shape_env,
     raw_symbol,
 )
-from tracer_core.torch_private.sizes_of_one import may_be_one, sizes_of_one_asked
+from tracer_core.torch_private.sizes_of_one import may_be_one, sizes_of_one_queried
 from tracer_core.torch_private.subclasses import (
+    BASE_TENSOR_TYPES,
     DEFAULT_FUNCTION,
     MAKE_SUBCLASS,
     MAKE_WRAPPER,
-    PLAIN_TENSORS,
     any_wrapper,
     as_class,
     behind_shields,
@@ -201,7 +201,7 @@ from tracer_core.torch_private.symbols import (
     input_source,
     narrow,
     new_number,
-    python_text,
+    python_source,
     sym_sqrt,
     symbol_range,
 )

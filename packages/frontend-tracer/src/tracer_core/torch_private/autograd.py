@@ -100,11 +100,11 @@ def gradients_of(
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     if run is None:
         return torch.autograd.grad(roots, leaves, tangents, retain_graph, allow_unused=True)
-    found: tuple[torch.Tensor | None, ...] = run(
+    tensors: tuple[torch.Tensor | None, ...] = run(
         *(tuple(roots), tuple(tangents), retain_graph, False, tuple(leaves), True),
         accumulate_grad=False,
     )
-    return found
+    return tensors
 
 
 def backward_on_this_thread() -> contextlib.AbstractContextManager[Any]:
@@ -154,8 +154,8 @@ def raised_by_saved_tensors_hook(error: BaseException, in_try: bool) -> bool:
     """
     if in_try and not isinstance(error, _early_stop()):
         return False
-    found: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    codes = [code for hook in found or () if (code := _code_of(hook)) is not None]
+    result: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    codes = [code for hook in result or () if (code := _code_of(hook)) is not None]
     traceback = error.__traceback__ if codes else None
     while traceback is not None:
         if traceback.tb_frame.f_code in codes:
@@ -185,4 +185,4 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     kept = tuple([nodes[k] for k in range(len(nodes)) if sys.getrefcount(nodes[k]) > 2])
     holders = gc.get_referrers(*kept) if kept else ()
     ours = (id(kept), id(nodes))  # since 3.13 the arguments of the call are among the holders
-    return any(not isinstance(one, types.FrameType) and id(one) not in ours for one in holders)
+    return any(not isinstance(item, types.FrameType) and id(item) not in ours for item in holders)

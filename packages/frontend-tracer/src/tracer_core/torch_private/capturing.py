@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.dtensors import MASKING, dispatches_in_c, forget_shardings
-from tracer_core.torch_private.fakes import is_plain_fake
+from tracer_core.torch_private.fakes import is_fake_without_subclass
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.own_fakes import fake_result, takes_objects, without_cache
 from tracer_core.torch_private.releases import is_tested
@@ -75,10 +75,10 @@ def _capture_mode_class() -> Any:
 
     class CaptureMode(FakeTensorMode):
         #: (func, args, kwargs) -> the answer for tensors of subclasses; records: for others too.
-        #: natively: torch calls the subclasses instead.
+        #: eagerly: torch calls the subclasses instead.
         by_class: Callable[[Any, Any, Any], Any] | None = None
         #: masked: whether torch's dispatcher of DTensors remembers a placement of this mode's.
-        records = natively = masked = False
+        records = eagerly = masked = False
         #: Devices of the tensors without memory that are zero.
         zero_devices: frozenset[torch.device] = frozenset()
 
@@ -108,8 +108,8 @@ def _capture_mode_class() -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if any(one is not FakeTensor for one in types):
-                by_class = None if self.natively else self.by_class
+            if any(cls is not FakeTensor for cls in types):
+                by_class = None if self.eagerly else self.by_class
                 if by_class is not None:
                     return by_class(func, args, kwargs)
                 if any_wrapper(types):
@@ -126,23 +126,23 @@ def _capture_mode_class() -> Any:
             shape_env: Any = self.shape_env
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
-            if any(type(one) is torch.Tensor for one in args):
-                args = tuple([_fake_zero(self, one) for one in args])
+            if any(type(arg) is torch.Tensor for arg in args):
+                args = tuple([_fake_zero(self, arg) for arg in args])
             if func is zero and kwargs.get("device") is not None:
                 self.zero_devices |= {kwargs["device"]} - {_META}
 
             def run() -> Any:
                 self.before_operator(func, args, kwargs)
-                found = fake_result(self, func, args, kwargs)
-                if found is not None:
-                    return self.after_operator(func, args, kwargs, found)
-                found = _without_settings(self, func, args, kwargs, slow) if self.light else slow
-                if found is slow:
+                result = fake_result(self, func, args, kwargs)
+                if result is not None:
+                    return self.after_operator(func, args, kwargs, result)
+                result = _without_settings(self, func, args, kwargs, slow) if self.light else slow
+                if result is slow:
                     nothing = contextlib.nullcontext()
-                    plain = without_cache(self) if takes_objects(func) else nothing
-                    with plain, nothing if shape_env is None else shape_env.during(func):
-                        found = dispatch(self, func, types, args, kwargs)
-                return self.after_operator(func, args, kwargs, found)
+                    simple = without_cache(self) if takes_objects(func) else nothing
+                    with simple, nothing if shape_env is None else shape_env.during(func):
+                        result = dispatch(self, func, types, args, kwargs)
+                return self.after_operator(func, args, kwargs, result)
 
             result = slow
             symbolic = shape_env is not None and func in convolutions
@@ -198,12 +198,12 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
     if mode.in_kernel_invocation or not is_aten:
         return slow
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not (tensors or _makes_tensors(func)):
         return slow
-    if not all(is_plain_fake(one, mode) for one in tensors):
+    if not all(is_fake_without_subclass(tensor, mode) for tensor in tensors):
         return slow
-    if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in leaves):
+    if any(isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)) for leaf in leaves):
         return slow
     way, answer = _way(func)
     if way == "slow":
@@ -213,15 +213,15 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
             with mode:
                 return answer(*args, **kwargs)
         if way == "rule":
-            found = answer(mode, func, *args, **kwargs)
-            if found is not NotImplemented:
-                return found
+            result = answer(mode, func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
             if not _has_meta_kernel(func):
                 return slow
         with KernelInvocation(mode):
-            found = func(*args, **kwargs)
+            result = func(*args, **kwargs)
         wrap = mode.wrap_meta_outputs_with_default_device_logic
-        return wrap(found, func, leaves, device=kwargs.get("device"))
+        return wrap(result, func, leaves, device=kwargs.get("device"))
     except Exception:
         return slow  # FakeTensorMode raises what it raises
 
@@ -244,8 +244,8 @@ def _taking_symbols() -> Collection[Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     # since torch 2.15
-    found: Any = getattr(_meta_registrations, "cpp_meta_supports_symint_ops", None)
-    return FakeTensorMode._cpp_meta_supports_symint if found is None else found
+    attribute: Any = getattr(_meta_registrations, "cpp_meta_supports_symint_ops", None)
+    return FakeTensorMode._cpp_meta_supports_symint if attribute is None else attribute
 
 
 @functools.lru_cache(maxsize=4096)

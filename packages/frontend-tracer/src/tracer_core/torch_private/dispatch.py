@@ -39,7 +39,7 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
-def plain_torch_function(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def default_torch_function(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """A `__torch_function__` with torch's behaviour for a plain tensor."""
     return torch._C._disabled_torch_function_impl(function, types, args, kwargs)
 

@@ -78,7 +78,7 @@ def _shape_of(mesh: Any) -> str:
 def holds_state(spec: Any) -> bool:
     """Returns whether a context is a spec with a placement that keeps values between operators, as
     the one of an embedding whose rows are split does."""
-    return is_spec(spec) and not all(is_placement(type(one)) for one in spec.placements)
+    return is_spec(spec) and not all(is_placement(type(placement)) for placement in spec.placements)
 
 
 #: Operators whose placements may keep a mask. The dispatcher remembers placements by arguments, so
@@ -108,10 +108,10 @@ def dispatcher_settings() -> tuple[bool, int]:
 def tangent_context(spec: Any) -> Any:
     """Returns the spec of the tangents of a DTensor: that of a sum over processes that is still to
     be made has the whole value everywhere. Any other context of a tensor of a subclass stays."""
-    if not is_spec(spec) or not any(one.is_partial() for one in spec.placements):
+    if not is_spec(spec) or not any(placement.is_partial() for placement in spec.placements):
         return spec
     replicate = sys.modules[_PLACEMENTS].Replicate()
-    placements = tuple(replicate if one.is_partial() else one for one in spec.placements)
+    placements = tuple(replicate if item.is_partial() else item for item in spec.placements)
     return type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta)
 
 
@@ -120,14 +120,14 @@ def replaced_tangent(tangent: Any, spec: Any) -> Any:
     mesh; any other tangent unchanged."""
     if not is_spec(spec) or not is_dtensor(tangent):
         return tangent
-    given = tangent._spec
+    inputs = tangent._spec
     if (
-        given.mesh != spec.mesh
+        inputs.mesh != spec.mesh
         or tangent.shape != spec.shape
         or tangent.dtype != spec.tensor_meta.dtype
     ):
         return tangent
-    if given.placements != spec.placements:
+    if inputs.placements != spec.placements:
         tangent = tangent.redistribute(placements=spec.placements)
     return dtensor_of(waited(tangent._local_tensor), spec)
 
@@ -137,8 +137,8 @@ def waited(value: torch.Tensor) -> torch.Tensor:
     module = sys.modules.get("torch.distributed._functional_collectives")
     if module is None or type(value) is not module.AsyncCollectiveTensor:
         return value
-    found: torch.Tensor = value.wait()  # type: ignore[attr-defined]
-    return found
+    tensor: torch.Tensor = value.wait()  # type: ignore[attr-defined]
+    return tensor
 
 
 def sets_up_rng(value: Any) -> bool:

@@ -48,7 +48,7 @@ def _wraps_fake(value: torch.Tensor) -> bool:
     return inner is not value and isinstance(inner, fake_class())
 
 
-def is_plain_fake(value: Any, mode: Any) -> bool:
+def is_fake_without_subclass(value: Any, mode: Any) -> bool:
     """Returns whether `value` is a fake of `mode` with static sizes and no known value."""
     return (
         type(value) is fake_class()
@@ -62,9 +62,9 @@ def is_plain_fake(value: Any, mode: Any) -> bool:
 def has_symbols(values: Iterable[Any]) -> bool:
     """Returns whether a value is a SymInt, or a tensor with symbolic sizes or strides."""
     return any(
-        isinstance(one, torch.SymInt)
-        or (isinstance(one, torch.Tensor) and one._has_symbolic_sizes_strides)
-        for one in values
+        isinstance(value, torch.SymInt)
+        or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
+        for value in values
     )
 
 
@@ -76,8 +76,8 @@ def fake_mode_of(value: Any) -> Any:
 def device_of_fake(value: Any) -> torch.device:
     """Returns the device of a fake."""
     # a property that returns `_fake_device` since torch 2.12
-    found: torch.device = value.fake_device
-    return found
+    fake_device: torch.device = value.fake_device
+    return fake_device
 
 
 def fake_like(
@@ -143,7 +143,7 @@ def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
     return mode.from_tensor(tensor, static_shapes=True, source=input_source("input"))
 
 
-def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
+def fake_without_subclass(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
     """Returns the fake of a real tensor, or None where only FakeTensorMode can make it.
 
     Made directly: torch describes the tensor first, for which it imports torch._inductor. storages:
@@ -177,7 +177,7 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
 
 def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> None:
     """Has FakeTensorMode put its fakes of a real tensor's storage on the meta storage of
-    `plain_fake`, if there is one."""
+    `fake_without_subclass`, if there is one."""
     storage = tensor.untyped_storage()
     twin = storages.get(storage._cdata)
     if twin is not None:

@@ -33,16 +33,16 @@ def attends_in_parts(query: Any, key: Any, value: Any) -> bool:
     sequence by sequence."""
     from torch.nested._internal import sdpa
 
-    given = query, key, value
+    inputs = query, key, value
     packed = all(
-        is_jagged(one)
-        and one._lengths is None
-        and one._ragged_idx == 2
-        and len(one._size) == 4
-        and one.device.type == "cpu"
-        for one in given
+        is_jagged(item)
+        and item._lengths is None
+        and item._ragged_idx == 2
+        and len(item._size) == 4
+        and item.device.type == "cpu"
+        for item in inputs
     )
-    if not packed or len({one.dtype for one in given}) > 1:
+    if not packed or len({item.dtype for item in inputs}) > 1:
         return False
     sdpa._validate_sdpa_input(query, key, value, None, 0.0, False, None)
     chosen = sdpa._select_sdp_backend(query, key, value, None, 0.0, False, False)
@@ -63,7 +63,7 @@ def jagged_view(
     values: Any, offsets: Any, lengths: Any, ragged_idx: int, shortest: Any, longest: Any
 ) -> Any:
     """Returns the nested tensor over packed values. Target of a graph node."""
-    bounds = [None if one is None else torch.zeros(one, 0) for one in (shortest, longest)]
+    bounds = [None if value is None else torch.zeros(value, 0) for value in (shortest, longest)]
     return jagged_over(values, offsets, lengths, ragged_idx, bounds)
 
 
@@ -73,8 +73,8 @@ def jagged_over(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds
     from torch.nested._internal import nested_tensor
 
     if is_functional(values):
-        made: Any = _View
-        return made.apply(values, offsets, lengths, ragged_idx, *bounds)
+        result: Any = _View
+        return result.apply(values, offsets, lengths, ragged_idx, *bounds)
     view: Any = torch._nested_view_from_jagged
     with functions_off():
         dummy = nested_tensor._nt_view_dummy()
@@ -103,7 +103,7 @@ def _made(values: Any, offsets: Any, lengths: Any, ragged_idx: int, bounds: Any)
         offsets,
         lengths=lengths,
         _ragged_idx=ragged_idx,
-        _metadata_cache={name: one for name, one in known.items() if one is not None},
+        _metadata_cache={name: item for name, item in known.items() if item is not None},
     )
 
 

@@ -60,5 +60,5 @@ def convolution_format(value: Any, weight: Any, *settings: Any) -> torch.memory_
     named = dict(zip(_SETTINGS, settings, strict=True))
     backend = torch._C._select_conv_backend(value, weight, **named)
     choose: Any = torch._C._conv_determine_backend_memory_format
-    found: torch.memory_format = choose(value, weight, backend)
-    return found
+    result: torch.memory_format = choose(value, weight, backend)
+    return result

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 #: Python modules whose functions are operators.
 OPERATOR_MODULES = frozenset(
-    f"torch.{one}"
-    for one in ("_linalg_utils", "_lowrank", "_meta_registrations", "_refs", "_tensor")
+    f"torch.{value}"
+    for value in ("_linalg_utils", "_lowrank", "_meta_registrations", "_refs", "_tensor")
 )
 #: The package of Python's reference implementations.
 REFERENCES = "torch._refs"
@@ -13,8 +13,8 @@ REFERENCES = "torch._refs"
 TENSOR_MODULE = "torch._tensor"
 #: C modules whose functions are operators.
 C_OPERATOR_MODULES = frozenset(
-    f"torch._C.{one}"
-    for one in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions")
+    f"torch._C.{value}"
+    for value in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions")
 )
 #: The modules of C that say of functions neither their own name nor another.
 C_MODULES = ("torch._C._nn", "torch._C")
@@ -23,7 +23,7 @@ C_MODULES = ("torch._C._nn", "torch._C")
 HIGHER_ORDER_PACKAGES = ("torch._functorch", "torch._higher_order_ops")
 COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 #: Modules and functions in these packages that are Python like any other.
-PLAIN_MODULES = frozenset(
+UNHOOKED_MODULES = frozenset(
     {
         "torch._functorch.apis",
         "torch._functorch.functional_call",
@@ -33,7 +33,7 @@ PLAIN_MODULES = frozenset(
         "torch.distributed.tensor.parallel.style",
     }
 )
-PLAIN_FUNCTIONS = (
+UNHOOKED_FUNCTIONS = (
     "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg",
     # calls of the module of an exported program
     "torch.export._unlift._create_stateful_graph_module.<locals>.<lambda>",

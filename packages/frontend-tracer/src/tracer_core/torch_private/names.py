@@ -50,7 +50,7 @@ _asked: dict[str, bool] = {}
 
 def not_found() -> tuple[str, ...]:
     """Returns the requested names that this torch lacks, as ``torch.a.b``."""
-    return tuple(sorted(f"torch.{path}" for path, found in _asked.items() if not found))
+    return tuple(sorted(f"torch.{path}" for path, result in _asked.items() if not result))
 
 
 def asked() -> tuple[str, ...]:
@@ -65,13 +65,13 @@ def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any
     releases have, whose absence is not reported. A method is returned as its class stores it: the
     function, or the C descriptor.
     """
-    found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
-    return tuple(one for one in found if not isinstance(one, Missing))
+    result = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
+    return tuple(item for item in result if not isinstance(item, Missing))
 
 
 def classes(paths: str, *, of: str = "") -> tuple[type, ...]:
     """Like `names`, but returns only classes, for isinstance."""
-    return tuple(one for one in names(paths, of=of) if isinstance(one, type))
+    return tuple(name for name in names(paths, of=of) if isinstance(name, type))
 
 
 def name(path: str) -> Any:
@@ -83,34 +83,34 @@ def code_inside(path: str) -> tuple[types.CodeType, ...]:
     """Returns the code of the function that a torch decorator makes; nothing if the decorator is
     gone."""
     for decorator in names(path):
-        made = decorator(lambda self: None) if callable(decorator) else None
-        code = getattr(made, "__code__", None)
+        result = decorator(lambda self: None) if callable(decorator) else None
+        code = getattr(result, "__code__", None)
         _asked[path] = code is not None
         return () if code is None else (code,)
     return ()
 
 
 def _find(path: str, in_every_build: bool) -> Any:
-    found = _look_up(path)
-    present = found is not _NOWHERE and _is_key(found)
+    result = _look_up(path)
+    present = result is not _NOWHERE and _is_key(result)
     if in_every_build:
         _asked[path] = present
-    return found if present else Missing(path)
+    return result if present else Missing(path)
 
 
 def _look_up(path: str) -> Any:
-    found: Any = torch
+    attribute: Any = torch
     for part in path.split("."):
-        owner, found = found, getattr(found, part, _NOWHERE)
-        if found is _NOWHERE and isinstance(owner, types.ModuleType):
-            found = _submodule(f"{owner.__name__}.{part}")
-        if found is _NOWHERE:
-            return found
-    receiver = getattr(found, "__self__", None)
+        owner, attribute = attribute, getattr(attribute, part, _NOWHERE)
+        if attribute is _NOWHERE and isinstance(owner, types.ModuleType):
+            attribute = _submodule(f"{owner.__name__}.{part}")
+        if attribute is _NOWHERE:
+            return attribute
+    receiver = getattr(attribute, "__self__", None)
     if isinstance(owner, type) and isinstance(receiver, type):  # a class method, bound
         raw = inspect.getattr_static(owner, part)
-        found = getattr(raw, "__func__", raw)
-    return found
+        attribute = getattr(raw, "__func__", raw)
+    return attribute
 
 
 def _submodule(full_name: str) -> Any:
@@ -121,10 +121,10 @@ def _submodule(full_name: str) -> Any:
         return _NOWHERE
 
 
-def _is_key(found: Any) -> bool:
+def _is_key(result: Any) -> bool:
     """Returns whether an object can be a table key."""
     try:
-        hash(found)
+        hash(result)
     except TypeError:
         return False
     return True
@@ -144,8 +144,8 @@ class _Operator:
     def __getattr__(self, overload: str) -> Any:
         if overload.startswith("__"):
             raise AttributeError(overload)
-        found = self.__dict__[overload] = name(f"{self._path}.{overload}")
-        return found
+        result = self.__dict__[overload] = name(f"{self._path}.{overload}")
+        return result
 
 
 class _Namespace:
@@ -156,8 +156,8 @@ class _Namespace:
         path = f"{self._path}.{operator}"
         if operator.startswith("__") and isinstance(_find(path, False), Missing):
             raise AttributeError(operator)
-        found = self.__dict__[operator] = _Operator(path)
-        return found
+        result = self.__dict__[operator] = _Operator(path)
+        return result
 
 
 @functools.cache

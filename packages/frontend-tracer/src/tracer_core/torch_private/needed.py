@@ -1,7 +1,7 @@
 """Names that the tracer cannot do without; `releases.refusal` checks them before this module's
 import.
 
-The package does not import this module itself: without one of the names, programs run natively.
+The package does not import this module itself: without one of the names, programs run eagerly.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ def _library() -> Any:
 
 def function(path: str) -> Callable[..., Any] | None:
     """Returns torch's version of NumPy's function of this name (``sum``, ``linalg.norm``)."""
-    found = _library()
+    attribute = _library()
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found  # type: ignore[no-any-return]
+        attribute = getattr(attribute, part, None)
+    return attribute  # type: ignore[no-any-return]
 
 
 def method(name: str) -> Callable[..., Any] | None:
@@ -45,5 +45,5 @@ def tensors_in(result: Any) -> Any:
     if isinstance(result, _library().ndarray):
         return result.tensor
     if isinstance(result, (list, tuple)):
-        return type(result)([tensors_in(one) for one in result])
+        return type(result)([tensors_in(item) for item in result])
     return result

@@ -18,7 +18,7 @@ _CLASSES = "__torch__.torch.classes"
 def takes_objects(func: Any) -> bool:
     """Returns whether an operator has an argument that is an object of C++."""
     return isinstance(func, torch._ops.OpOverload) and any(
-        _CLASSES in str(one.type) for one in func._schema.arguments
+        _CLASSES in str(argument.type) for argument in func._schema.arguments
     )
 
 
@@ -32,7 +32,7 @@ def without_cache(mode: Any) -> Iterator[None]:
         mode.cache_enabled = before
 
 
-def _packed_linear(mode: Any, value: Any, packed: Any, *options: Any) -> Any:
+def _packed_weight_linear(mode: Any, value: Any, packed: Any, *options: Any) -> Any:
     """A linear layer over packed weights, of any sizes."""
     if value.dtype is not torch.float32 or value.dim() < 2:
         return None
@@ -67,13 +67,13 @@ def _packed_sequences(mode: Any, value: Any, lengths: Any, batch_first: bool) ->
 def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
     """Padding by amounts that are symbolic. Where nothing is added, eager copies the strides, which
     only for a contiguous tensor are those of an empty one."""
-    symbolic = any(isinstance(one, torch.SymInt) for one in pad)
+    symbolic = any(isinstance(item, torch.SymInt) for item in pad)
     if not symbolic or len(pad) % 2 or len(pad) > 2 * value.dim():
         return None
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
 
     layout = torch._prims_common.suggest_memory_format(value)
-    grows = any(statically_known_true(one > 0) for one in pad)
+    grows = any(statically_known_true(item > 0) for item in pad)
     if not grows and not value.is_contiguous(memory_format=layout):
         return None
     sizes = list(value.shape)
@@ -87,7 +87,7 @@ def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
 def fakes() -> dict[Any, Callable[..., Any]]:
     """Returns the functions that give an operator's result on fakes, or None where they do not know
     it."""
-    found: dict[Any, Callable[..., Any]] = {
+    result: dict[Any, Callable[..., Any]] = {
         torch.ops.aten._ctc_loss.Tensor: _ctc_loss,
         torch.ops.aten._ctc_loss_backward.Tensor: _ctc_loss_gradient,
         torch.ops.aten._pack_padded_sequence.default: _packed_sequences,
@@ -95,8 +95,8 @@ def fakes() -> dict[Any, Callable[..., Any]]:
     }
     for name in ("linear_dynamic", "linear_dynamic_fp16"):
         for kind in (name, name.replace("linear", "linear_relu")):
-            found[getattr(torch.ops.quantized, kind).default] = _packed_linear
-    return found
+            result[getattr(torch.ops.quantized, kind).default] = _packed_weight_linear
+    return result
 
 
 def fake_result(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from tracer_core.torch_private.names import names
 
 
-def plain_checkpoint() -> Any:
+def undecorated_checkpoint() -> Any:
     """Returns torch.utils.checkpoint.checkpoint without its torch._dynamo.disable wrapper, which
     imports that package."""
     checkpoint = torch.utils.checkpoint.checkpoint
@@ -28,8 +28,8 @@ def plain_checkpoint() -> Any:
 @functools.cache
 def checkpoint_options() -> tuple[str, ...]:
     """Returns the keywords of torch.utils.checkpoint.checkpoint that it does not hand on."""
-    parameters = inspect.signature(plain_checkpoint()).parameters.values()
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    parameters = inspect.signature(undecorated_checkpoint()).parameters.values()
+    named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return tuple(dict.fromkeys([*named, "preserve_rng_state"]))  # no parameter before torch 2.15
 
 
@@ -58,9 +58,9 @@ def unshielded() -> Iterator[None]:
 
 
 def _shield_of(function: Any, *name_and_default: Any) -> Any:
-    found = builtins.getattr(function, *name_and_default)
-    asks_for_wrapper = found is None and name_and_default[0] == "__dynamo_disable"
-    return function if asks_for_wrapper and "torch._dynamo" not in sys.modules else found
+    attribute = builtins.getattr(function, *name_and_default)
+    queries_wrapper = attribute is None and name_and_default[0] == "__dynamo_disable"
+    return function if queries_wrapper and "torch._dynamo" not in sys.modules else attribute
 
 
 def scripted_source(function: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from tracer_core.torch_private.names import names
 
 #: Python releases whose bytecode the tracer interprets, oldest first. On later ones, which
-#: requires-python admits, programs run natively.
+#: requires-python admits, programs run eagerly.
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
@@ -59,7 +59,7 @@ def remark() -> str | None:
         which = f"older than {TESTED[0]}, the oldest"
     return (
         f"torch {torch.__version__} is {which} that this release of tracer-core was tested with."
-        " What it no longer finds in torch ends the graph or runs natively;"
+        " What it no longer finds in torch ends the graph or runs eagerly;"
         " tracer_core.last_compile(compiled) names it"
     )
 
@@ -79,5 +79,5 @@ def refusal() -> str | None:
     missing = ", ".join(f"torch.{path}" for path in lacking)
     return (
         f"torch {torch.__version__} has no {missing}, without which tracer-core captures nothing:"
-        f" programs run natively. Install torch {TESTED[0]} to {TESTED[-1]}"
+        f" programs run eagerly. Install torch {TESTED[0]} to {TESTED[-1]}"
     )

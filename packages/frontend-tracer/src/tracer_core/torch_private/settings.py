@@ -57,7 +57,7 @@ def _add(
     """Adds a setting. get, set_: functions, or their names in torch. setter: the name of the
     function that programs call, if different. needs: names that this module's functions use. A
     setting with a missing part is left out: programs that read or set it break the graph."""
-    getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
+    getters, setters = (names(item) if isinstance(item, str) else (item,) for item in (get, set_))
     # look up all, so that every missing name is reported
     called, used = names(setter) if setter else setters, names(needs)
     if getters and setters and called and len(used) == len(needs.split()):
@@ -142,7 +142,7 @@ for _variable in names("nn.attention._sdpa_kernel_uses_priority", in_every_build
 
 def entered(name: str, before: Any) -> contextvars.Token[Any]:
     """Returns a token that resets a variable to `before`; the variable's current value stays."""
-    (variable,) = (one for one, known in VARIABLES.items() if known == name)
+    (variable,) = (item for item, known in VARIABLES.items() if known == name)
     now = variable.get()
     variable.set(before)
     return variable.set(now)
@@ -192,8 +192,8 @@ def of_kernels() -> dict[str, str]:
         if name not in ALWAYS_GUARDED and not setting.autocast
     }
     for name, path in _OF_KERNELS.items():
-        for found in names(path, in_every_build=False):
-            getters[name] = found
+        for result in names(path, in_every_build=False):
+            getters[name] = result
     return {name: _as_text(getter) for name, getter in getters.items()}
 
 
@@ -249,8 +249,8 @@ def own(values: dict[str, Any]) -> dict[str, Any]:
 
 def sets_shared(targets: Iterable[Any]) -> bool:
     """Returns whether functions that a graph calls set what all threads share."""
-    found = (SETTERS.get(one, ()) for one in targets)
-    return not all(is_of_thread(name) for names in found for name in names)
+    result = (SETTERS.get(target, ()) for target in targets)
+    return not all(is_of_thread(name) for names in result for name in names)
 
 
 def put(name: str, value: Any) -> None:

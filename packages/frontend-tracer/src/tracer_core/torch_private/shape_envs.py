@@ -83,9 +83,9 @@ def _data_env_class() -> Any:
         a storage offset; None unless its fake answers undecidable queries safely (slices and
         elements at an unknown index). inside_operator: torch may catch a rejected guard. Elsewhere refused(expression) is
         called for a rejected guard, and told() for a new fact. undecided(expression) is called
-        where any assumption would contradict those about sizes, and must raise. foreseen(expression)
-        returns the answer that the call which is captured gives and that the graph checks, or None.
-        """
+        where any assumption would contradict those about sizes, and must raise.
+        speculated(expression) returns the answer that the call which is captured gives and that the
+        graph checks, or None."""
 
         def __init__(self) -> None:
             super().__init__(outputs_of_any_size=True)
@@ -102,26 +102,26 @@ def _data_env_class() -> Any:
             self.refused: Callable[[Any], None] = lambda expr: None
             self.undecided: Callable[[Any], None] = lambda expr: None
             self.told: Callable[[], None] = lambda: None
-            self.foreseen: Callable[[Any], Any] = lambda expr: None
+            self.speculated: Callable[[Any], Any] = lambda expr: None
 
         def create_unbacked_symint(self, source: Any = None) -> Any:
-            made = super().create_unbacked_symint(source)
-            symbol = raw_symbol(made)
+            unbacked_symint = super().create_unbacked_symint(source)
+            symbol = raw_symbol(unbacked_symint)
             if self.views is not None:
                 self.views -= 1
                 if self.views < 0:
                     self.beginnings.add(symbol)
-                    return made
+                    return unbacked_symint
             self.unread.add(symbol)
             if not self.makes_numbers:
                 self._note(sympy.Ge(symbol, 2))
-                symbolic_shapes.constrain_range(made, min=2, max=None)
-            return made
+                symbolic_shapes.constrain_range(unbacked_symint, min=2, max=None)
+            return unbacked_symint
 
         def create_unbacked_symfloat(self) -> Any:
-            made = super().create_unbacked_symfloat()
-            self.unread.add(raw_symbol(made))
-            return made
+            unbacked_symfloat = super().create_unbacked_symfloat()
+            self.unread.add(raw_symbol(unbacked_symfloat))
+            return unbacked_symfloat
 
         def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
             open_question = self._is_open(orig_expr)
@@ -132,7 +132,7 @@ def _data_env_class() -> Any:
                 self._take_for_sizes(orig_expr)
                 open_question = self._is_open(orig_expr)
             if open_question and not self.inside_operator and not _has_answer(args, kwargs):
-                answer = self.foreseen(orig_expr)
+                answer = self.speculated(orig_expr)
                 if answer is not None:
                     return self._taken(orig_expr, answer)
             try:
@@ -141,7 +141,7 @@ def _data_env_class() -> Any:
                 if not self.inside_operator:
                     self.refused(orig_expr)
                 raise
-            if self.views is None and open_question and is_truth(orig_expr):
+            if self.views is None and open_question and is_bool_expr(orig_expr):
                 if orig_expr.has(Max):  # any assumption would contradict the size assumptions
                     self.undecided(orig_expr)
                 self.rely_on(orig_expr if result else sympy.Not(orig_expr))
@@ -151,7 +151,7 @@ def _data_env_class() -> Any:
             """Returns the answer of a query that the graph checks otherwise, and knows it from here
             on."""
             fact = fact_of(question, answer)
-            super().guard_or_defer_runtime_assert(fact, "foreseen")
+            super().guard_or_defer_runtime_assert(fact, "speculated")
             return sympy.sympify(answer)
 
         def _take_for_sizes(self, question: Any) -> None:
@@ -160,7 +160,7 @@ def _data_env_class() -> Any:
             parts = [symbol for symbol in symbols if self.is_unbacked_symint(symbol)]
             bounded = (part for bound in question.atoms(Max) for part in bound.args)
             parts += [part for part in bounded if not part.is_number]
-            for left, right in [one.args for one in question.atoms(sympy.Eq, sympy.Ne)]:
+            for left, right in [atom.args for atom in question.atoms(sympy.Eq, sympy.Ne)]:
                 parts += [left] if right in (0, 1) else []
             for part in dict.fromkeys(parts):
                 fact = sympy.Ge(part, 2)
@@ -215,7 +215,7 @@ def fact_of(question: Any, answer: Any) -> Any:
     return sympy.Eq(question, answer)
 
 
-def is_truth(expr: Any) -> bool:
+def is_bool_expr(expr: Any) -> bool:
     """Returns whether a sympy expression is a condition. (sympy counts a symbol as one; here it is
     a number.)"""
     return bool(expr.is_Relational or expr.is_Boolean)

@@ -41,9 +41,9 @@ SHAPED_BY_ONES = frozenset({
 def makes_new_values(operator: Any) -> bool:
     """Returns whether an ATen operator returns fresh tensors or its mutated arguments, or is
     ``expand``, which is always a view: no size then decides what the results alias."""
-    aliases = [one.alias_info for one in operator._schema.returns]
+    aliases = [item.alias_info for item in operator._schema.returns]
     return operator is torch.ops.aten.expand.default or all(
-        one is None or one.is_write for one in aliases
+        alias is None or alias.is_write for alias in aliases
     )
 
 
@@ -54,7 +54,7 @@ def may_be_one(size: int | torch.SymInt) -> bool:
     return size.node.expr in size.node.shape_env.from_one
 
 
-def sizes_of_one_asked(env: Any) -> contextlib.AbstractContextManager[Any]:
+def sizes_of_one_queried(env: Any) -> contextlib.AbstractContextManager[Any]:
     """Context in which tests for size 1 are answered as for larger sizes, if the ShapeEnv (or None)
     has such symbols."""
     return env.answering() if getattr(env, "from_one", None) else contextlib.nullcontext()

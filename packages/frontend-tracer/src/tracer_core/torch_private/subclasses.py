@@ -18,7 +18,7 @@ from tracer_core.torch_private.fakes import fake_class, has_symbols
 from tracer_core.torch_private.names import Missing
 
 #: The classes that a graph takes as they are.
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+BASE_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def functions_off() -> Any:
@@ -39,7 +39,7 @@ def functions_are_on() -> bool:
 def is_subclass(value: Any) -> bool:
     """Returns whether a value is a tensor of a class of the program, or of a library."""
     kind = type(value)
-    if kind in PLAIN_TENSORS or not issubclass(kind, torch.Tensor):
+    if kind in BASE_TENSOR_TYPES or not issubclass(kind, torch.Tensor):
         return False
     return not issubclass(kind, fake_class())
 
@@ -64,7 +64,7 @@ def any_wrapper(kinds: Iterable[Any]) -> bool:
     """Returns whether a class of the program, or of a library, has ``__torch_dispatch__``; kinds: of
     the arguments of an operator."""
     return any(
-        kind not in PLAIN_TENSORS and not issubclass(kind, fake_class()) and has_dispatch(kind)
+        kind not in BASE_TENSOR_TYPES and not issubclass(kind, fake_class()) and has_dispatch(kind)
         for kind in kinds
     )
 
@@ -91,13 +91,13 @@ def refused_subclass(value: torch.Tensor) -> str:
 def overloads(values: Iterable[Any], overrides: Callable[[Any], bool]) -> list[Any]:
     """Returns the classes that torch asks, in its order: left to right, a subclass before its
     bases."""
-    found: list[Any] = []
+    result: list[Any] = []
     for value in values:
         kind = type(value)
-        if kind not in found and overrides(kind):
-            above = (i for i, other in enumerate(found) if issubclass(kind, other))
-            found.insert(next(above, len(found)), kind)
-    return found
+        if kind not in result and overrides(kind):
+            above = (i for i, other in enumerate(result) if issubclass(kind, other))
+            result.insert(next(above, len(result)), kind)
+    return result
 
 
 def handled(operator: Any, args: Any, kwargs: Any) -> Any:
@@ -120,16 +120,16 @@ def without_class(value: torch.Tensor) -> torch.Tensor:
 def as_class(value: torch.Tensor, kind: Any) -> torch.Tensor:
     """Returns the data of a plain tensor as one of a subclass; gradients flow through it."""
     with functions_off():
-        found: torch.Tensor = value.as_subclass(kind)
-        return found
+        tensor: torch.Tensor = value.as_subclass(kind)
+        return tensor
 
 
 def detached_without_class(value: torch.Tensor) -> torch.Tensor:
     """Returns the data of a tensor of a subclass as a plain leaf that requires grad as it does."""
     with functions_off(), torch.no_grad():
-        plain: torch.Tensor = value.detach().as_subclass(torch.Tensor)
-        plain.requires_grad_(value.requires_grad)
-        return plain
+        tensor: torch.Tensor = value.detach().as_subclass(torch.Tensor)
+        tensor.requires_grad_(value.requires_grad)
+        return tensor
 
 
 def with_class(kind: Any, like: torch.Tensor) -> Any:
@@ -151,16 +151,16 @@ def written_arguments(operator: Any, args: Any, kwargs: Any) -> list[Any] | None
     sizes in place."""
     if torch.Tag.inplace_view in operator.tags:
         return None
-    found = []
+    result = []
     for returned in operator._schema.returns:
         info = returned.alias_info
         if info is None or not info.is_write:
             continue
         for i, argument in enumerate(operator._schema.arguments):
-            given = argument.alias_info
-            if given is not None and given.before_set == info.before_set:
-                found.append(kwargs[argument.name] if argument.name in kwargs else args[i])
-    return found
+            alias_info = argument.alias_info
+            if alias_info is not None and alias_info.before_set == info.before_set:
+                result.append(kwargs[argument.name] if argument.name in kwargs else args[i])
+    return result
 
 
 #: Modules whose decorators of constructors serve torch's own compiler alone.

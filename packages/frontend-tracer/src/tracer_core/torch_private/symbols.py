@@ -140,7 +140,8 @@ def _on_numbers(expr: Any, symbol: Any) -> Callable[[int], bool]:
     """Returns a function of a number in place of a condition on a symbol, a hundred times as fast as a
     substitution."""
     found: Callable[[int], bool] = eval(
-        f"lambda size: bool({python_text(expr, {symbol: 'size'})})", {"math": math, "torch": torch}
+        f"lambda size: bool({python_source(expr, {symbol: 'size'})})",
+        {"math": math, "torch": torch},
     )
     return found
 
@@ -158,12 +159,12 @@ def _grows(expr: Any, symbol: Any, lowest: int) -> bool:
         return False
     above = sympy.Dummy("above", integer=True, nonnegative=True)
     try:
-        found = sympy.Poly((high - low).subs(symbol, above + lowest), above)
+        poly = sympy.Poly((high - low).subs(symbol, above + lowest), above)
     except sympy.PolynomialError:  # with floor divisions
         return False
     least = 1 if isinstance(expr, (sympy.Lt, sympy.Gt)) else 0
-    coefficients = found.all_coeffs()
-    return all(one.is_number and one >= 0 for one in coefficients) and coefficients[-1] >= least
+    coefficients = poly.all_coeffs()
+    return all(item.is_number and item >= 0 for item in coefficients) and coefficients[-1] >= least
 
 
 def finite_bounds(bounds: Any) -> tuple[int, int | None]:
@@ -175,7 +176,7 @@ def finite_bounds(bounds: Any) -> tuple[int, int | None]:
     return int(bounds.lower), upper if upper < 2**62 else None
 
 
-def python_text(expr: Any, names: dict[Any, str]) -> str:
+def python_source(expr: Any, names: dict[Any, str]) -> str:
     """Returns a sympy expression over sizes as Python text. names: symbol -> text."""
     from torch.utils._sympy.printers import PythonPrinter
 

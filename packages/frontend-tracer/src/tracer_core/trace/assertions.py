@@ -19,9 +19,9 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
 from tracer_core.fx_capture.graph_breaks import Retry
-from tracer_core.fx_capture.present_values import PresentValues
-from tracer_core.fx_capture.seen import Foresight, Outcome
-from tracer_core.fx_capture.unbacked import is_whole_number
+from tracer_core.fx_capture.specialization_history import Outcome, Speculation
+from tracer_core.fx_capture.speculated_values import SpeculatedValues
+from tracer_core.fx_capture.unbacked import is_integer
 from tracer_core.limits import (
     MAX_SPECULATED_BRANCHES,
     MAX_SPECULATED_NUMBERS,
@@ -37,7 +37,7 @@ _JUMPS_IF = {
 }
 
 
-class Expectations:
+class Assumptions:
     """The outcomes that one trace expects. Mutable: it takes them in order."""
 
     def __init__(self, outcomes: tuple[Outcome, ...]) -> None:
@@ -55,25 +55,25 @@ class Expectations:
         return None
 
 
-class CallForesight:
-    """What one trace foresees of the call that is captured. Mutable: counts the branches."""
+class CallSpeculation:
+    """What one trace speculates of the call that is captured. Mutable: counts the branches."""
 
-    def __init__(self, foresight: Foresight, graph: WrittenGraph) -> None:
-        self._foresight = foresight
-        self._present = PresentValues(graph)
+    def __init__(self, speculation: Speculation, graph: WrittenGraph) -> None:
+        self._speculation = speculation
+        self._present = SpeculatedValues(graph)
         self._asked: collections.Counter[tuple[Any, int]] = collections.Counter()
-        #: id of a tensor -> (the tensor, its version, the number in it that was foreseen).
+        #: id of a tensor -> (the tensor, its version, the number in it that was speculated).
         self._numbers: dict[int, tuple[torch.Tensor, int, int]] = {}
 
     @property
     def wanted(self) -> bool:
-        """Returns whether anything may be foreseen."""
-        return self._foresight.wanted
+        """Returns whether anything may be speculated."""
+        return self._speculation.wanted
 
     def asks(self, frame: Frame) -> bool:
-        """Returns whether the instruction of a frame, a branch, is to be foreseen. Raises
+        """Returns whether the instruction of a frame, a branch, is to be speculated. Raises
         Retry where there are too many."""
-        if not self._foresight.wanted:
+        if not self._speculation.wanted:
             return False
         at = frame.code.raw, frame.last
         self._asked[at] += 1
@@ -93,13 +93,13 @@ class CallForesight:
 
     def number_of(self, node: torch.fx.Node) -> Any:
         """Returns the number that a node gives in this call; None where that is not known."""
-        found = self._counted(self._present.of_nodes([node]))
-        return None if found is None else found[0]
+        result = self._counted(self._present.of_nodes([node]))
+        return None if result is None else result[0]
 
     def known(self, tensor: torch.Tensor) -> int | None:
-        """Returns the number in a tensor that was foreseen already, or None."""
-        found = self._numbers.get(id(tensor))
-        return found[2] if found is not None and found[1] == tensor._version else None
+        """Returns the number in a tensor that was speculated already, or None."""
+        number = self._numbers.get(id(tensor))
+        return number[2] if number is not None and number[1] == tensor._version else None
 
     def note(self, tensor: torch.Tensor, number: int) -> None:
         """Notes the number in a tensor. Raises Retry where there are too many."""
@@ -109,9 +109,9 @@ class CallForesight:
             raise Retry(0, "data_dependent_value", reason, speculates=False)
         self._numbers[id(tensor)] = tensor, tensor._version, number
 
-    def _counted(self, found: list[Any] | None) -> list[Any] | None:
-        self._foresight.n_answers += found is not None
-        return found
+    def _counted(self, result: list[Any] | None) -> list[Any] | None:
+        self._speculation.n_answers += result is not None
+        return result
 
 
 def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
@@ -121,7 +121,7 @@ def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
         return None
     truth = _only_way(tracer.frames[-1])
     if truth is None:
-        truth = tracer.expected.take(tracer.frames[-1])
+        truth = tracer.assumptions.take(tracer.frames[-1])
     if truth is not None:
         _assert(tracer, value, truth)
     return truth
@@ -140,10 +140,10 @@ def checked(tracer: Tracing, value: Any) -> bool:
     return True
 
 
-def expected_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+def assumed_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
     it a condition of the graph; else None."""
-    answer = tracer.expected.take(tracer.frames[-1]) if _may_assert(tracer) else None
+    answer = tracer.assumptions.take(tracer.frames[-1]) if _may_assert(tracer) else None
     if answer is not None:
         _assert_equal(tracer, left, right, answer)
     return answer
@@ -154,68 +154,68 @@ def _assert_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor, answ
     _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
 
 
-def foreseen(tracer: Tracing, value: torch.Tensor) -> bool | None:
+def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
     """Returns the truth that a tensor has in the call that is captured, and makes it a condition of
     the graph; None where that is not to be expected of other calls."""
-    if not _is_single(value) or not _may_foresee(tracer, value):
+    if not _is_single(value) or not _may_speculate(tracer, value):
         return None
-    found = tracer.foresight.values(value)
-    if found is None:
+    result = tracer.speculation.values(value)
+    if result is None:
         return None
-    truth = bool(found[0])
+    truth = bool(result[0])
     _assert(tracer, value, truth)
     return truth
 
 
-def foreseen_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
-    """Does `foreseen` for what torch.equal says of two tensors of one shape and dtype."""
-    found = tracer.foresight.values(left, right) if _may_foresee(tracer, left, right) else None
-    if found is None:
+def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+    """Does `speculated` for what torch.equal says of two tensors of one shape and dtype."""
+    result = tracer.speculation.values(left, right) if _may_speculate(tracer, left, right) else None
+    if result is None:
         return None
-    answer = torch.equal(*found)
+    answer = torch.equal(*result)
     _assert_equal(tracer, left, right, answer)
     return answer
 
 
-def foreseen_number(tracer: Tracing, value: torch.Tensor) -> int | None:
-    """Returns the whole number that a tensor holds in the call that is captured, used as an index or
+def speculated_scalar(tracer: Tracing, value: torch.Tensor) -> int | None:
+    """Returns the integer that a tensor holds in the call that is captured, used as an index or
     a size, and makes it a condition of the graph; None where that is not to be expected of other
     calls."""
-    if not is_whole_number(value) or value.dim() or value.dtype is torch.uint8:
+    if not is_integer(value) or value.dim() or value.dtype is torch.uint8:
         return None
-    known = tracer.foresight.known(value)
+    known = tracer.speculation.known(value)
     if known is not None:
         return known
-    if torch_private.is_subclass(value) or not tracer.foresight.wanted or not _may_assert(tracer):
+    if torch_private.is_subclass(value) or not tracer.speculation.wanted or not _may_assert(tracer):
         return None
-    found = tracer.foresight.values(value)
-    if found is None:
+    result = tracer.speculation.values(value)
+    if result is None:
         return None
-    number = int(found[0])
+    number = int(result[0])
     _assert(tracer, tracer.recorder.call(torch.eq, (value, number), {}), True)
-    tracer.foresight.note(value, number)
+    tracer.speculation.note(value, number)
     return number
 
 
-def foreseen_answer(tracer: Tracing, question: Any) -> int | bool | None:
+def speculated_answer(tracer: Tracing, question: Any) -> int | bool | None:
     """Returns what a question about numbers that depend on data, an expression, is answered with in
     the call that is captured, and makes it a condition of the graph; else None."""
     data = tracer.recorder.data
     if data is None or not data.are_read(question) or not _may_assert(tracer):
         return None
-    if not tracer.foresight.asks(tracer.frames[-1]):
+    if not tracer.speculation.asks(tracer.frames[-1]):
         return None
     node = tracer.recorder.sizes.node(question)
-    found = tracer.foresight.number_of(node) if isinstance(node, torch.fx.Node) else None
-    if type(found) not in (int, bool):
+    number = tracer.speculation.number_of(node) if isinstance(node, torch.fx.Node) else None
+    if type(number) not in (int, bool):
         return None
-    data.foresee(torch_private.fact_of(question, found))
-    return found
+    data.speculate(torch_private.fact_of(question, number))
+    return number
 
 
-def _may_foresee(tracer: Tracing, *values: torch.Tensor) -> bool:
-    plain = not any(map(torch_private.is_subclass, values))
-    return plain and _may_assert(tracer) and tracer.foresight.asks(tracer.frames[-1])
+def _may_speculate(tracer: Tracing, *values: torch.Tensor) -> bool:
+    simple = not any(map(torch_private.is_subclass, values))
+    return simple and _may_assert(tracer) and tracer.speculation.asks(tracer.frames[-1])
 
 
 def _only_way(frame: Frame) -> bool | None:

@@ -50,7 +50,7 @@ class AttributeWrites(Component):
             self._write_local(obj, name, value)
             return
         if type(obj) is TracedGenerator:
-            raise Restart(obj.born, "native_python", f"a generator's {name} is set")
+            raise Restart(obj.allocation_step, "native_python", f"a generator's {name} is set")
         if isinstance(obj, torch.Tensor):
             self._write_tensor_attribute(obj, name, value)
         elif not is_slot(method, hook):
@@ -68,7 +68,7 @@ class AttributeWrites(Component):
         """Writes an attribute of a threading.local; value: ABSENT deletes."""
         self.tracer.attributes.require_local(local)
         if self.provenance.is_fresh(local):
-            _write_plainly(threading.local, local, name, value)
+            _write_directly(threading.local, local, name, value)
             return
         if name.startswith("__") or self.entries.is_data_descriptor(
             self.entries.static(type(local), name)
@@ -79,7 +79,7 @@ class AttributeWrites(Component):
         if value is ABSENT:
             self.tracer.attributes.getattr(local, name)  # guards that it is there
         self.tracer.side_effects.before_attribute(local, name)
-        _write_plainly(threading.local, local, name, value)
+        _write_directly(threading.local, local, name, value)
 
     def _write_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
         if torch_private.is_subclass(tensor) and self._has_own(tensor, name):
@@ -104,8 +104,8 @@ class AttributeWrites(Component):
 
     def _has_own(self, tensor: torch.Tensor, name: str) -> bool:
         """Returns whether a tensor's subclass has a class attribute that torch.Tensor lacks."""
-        found = self.entries.class_entry(type(tensor), name)[1]
-        return found is not self.entries.static(torch.Tensor, name)
+        result = self.entries.class_entry(type(tensor), name)[1]
+        return result is not self.entries.static(torch.Tensor, name)
 
     @staticmethod
     def may_require_grad(tensor: torch.Tensor) -> bool:
@@ -130,17 +130,17 @@ class AttributeWrites(Component):
             if self.entries.classes[id(cls)].recipe:  # which says how the class was made, no more
                 reason = f"attribute {name!r} of the enumeration {cls.__name__} is set"
                 raise Break("unsupported_mutation", reason)
-            _write_plainly(type, cls, name, value)
+            _write_directly(type, cls, name, value)
             class_creation.note_functions(self.tracer, value)
             self.entries.forget_entries()
             return
         library = cls.__module__.partition(".")[0]
         before_and_now = (cls.__dict__.get(name, ()), value)
-        plain = all(
-            is_constant(one) or id(one) in self.tracer.scalars.numbers for one in before_and_now
+        has_all = all(
+            is_constant(item) or id(item) in self.tracer.scalars.numbers for item in before_and_now
         )
-        plain = plain and not name.startswith("__")
-        own = library in ("torch", "tracer_core") and not plain
+        has_all = has_all and not name.startswith("__")
+        own = library in ("torch", "tracer_core") and not has_all
         if name in type.__dict__ or own or not _is_writable(cls):
             # Entries that the tracer itself relies on, or CPython's own error.
             raise Break(
@@ -155,7 +155,7 @@ class AttributeWrites(Component):
             if not known:
                 self.provenance.guard(GuardKind.HAS, self.entries.namespace_of(cls), name)
         self.tracer.side_effects.before_attribute(cls, name)
-        _write_plainly(type, cls, name, value)
+        _write_directly(type, cls, name, value)
         self.entries.forget_entries()  # special methods of the class may have changed
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
@@ -168,7 +168,7 @@ class AttributeWrites(Component):
         if namespace is not None:
             self._write_entry(obj, namespace, name, value)
         elif type(obj).__dictoffset__ == 0 or self.provenance.is_fresh(obj):
-            _write_plainly(object, obj, name, value)  # raises CPython's own error
+            _write_directly(object, obj, name, value)  # raises CPython's own error
         else:
             reason = f"attribute {name!r} of a {type(obj).__name__} is {_done(value)}"
             raise Break("unsupported_mutation", reason)
@@ -222,10 +222,12 @@ class AttributeWrites(Component):
         if source is not None and not (change is not None and change.decided(name)):
             self.provenance.guard(GuardKind.HAS_NOT, self.sources.namespace(source), name)
         # CPython words the missing name differently for each kind of object.
-        _write_plainly(types.ModuleType if isinstance(obj, types.ModuleType) else object, obj, name)
+        _write_directly(
+            types.ModuleType if isinstance(obj, types.ModuleType) else object, obj, name
+        )
 
 
-def _write_plainly(base: Any, obj: Any, name: str, value: Any = ABSENT) -> None:
+def _write_directly(base: Any, obj: Any, name: str, value: Any = ABSENT) -> None:
     """Sets or deletes (ABSENT) an attribute by the C function of a base class."""
     if value is ABSENT:
         base.__delattr__(obj, name)

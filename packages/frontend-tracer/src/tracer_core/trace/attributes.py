@@ -2,7 +2,7 @@
 
 The dictionary entries that decide the value are guarded if the object (or its class) existed before
 the trace. User code that the access runs (properties, `__getattr__`, ...) is interpreted, never run
-natively.
+eagerly.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ def _only_fills(code: types.CodeType) -> bool:
     does no more."""
     if set(code.co_freevars) - {"__class__"} or code.co_argcount + code.co_kwonlyargcount > 1:
         return False
-    for one in dis.get_instructions(code):
-        if one.opname.startswith(("IMPORT", "YIELD", "STORE_GLOBAL", "MAKE_FUNCTION")):
+    for item in dis.get_instructions(code):
+        if item.opname.startswith(("IMPORT", "YIELD", "STORE_GLOBAL", "MAKE_FUNCTION")):
             return False
-        if one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and one.argval not in _FILLING:
+        if item.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and item.argval not in _FILLING:
             return False
-        if one.opname in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (
-            one.argval != "__init__"
+        if item.opname in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (
+            item.argval != "__init__"
         ):
             return False
     return True
@@ -157,7 +157,7 @@ _OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
 
 
 #: The classes that tensor subclasses inherit torch's attributes from.
-_TENSOR_BASES = (*torch_private.PLAIN_TENSORS, TensorBase, object)
+_TENSOR_BASES = (*torch_private.BASE_TENSOR_TYPES, TensorBase, object)
 
 
 class Attributes(Component):
@@ -274,7 +274,9 @@ class Attributes(Component):
         if name == "gi_frame" and generator.finished:
             return None
         if hasattr(types.GeneratorType, name):
-            raise Restart(generator.born, "native_python", f"a generator's {name} is read")
+            raise Restart(
+                generator.allocation_step, "native_python", f"a generator's {name} is read"
+            )
         raise AttributeError(f"'generator' object has no attribute '{name}'")
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
@@ -438,11 +440,11 @@ class Attributes(Component):
         raw = self.entries.special(torch.Tensor, name)
         if not self.entries.is_data_descriptor(raw):
             if torch_private.is_fake(tensor):
-                found = self.attributes_of(tensor).get(name, ABSENT)
+                attribute = self.attributes_of(tensor).get(name, ABSENT)
             else:
-                found = self.entries.instance_entry(tensor, name)
-            if found is not ABSENT:
-                return found
+                attribute = self.entries.instance_entry(tensor, name)
+            if attribute is not ABSENT:
+                return attribute
         if raw is ABSENT:
             kind = "Tensor" if torch_private.is_fake(tensor) else type(tensor).__name__
             raise AttributeError(
@@ -531,11 +533,11 @@ class Attributes(Component):
     def _class_attribute(self, cls: type, name: str) -> Any:
         meta = type(cls)
         if meta is type:
-            return self.plain_class_attribute(cls, name)
+            return self.static_class_attribute(cls, name)
         getter = self.entries.special(meta, "__getattribute__")
         try:
             if is_slot(getter, "__getattribute__"):
-                return self.plain_class_attribute(cls, name)
+                return self.static_class_attribute(cls, name)
             return self.call_special(getter, cls, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(meta, "__getattr__")
@@ -543,7 +545,7 @@ class Attributes(Component):
                 raise
         return self.call_special(fallback, cls, "__getattr__", name)
 
-    def plain_class_attribute(self, cls: type, name: str) -> Any:
+    def static_class_attribute(self, cls: type, name: str) -> Any:
         """Traces type.__getattribute__."""
         meta = type(cls)
         meta_owner, meta_raw = self.entries.class_entry(meta, name)
@@ -633,7 +635,7 @@ class Attributes(Component):
         if name == "__dict__" and isinstance(raw, types.GetSetDescriptorType):
             return self.entries.dict_of(obj)
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
-            return tuple(self.getattr(one, "value") for one in self.interpolations(obj))
+            return tuple(self.getattr(item, "value") for item in self.interpolations(obj))
         of_type = isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
         if isinstance(obj, types.GenericAlias) and not of_type:
             origin = self.getattr(obj, "__origin__")  # which has the attributes that it lacks
@@ -677,7 +679,7 @@ def _imports(function: types.FunctionType) -> bool:
     """Returns whether a module's __getattr__ imports what it is asked for."""
     code = function.__code__
     return not _IMPORTERS.isdisjoint(code.co_names) or any(
-        one.opname == "IMPORT_NAME" for one in dis.get_instructions(code)
+        instruction.opname == "IMPORT_NAME" for instruction in dis.get_instructions(code)
     )
 
 

@@ -1,8 +1,8 @@
-"""Traces calls: inline, put into the graph, run natively, or graph break.
+"""Traces calls: inline, put into the graph, run eagerly, or graph break.
 
 Python functions are interpreted: `prepare` returns the `Frame` to run. A C function runs only if
-the effect table or torch's operators know it. A break in a call made by native code becomes a break
-before that native code (`Restart`).
+the native effects table or torch's operators know it. A break in a call made by native code becomes
+a break before that native code (`Restart`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.compiled_module import called_by_torch, original_class, purpose_of
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.guard import GuardKind, function_facts
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.own_reference import outlives_entries
@@ -70,7 +70,7 @@ class Calls(Component):
         if type(result) is Frame:
             if len(self.tracer.frames) > MAX_INLINED_CALLS:
                 crossed("MAX_INLINED_CALLS")
-                raise RunNatively(f"more than {MAX_INLINED_CALLS} nested calls")
+                raise RunEagerly(f"more than {MAX_INLINED_CALLS} nested calls")
             self.tracer.frames.append(result)
         else:
             frame.stack.append(result)
@@ -86,7 +86,7 @@ class Calls(Component):
         if base > MAX_INLINED_CALLS or self.tracer.nesting > MAX_INLINED_NATIVE_CALLS:
             deep = base > MAX_INLINED_CALLS
             crossed("MAX_INLINED_CALLS" if deep else "MAX_INLINED_NATIVE_CALLS")
-            raise RunNatively("calls are nested too deep to be interpreted")
+            raise RunEagerly("calls are nested too deep to be interpreted")
         self.tracer.frames.append(frame)
         self.tracer.nesting += 1
         rule, frame.on_return = frame.on_return, None
@@ -116,10 +116,12 @@ class Calls(Component):
         try:
             return self.run_nested(frame, error)
         except Restart as restart:
-            made = frame.generator
+            generator = frame.generator
             # A generator with a break in it runs in eager mode.
-            if restart.location and self.provenance.is_fresh(made):
-                raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
+            if restart.location and self.provenance.is_fresh(generator):
+                raise Restart(
+                    generator.allocation_step, restart.kind, restart.reason, restart.location
+                ) from None
             raise
 
     # -- dispatch --
@@ -127,8 +129,10 @@ class Calls(Component):
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Returns the result of a call, or the frame that computes it."""
         if self.tracer.scalars.numbers and not keeps_symbols(function):
-            args = [self.tracer.scalars.settled(value) for value in args]
-            kwargs = {name: self.tracer.scalars.settled(value) for name, value in kwargs.items()}
+            args = [self.tracer.scalars.specialized(value) for value in args]
+            kwargs = {
+                name: self.tracer.scalars.specialized(value) for name, value in kwargs.items()
+            }
         kind = type(function)
         if is_number_slot(function):
             args = [self.tracer.scalars.concrete(value) for value in args]
@@ -198,16 +202,16 @@ class Calls(Component):
         behind = markers.compiled(function)
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
-        if libraries.runs_natively(self.tracer, function, args, kwargs):
+        if libraries.runs_eagerly(self.tracer, function, args, kwargs):
             self.native_calls.native_reads(*args, *kwargs.values())
             result = function(*args, **kwargs)
             if function.__name__ == "__init__":  # what it has put into the object is native too
-                self.native_calls.born(tuple(getattr(args[0], "__dict__", {}).values()))
-            return self.native_calls.born(result)
+                self.native_calls.note_allocation(tuple(getattr(args[0], "__dict__", {}).values()))
+            return self.native_calls.note_allocation(result)
         if decision is policy.Decision.BREAK:
-            plain = torch_private.before_tagging(function)
-            if plain is not None:
-                return self.prepare(plain, args, kwargs)
+            simple = torch_private.before_tagging(function)
+            if simple is not None:
+                return self.prepare(simple, args, kwargs)
             raise Break(kind, reason)
         if decision is policy.Decision.IGNORE:
             return None
@@ -228,7 +232,7 @@ class Calls(Component):
         if type(function.__globals__) is not dict:
             raise Break("native_python", "a function whose globals are a subclass of dict")
         if function.__code__.co_flags & 0x20 and is_eager_only(function.__code__):
-            raise RunNatively("a generator reads frames, perhaps when it is closed", True)
+            raise RunEagerly("a generator reads frames, perhaps when it is closed", True)
         if function.__code__ in self.natives:
             kind = self.natives[function.__code__]
             raise Break(kind, f"{function.__qualname__} runs as plain Python from now on")
@@ -240,10 +244,10 @@ class Calls(Component):
         frame = Frame(function, code)
         bind(self.tracer, frame, args, kwargs)
         if frame.code.is_generator:
-            made = TracedGenerator(self.tracer, frame)
+            generator = TracedGenerator(self.tracer, frame)
             if frame.code.exceptions:
-                self.generators.append(made)
-            return made
+                self.generators.append(generator)
+            return generator
         return frame
 
     def read_by_code(self, function: types.FunctionType, source: Source) -> bool:
@@ -299,7 +303,7 @@ class Calls(Component):
         lazy: Any = function
         if isinstance(function, _LAZY_MODULES) and lazy.has_uninitialized_params():
             raise Break("native_python", f"a {cls.__name__} makes its parameters")
-        if isinstance(function, torch.nn.Module) and self._plain_module(function):
+        if isinstance(function, torch.nn.Module) and self._is_unhooked_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
             isinstance(function, torch.nn.Module)
@@ -324,7 +328,7 @@ class Calls(Component):
             )
         raise Break("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
 
-    def _plain_module(self, module: torch.nn.Module) -> bool:
+    def _is_unhooked_module(self, module: torch.nn.Module) -> bool:
         """Returns whether calling the module only calls its forward; guarded."""
         if self.entries.static(type(module), "__call__") is not _MODULE_CALL:
             return False
@@ -372,10 +376,10 @@ class Calls(Component):
 def _answers_any_name(cls: type) -> bool:
     """Returns whether attribute lookup on the class's objects runs the program's code."""
     for name in ("__getattribute__", "__getattr__"):
-        found = Entries.static(cls, name)
-        if found is ABSENT or is_slot(found, "__getattribute__"):
+        result = Entries.static(cls, name)
+        if result is ABSENT or is_slot(result, "__getattribute__"):
             continue
-        module = found.__globals__.get("__name__", "") if has_python(found) else ""
+        module = result.__globals__.get("__name__", "") if has_python(result) else ""
         if module.partition(".")[0] != "torch":
             return True
     return False

@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.fx_capture.provenance import instances_have, is_constant
 from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
 from tracer_core.trace.tracing import Tracing
@@ -51,12 +51,12 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
     failure = None
     for quiet in _quiet_bases(bases):
         try:
-            made: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
-            made.__bases__ = bases
+            _: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            _.__bases__ = bases
         except TypeError as error:
             failure = error
         else:
-            return made
+            return _
     raise BasesMustKnow(f"{name} cannot be made without telling its bases") from failure
 
 
@@ -101,9 +101,9 @@ def put_back(cls: type, before: dict[str, Any]) -> None:
 
 def _any_hooked(bases: tuple[Any, ...]) -> bool:
     """Returns whether a base has an ``__init_subclass__`` of its own."""
-    plain = object.__dict__["__init_subclass__"]
-    found = (Entries.static(one, "__init_subclass__") for one in bases if isinstance(one, type))
-    return any(hook is not plain for hook in found)
+    simple = object.__dict__["__init_subclass__"]
+    result = (Entries.static(base, "__init_subclass__") for base in bases if isinstance(base, type))
+    return any(hook is not simple for hook in result)
 
 
 class _Later:
@@ -133,10 +133,10 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     cell = run_body(tracer, body, namespace)
     if bases != tuple(written):
         tracer.containers.setitem(namespace, "__orig_bases__", tuple(written))
-    made = tracer.calls.call_value(meta, [name, bases, namespace], keywords)
-    if isinstance(made, type) and type(cell) is types.CellType:
-        _check_cell(cell, made, name)
-    return made
+    result = tracer.calls.call_value(meta, [name, bases, namespace], keywords)
+    if isinstance(result, type) and type(cell) is types.CellType:
+        _check_cell(cell, result, name)
+    return result
 
 
 def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
@@ -148,10 +148,10 @@ def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
         if entries is None:
             bases.append(base)
             continue
-        found = tracer.calls.call_value(entries, [tuple(written)], {})
-        if not isinstance(found, tuple):
+        result = tracer.calls.call_value(entries, [tuple(written)], {})
+        if not isinstance(result, tuple):
             raise TypeError("__mro_entries__ must return a tuple")
-        bases += found
+        bases += result
     return tuple(bases)
 
 
@@ -182,7 +182,7 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
     if isinstance(meta, type) and has_python(Entries.static(meta, "mro")):
         raise Break("class_statement", f"the metaclass of {name} has its own mro()")
     if isinstance(meta, type) and hides_class(meta):
-        raise RunNatively(f"the metaclass of {name} answers for what {name} is made of")
+        raise RunEagerly(f"the metaclass of {name} answers for what {name} is made of")
 
 
 def _prepare(
@@ -212,15 +212,15 @@ def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     return tracer.calls.run_nested(frame)
 
 
-def _check_cell(cell: types.CellType, made: type, name: str) -> None:
-    found = contents(cell)
-    if found is NULL:
+def _check_cell(cell: types.CellType, cls: type, name: str) -> None:
+    result = contents(cell)
+    if result is NULL:
         raise RuntimeError(
-            f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ propagated to"
+            f"__class__ not set defining {name!r} as {cls!r}. Was __classcell__ propagated to"
             " type.__new__?"
         )
-    if found is not made:
-        raise TypeError(f"__class__ set to {found!r} defining {name!r} as {made!r}")
+    if result is not cls:
+        raise TypeError(f"__class__ set to {result!r} defining {name!r} as {cls!r}")
 
 
 # -- type(name, bases, namespace)
@@ -247,7 +247,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise Break("class_statement", f"the enumeration {name} is made by a call")
     entries = tracer.containers.mapping(namespace)
     if any(type(key) is not str for key in entries):  # each look-up may run the program's code
-        raise RunNatively(f"{name} has an entry whose name is no str")
+        raise RunEagerly(f"{name} has an entry whose name is no str")
     calling = tracer.frames[-1].globals
     if "__module__" not in entries and "__name__" in calling:
         entries["__module__"] = calling["__name__"]
@@ -259,36 +259,36 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     entries.update(dict.fromkeys(later, _Later()))
     hooked = _any_hooked(bases)
     if kwargs and not hooked:
-        made: Any = type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
+        _: Any = type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
     else:
         try:
-            made = bare_class(meta, name, bases, entries)
+            _ = bare_class(meta, name, bases, entries)
         except BasesMustKnow as error:
             raise Break("class_statement", str(error)) from error
-    note_class(tracer, made)
+    note_class(tracer, _)
     for key, value in later.items():
-        type.__setattr__(made, key, value)
+        type.__setattr__(_, key, value)
     for key, value in later.items():
-        _set_name(tracer, made, key, value)
+        _set_name(tracer, _, key, value)
     if hooked:
         tracer.calls.call_value(
-            tracer.attributes.super_attribute(made, made, "__init_subclass__"), [], kwargs
+            tracer.attributes.super_attribute(_, _, "__init_subclass__"), [], kwargs
         )
-        for value in made.__dict__.values():  # typing's __init_subclass__ runs natively
+        for value in _.__dict__.values():  # typing's __init_subclass__ runs eagerly
             note_functions(tracer, value)
-    return made
+    return _
 
 
-def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
+def _set_name(tracer: Tracing, cls: type, key: str, value: Any) -> None:
     method = tracer.entries.python_method(value, "__set_name__")
     try:
-        tracer.calls.call_value(method, [value, made, key], {})
-    except (Break, Restart, RunNatively):
+        tracer.calls.call_value(method, [value, cls, key], {})
+    except (Break, Restart, RunEagerly):
         raise
     except BaseException as error:
         text = (
             f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in"
-            f" '{made.__name__}'"
+            f" '{cls.__name__}'"
         )
         if sys.version_info >= (3, 12):
             error.add_note(text)
@@ -296,12 +296,12 @@ def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
         raise RuntimeError(text) from error
 
 
-def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
+def note_class(tracer: Tracing, cls: type, **recipe: Any) -> None:
     """Registers a class made by the trace, and the functions in it. recipe: how to make the class
     again, where its contents do not tell."""
-    tracer.entries.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
-    tracer.entries.note_class(made)
-    for value in made.__dict__.values():
+    tracer.entries.classes[id(cls)] = MadeClass(cls, tracer.outer_step, recipe)
+    tracer.entries.note_class(cls)
+    for value in cls.__dict__.values():
         note_functions(tracer, value)
 
 
@@ -309,13 +309,13 @@ def note_functions(tracer: Tracing, value: Any) -> None:
     if isinstance(value, _WRAPPERS):
         value = value.__func__
     is_property = isinstance(value, property)
-    for one in (value.fget, value.fset, value.fdel) if is_property else (value,):
+    for item in (value.fget, value.fset, value.fdel) if is_property else (value,):
         if (
-            type(one) is types.FunctionType
-            and tracer.provenance.source_of(one) is None
-            and not _is_global(one)
+            type(item) is types.FunctionType
+            and tracer.provenance.source_of(item) is None
+            and not _is_global(item)
         ):
-            tracer.names.made(one)
+            tracer.names.made(item)
 
 
 def _is_global(function: types.FunctionType) -> bool:
@@ -329,7 +329,7 @@ class MadeClass(NamedTuple):
     """A class made by the trace. born: step of the class statement in the outermost chain."""
 
     cls: type
-    born: int
+    allocation_step: int
     recipe: dict[str, Any]
 
 
@@ -375,9 +375,9 @@ def _build_enum(
     entries = list(dict.items(namespace))
     for key, value in entries:
         check_enum_entry(key, value)
-    made = meta(name, bases, namespace, **keywords)
-    note_class(tracer, made, bases=bases, entries=entries, keywords=keywords)
-    return made
+    result = meta(name, bases, namespace, **keywords)
+    note_class(tracer, result, bases=bases, entries=entries, keywords=keywords)
+    return result
 
 
 def check_enum_entry(name: str, value: Any) -> None:
@@ -388,7 +388,7 @@ def check_enum_entry(name: str, value: Any) -> None:
 
 
 def _is_enum_entry(value: Any) -> bool:
-    if type(value) is tuple and any(type(one) is enum.auto for one in value):
+    if type(value) is tuple and any(type(item) is enum.auto for item in value):
         return all(map(_is_enum_entry, value))
     return is_constant(value) or isinstance(
         value, (types.FunctionType, *_WRAPPERS, property, enum.auto)

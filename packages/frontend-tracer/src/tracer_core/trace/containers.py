@@ -161,21 +161,21 @@ class Items(Component):
     # -- subscripts --
 
     def index_of(self, key: Any) -> Any:
-        """Returns an index: the whole number in a tensor if it is known before the graph runs."""
+        """Returns an index: the integer in a tensor if it is known before the graph runs."""
         number = index_in(self.tracer, key) if isinstance(key, torch.Tensor) else None
         return key if number is None else number
 
     def getitem(self, container: Any, key: Any) -> Any:
         container = self.tracer.attributes.unproxied(container)
         if traced_arrays.has_array(self.tracer, (container, key), 0):
-            key = special_methods.plain_key(self.tracer, key)
+            key = special_methods.hashable_key(self.tracer, key)
             return traced_arrays.call(self.tracer, operator.getitem, [container, key], {})
         method = self.entries.python_method(container, "__getitem__")
         if method is not None:
             return self.tracer.calls.call_value(method, [container, key], {})
         if isinstance(container, dict):
             return self._dict_item(container, self.tracer.scalars.concrete(key))
-        key = special_methods.plain_key(self.tracer, key)
+        key = special_methods.hashable_key(self.tracer, key)
         if isinstance(container, torch.Tensor):
             self.operators.native_operands(key)
             return self.operators.apply(operator.getitem, container, key)
@@ -212,7 +212,7 @@ class Items(Component):
             and self.provenance.is_fresh(container)
             and is_constant(key)
         ):
-            return self.tracer.native_calls.born(container[key])  # type: ignore[index]
+            return self.tracer.native_calls.note_allocation(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
             return self.tracer.calls.call_value(
                 types.MappingProxyType.__getitem__, [container, key], {}
@@ -245,7 +245,7 @@ class Items(Component):
         if (of_array or traced_arrays.is_array(self.tracer, key)) and traced_arrays.has_array(
             self.tracer, (container, key, value)
         ):
-            key = special_methods.plain_key(self.tracer, key)
+            key = special_methods.hashable_key(self.tracer, key)
             traced_arrays.setitem(self.tracer, container, key, value)
             return
         method = self.entries.python_method(container, "__setitem__")
@@ -253,7 +253,7 @@ class Items(Component):
             self.tracer.calls.call_value(method, [container, key, value], {})
             return
         if isinstance(container, torch.Tensor):
-            key = special_methods.plain_key(self.tracer, key)
+            key = special_methods.hashable_key(self.tracer, key)
             self.operators.native_operands(key, value)
             self.operators.apply(operator.setitem, container, key, value)
             return
@@ -263,10 +263,10 @@ class Items(Component):
             special_methods.check_hashable(key, dict)  # before any change is registered
             self.tracer.side_effects.before_store(container, key)
         else:
-            key = special_methods.plain_key(self.tracer, key)
+            key = special_methods.hashable_key(self.tracer, key)
             if isinstance(key, slice):
-                plain = isinstance(container, list) and key.step in (None, 1)
-                if plain and sys.version_info < (3, 13):
+                simple = isinstance(container, list) and key.step in (None, 1)
+                if simple and sys.version_info < (3, 13):
                     # The limits are those of before the items are made.
                     key = slice(*key.indices(self.tracer.reads.length(container))[:2])
                 value = self._slice_value(container, value)
@@ -305,7 +305,7 @@ class Items(Component):
                 raise KeyError(key)
             self.tracer.side_effects.before_remove(container, key)
         else:
-            key = special_methods.plain_key(self.tracer, key)
+            key = special_methods.hashable_key(self.tracer, key)
             self._change(container, "__delitem__")
         del container[key]
 
@@ -364,7 +364,7 @@ class Items(Component):
         if isinstance(value, (set, frozenset)):
             self.tracer.reads.guard_order(value)
         if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value) in VIEWS:
-            return self.tracer.native_calls.born(iter(value))
+            return self.tracer.native_calls.note_allocation(iter(value))
         if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
         raise Break(
@@ -393,8 +393,8 @@ class Items(Component):
             else:
                 self.tracer.reads.items(value)
         kinds: tuple[Any, ...] = (list, tuple, collections.OrderedDict, dict, collections.deque)
-        made = next(kind.__iter__(value) for kind in kinds if isinstance(value, kind))
-        return self.tracer.native_calls.born(made) if type(made) is _ORDERED else made
+        built = next(kind.__iter__(value) for kind in kinds if isinstance(value, kind))
+        return self.tracer.native_calls.note_allocation(built) if type(built) is _ORDERED else built
 
     def loop(self, value: Any) -> Any:
         if type(value) is TEMPLATE:
@@ -430,7 +430,7 @@ class Items(Component):
                 if known is not None:
                     return known
             raise Break(
-                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+                "live_iterator", f"a {type(iterator).__name__} from before this region is advanced"
             )
         if not isinstance(iterator, NATIVE_ITERATORS) and type(iterator).__module__ not in (
             "itertools",
@@ -448,7 +448,7 @@ class Items(Component):
             return self.tracer.reads.items(value, varies)
         if type(value) in VALUE_VIEWS and self.provenance.is_fresh(value):
             pairs = self.tracer.reads.entries(special_methods.mapping_of(value), varies)
-            return [one for _, one in pairs] if type(value) is VALUES else list(pairs)
+            return [item for _, item in pairs] if type(value) is VALUES else list(pairs)
         if type(value) in VIEWS or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)
@@ -499,8 +499,8 @@ class Items(Component):
         """Traces ``extend`` of a list or deque. Items of an iterator arrive one by one: code that
         makes them sees those before."""
         add = (list if isinstance(target, list) else collections.deque).extend
-        whole = values is target or self.is_snapshot(values)
-        for items in [self.spread(values)] if whole else ([item] for item in self.stream(values)):
+        full = values is target or self.is_snapshot(values)
+        for items in [self.spread(values)] if full else ([item] for item in self.stream(values)):
             self.tracer.side_effects.before_append(target, items)
             add(target, items)
 
@@ -576,7 +576,7 @@ class Items(Component):
             return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.provenance.is_fresh(iterator):
             raise Break(
-                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+                "live_iterator", f"a {type(iterator).__name__} from before this region is advanced"
             )
         return iterator
 
@@ -589,8 +589,8 @@ def _next(containers: Items, iterator: Any) -> Any:
 
 
 def _keeps_stored() -> bool:
-    made: Any = collections.defaultdict(lambda: made.setdefault(0, 1) + 1)
-    return bool(made[0] == 1)
+    result: Any = collections.defaultdict(lambda: result.setdefault(0, 1) + 1)
+    return bool(result[0] == 1)
 
 
 #: Whether a defaultdict keeps what its factory has stored under the key (late releases of 3.14).

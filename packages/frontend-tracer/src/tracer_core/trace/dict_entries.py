@@ -18,7 +18,7 @@ from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.object_layout import namespace as read_only_view
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
-from tracer_core.guards.watched_words import plain_dict
+from tracer_core.guards.watched_fields import exact_dict
 from tracer_core.torch_private.names import classes
 from tracer_core.trace.component import Component
 from tracer_core.trace.tracing import Tracing
@@ -51,17 +51,17 @@ def hides_class(meta: type) -> bool:
     """Returns whether a metaclass changes what its classes say of their own parts."""
     if meta is type:
         return False
-    found = (Entries.static(meta, name) for name in _PARTS_OF_CLASS)
+    result = (Entries.static(meta, name) for name in _PARTS_OF_CLASS)
     # A text is the metaclass's own; C code (pybind11's metaclass) changes class variables only.
     return any(
-        not (one is type.__dict__[name] or isinstance(one, str) or is_slot(one, name))
-        for name, one in zip(_PARTS_OF_CLASS, found, strict=True)
+        not (item is type.__dict__[name] or isinstance(item, str) or is_slot(item, name))
+        for name, item in zip(_PARTS_OF_CLASS, result, strict=True)
     )
 
 
 def is_subtype(cls: type, base: type) -> bool:
     """Returns whether a class inherits from another; unlike issubclass(), asks no metaclass."""
-    return any(one is base for one in cls.__mro__)
+    return any(item is base for item in cls.__mro__)
 
 
 def is_tensor_like(value: Any) -> bool:
@@ -79,8 +79,8 @@ _CLASS = object.__dict__["__class__"]
 
 def class_namespace(cls: type) -> dict[str, Any]:
     """Returns the dictionary of a class's entries itself, not the read-only view."""
-    found: Any = plain_dict(read_only_view(cls))
-    return found  # type: ignore[no-any-return]
+    result: Any = exact_dict(read_only_view(cls))
+    return result  # type: ignore[no-any-return]
 
 
 class Entries(Component):
@@ -104,10 +104,10 @@ class Entries(Component):
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns (class that defines it, raw value) along the MRO; guarded for mutable classes."""
-        owner, value = found = self._entry(cls, name)
+        owner, value = result = self._entry(cls, name)
         if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
             self.provenance.guard(GuardKind.EQ, self.entry_source(owner, name), value)
-        return found
+        return result
 
     def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns `class_entry` for a read by the program: a varying number is a symbol."""
@@ -119,10 +119,10 @@ class Entries(Component):
     def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns `class_entry` without a guard on a number."""
         handle = cls, name
-        found = self._specials.get(handle)
-        if found is None:
-            found = self._specials[handle] = self._find_class_entry(cls, name)
-        return found
+        special = self._specials.get(handle)
+        if special is None:
+            special = self._specials[handle] = self._find_class_entry(cls, name)
+        return special
 
     def is_guarded(self, owner: type, name: str) -> bool:
         """Returns whether a class's entry may differ at the next call, other than by the traced
@@ -200,11 +200,11 @@ class Entries(Component):
         cls = type(obj)
         if not cls.__flags__ & HEAP_TYPE or is_tensor_like(obj):
             return None
-        found = self.special(cls, name)
-        if has_python(found):
-            return found
-        if not (is_native(found) or isinstance(obj, type)):
-            raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
+        result = self.special(cls, name)
+        if has_python(result):
+            return result
+        if not (is_native(result) or isinstance(obj, type)):
+            raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(result).__name__}")
         return None
 
     def says_its_class(self, cls: type) -> bool:
@@ -235,8 +235,8 @@ class Entries(Component):
         if not cls.__flags__ & HEAP_TYPE:
             return False
         return all(
-            (found := self.special(cls, name)) is ABSENT
-            or found is object.__dict__.get(name, ABSENT)
+            (result := self.special(cls, name)) is ABSENT
+            or result is object.__dict__.get(name, ABSENT)
             for name in names
         )
 
@@ -297,10 +297,10 @@ class Entries(Component):
     @staticmethod
     def instance_dict(obj: Any) -> dict[str, Any] | None:
         try:
-            found = object.__getattribute__(obj, "__dict__")
+            result = object.__getattribute__(obj, "__dict__")
         except AttributeError:
             return None
-        return found if isinstance(found, dict) else None
+        return result if isinstance(result, dict) else None
 
     def dict_of(self, obj: Any) -> dict[str, Any]:
         namespace = self.instance_dict(obj)

@@ -1,6 +1,6 @@
 """The interpreter of graph breaks: its instructions have CPython's own meaning.
 
-It runs frames with real values, as a code region left them at a break. Callees run natively.
+It runs frames with real values, as a code region left them at a break. Callees run eagerly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
-from tracer_core.bytecode.code import BRANCHES, JUMPS, asks_for_locals
+from tracer_core.bytecode.code import BRANCHES, JUMPS, queries_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
 from tracer_core.bytecode.interpreter import Leave, Machine
@@ -48,11 +48,11 @@ __all__ = ["RealMachine", "opcodes"]
 SCALARS = frozenset({int, float, bool, str, type(None)})
 _C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
 #: Functions that read the frames of their callers.
-FRAME_ASKERS = frozenset({
+FRAME_QUERIES = frozenset({
     sys._getframe, inspect.currentframe, inspect.stack, traceback.extract_stack,
     traceback.format_stack, traceback.print_stack,
 })  # fmt: skip
-_ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec, compile}
+_FRAME_QUERIES = FRAME_QUERIES | {globals, locals, vars, dir, eval, exec, compile}
 #: Functions that see the weak references to an object -> what they make of those of the program.
 WEAK_REFERENCES: dict[Any, Callable[[list[Any]], Any]] = {
     weakref.getweakrefcount: len,
@@ -395,8 +395,8 @@ class RealMachine(Machine):
             return super(cls, first.cell_contents if type(first).__name__ == "cell" else first)
         if type(function) in _C_OR_PYTHON and len(args) == 1 and function in WEAK_REFERENCES:
             return WEAK_REFERENCES[function](references_of_others(args[0]))
-        if type(function) in _C_OR_PYTHON and function in _ASKS_FRAME:
-            if function in FRAME_ASKERS:
+        if type(function) in _C_OR_PYTHON and function in _FRAME_QUERIES:
+            if function in FRAME_QUERIES:
                 raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "
                                   "tracer_core.disable the function that calls it")  # fmt: skip
             if function is compile:
@@ -437,32 +437,32 @@ class RealMachine(Machine):
     def _scoped(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Returns the arguments of eval or exec with the variables that the program's frame gives
         in place of this file's. Keywords name scopes since Python 3.13."""
-        given = dict(zip(("globals", "locals"), args[1:], strict=False))
-        if sys.version_info >= (3, 13) and given.keys().isdisjoint(kwargs):
-            given |= {name: kwargs[name] for name in ("globals", "locals") if name in kwargs}
-            kwargs = {name: value for name, value in kwargs.items() if name not in given}
-        if given.get("globals") is None:
-            given["globals"] = self.frames[-1].globals
-            if given.get("locals") is None:
-                given["locals"] = self._names(locals)
-        return [*args[:1], given["globals"], given.get("locals"), *args[3:]], kwargs
+        inputs = dict(zip(("globals", "locals"), args[1:], strict=False))
+        if sys.version_info >= (3, 13) and inputs.keys().isdisjoint(kwargs):
+            inputs |= {name: kwargs[name] for name in ("globals", "locals") if name in kwargs}
+            kwargs = {name: value for name, value in kwargs.items() if name not in inputs}
+        if inputs.get("globals") is None:
+            inputs["globals"] = self.frames[-1].globals
+            if inputs.get("locals") is None:
+                inputs["locals"] = self._names(locals)
+        return [*args[:1], inputs["globals"], inputs.get("locals"), *args[3:]], kwargs
 
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]
         if function is globals:
             return frame.globals
-        if frame.namespace is None and not asks_for_locals(frame.code.raw):
+        if frame.namespace is None and not queries_locals(frame.code.raw):
             raise TracerError(f"the variables of {frame.function.__qualname__} are asked for under another name than "
                               f"{function.__name__}, and those that nothing reads any more are gone")  # fmt: skip
         if frame.namespace is not None:
             return sorted(frame.namespace) if function is dir else frame.namespace
-        found = variables(frame)
-        return sorted(found) if function is dir else found
+        result = variables(frame)
+        return sorted(result) if function is dir else result
 
 
 def _callers(frames: list[Frame]) -> list[tuple[types.CodeType, dict[str, Any]]]:
     """Returns these frames as `call_from` takes them."""
-    return [(calling_code(*calling_line(one.code, one.ip - 1)), one.globals) for one in frames]
+    return [(calling_code(*calling_line(item.code, item.ip - 1)), item.globals) for item in frames]
 
 
 _COMPILE = inspect.signature(compile)
@@ -472,14 +472,14 @@ def _compiled(frame: Frame, *args: Any, **kwargs: Any) -> Any:
     """``compile`` in the program's code: with the ``__future__`` imports of that, not of this
     file."""
     try:
-        given = _COMPILE.bind(*args, **kwargs)
+        inputs = _COMPILE.bind(*args, **kwargs)
     except TypeError:
         return compile(*args, **kwargs)  # raises Python's own error
-    given.apply_defaults()
-    if not given.arguments["dont_inherit"] and isinstance(given.arguments["flags"], int):
-        given.arguments["flags"] |= frame.code.raw.co_flags & _FUTURES
-        given.arguments["dont_inherit"] = True
-    return compile(*given.args, **given.kwargs)
+    inputs.apply_defaults()
+    if not inputs.arguments["dont_inherit"] and isinstance(inputs.arguments["flags"], int):
+        inputs.arguments["flags"] |= frame.code.raw.co_flags & _FUTURES
+        inputs.arguments["dont_inherit"] = True
+    return compile(*inputs.args, **inputs.kwargs)
 
 
 # -- what `realize` may run
@@ -519,7 +519,7 @@ def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 _KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
 _REPEATING = JUMPS | BRANCHES | {"FOR_ITER"}
-#: opcode -> whether `realize` may run it; the opcodes of a compiled transition.
+#: opcode -> whether `realize` may run it; the opcodes of a compiled resume function.
 _REALIZES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
     **dict.fromkeys(JUMPS, _always),

@@ -67,7 +67,7 @@ class _Held:
         now: Counter[int] = Counter()
         for _, held in counted[first:]:
             now.update(held)
-        return any(now[one] < n for one, n in before.items())
+        return any(now[item] < n for item, n in before.items())
 
 
 class Finalization:
@@ -92,7 +92,7 @@ class Finalization:
         for value in values:
             if id(type(value)) not in _LEAVES:
                 reached = self._reached([value], MAX_OVERWRITTEN_OBJECTS)
-                ending = {id(one): one for one in reached if _may_end(one)}
+                ending = {id(item): item for item in reached if _may_end(item)}
                 if ending:
                     self._ending |= ending
                     self._changed.append(holder)
@@ -107,13 +107,13 @@ class Finalization:
         if mutations == self._mutations and not fewer:
             return
         slots = [value for frame in tracer.frames for value in _slots(frame)]
-        found = self._reached([*slots, *self._changed])
-        self._left -= len(found)
+        result = self._reached([*slots, *self._changed])
+        self._left -= len(result)
         if self._left < 0:
             crossed("MAX_FINALIZATION_VISITS")
             self._ending.clear()
             return
-        reached = {id(one) for one in found}
+        reached = {id(item) for item in result}
         for key, value in list(self._ending.items()):
             if key not in reached:
                 del self._ending[key]
@@ -132,7 +132,7 @@ class Finalization:
     def _parts(self, value: Any) -> list[Any]:
         """Returns the objects that an object holds."""
         if type(value) is TracedGenerator:
-            originals = [real for made, real in self._copies.values() if made is value]
+            originals = [real for result, real in self._copies.values() if result is value]
             return [*_slots(value.frame), value.frame.function, *originals]
         if type(value) is types.GeneratorType:
             if id(value) in self._copies:
@@ -143,22 +143,22 @@ class Finalization:
             return []
         if type(value) is types.FunctionType:
             held = (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
-            return [one for one in held if one]
+            return [item for item in held if item]
         return gc.get_referents(value)
 
     def _reached(self, roots: list[Any], most: int = MAX_FINALIZATION_OBJECTS) -> list[Any]:
         """Returns the objects that these lead to, themselves among them; at most so many."""
-        found = {id(value): value for value in roots}
-        queue = deque(found.values())
-        while queue and len(found) < most:
+        result = {id(value): value for value in roots}
+        queue = deque(result.values())
+        while queue and len(result) < most:
             for part in self._parts(queue.popleft()):
-                if id(type(part)) not in _LEAVES and id(part) not in found:
-                    found[id(part)] = part
+                if id(type(part)) not in _LEAVES and id(part) not in result:
+                    result[id(part)] = part
                     queue.append(part)
         if queue:
             few = most == MAX_OVERWRITTEN_OBJECTS
             crossed("MAX_OVERWRITTEN_OBJECTS" if few else "MAX_FINALIZATION_OBJECTS")
-        return list(found.values())
+        return list(result.values())
 
     def _owned(self, state: tuple[Any, ...]) -> dict[int, Any]:
         """Returns the objects with an observable death that nothing but the state holds, by id: as
@@ -175,8 +175,8 @@ class Finalization:
             for i in range(len(nodes))
             if sys.getrefcount(nodes[i]) - _OWN_REFERENCES - inside[id(nodes[i])] > 0
         ]
-        kept = {id(one) for one in self._reached(outside)}
-        return {id(one): one for one in nodes if id(one) not in kept and _may_end(one)}
+        kept = {id(item) for item in self._reached(outside)}
+        return {id(node): node for node in nodes if id(node) not in kept and _may_end(node)}
 
 
 def _slots(frame: Any) -> Iterator[Any]:
@@ -191,8 +191,8 @@ def _slots(frame: Any) -> Iterator[Any]:
 def _may_end(value: Any) -> bool:
     """Returns whether the program sees the death of an object, perhaps after a generator has been
     advanced."""
-    suspended = SUSPENDED_GENERATORS.get(value) if type(value) is types.GeneratorType else None
-    return end_is_seen(value) if suspended is None else has_handlers(suspended.facts.code)
+    continuation = SUSPENDED_GENERATORS.get(value) if type(value) is types.GeneratorType else None
+    return end_is_seen(value) if continuation is None else has_handlers(continuation.facts.code)
 
 
 def _may_lead(value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 
 _GENERATOR, _COROUTINE = inspect.CO_GENERATOR, inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 _OLD_THROW = (
@@ -56,7 +56,7 @@ class TracedGenerator:
         "running",
         "name",
         "code_name",
-        "born",
+        "allocation_step",
         "moved",
     )
 
@@ -64,15 +64,15 @@ class TracedGenerator:
         self.machine, self.frame = machine, frame
         self.started = self.finished = self.yielded = self.running = self.moved = False
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
-        self.born = machine.outer_step
+        self.allocation_step = machine.outer_step
 
     def is_call(self) -> bool:
         """Returns whether the program has only called the generator function so far."""
         function = self.frame.function
-        plain = self.name == function.__name__ and self.code_name == function.__qualname__
+        simple = self.name == function.__name__ and self.code_name == function.__qualname__
         own = function.__globals__.get("__name__", "").startswith("tracer_core.")
         generator = function.__code__.co_flags & (_COROUTINE | _GENERATOR) == _GENERATOR
-        return plain and generator and not (own or self.started or self.finished)
+        return simple and generator and not (own or self.started or self.finished)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of that call."""
@@ -136,14 +136,14 @@ class TracedGenerator:
             return value
         args = list(value) if isinstance(value, tuple) else [] if value is None else [value]
         try:
-            made = self.machine.calls.call_value(error, args, {})
-        except (Break, Restart, RunNatively):
+            result = self.machine.calls.call_value(error, args, {})
+        except (Break, Restart, RunEagerly):
             raise
         except BaseException as raised:
             return raised
-        if isinstance(made, BaseException):
-            return made
-        kind = self.machine.exceptions.type_name(made)
+        if isinstance(result, BaseException):
+            return result
+        kind = self.machine.exceptions.type_name(result)
         return TypeError(
             f"calling {error!r} should have returned an instance of BaseException, not {kind}"
         )
@@ -171,7 +171,7 @@ class TracedGenerator:
             value = self.machine.calls.call_value(throw, [error, *rest], {})
             self.yielded = True
             return value
-        except (Break, Restart, RunNatively):
+        except (Break, Restart, RunEagerly):
             raise
         except BaseException as error_of_inner:
             raised: BaseException | None = error_of_inner
@@ -206,7 +206,7 @@ class TracedGenerator:
         try:
             if close is not None:
                 self.machine.calls.call_value(close, [], {})
-        except (Break, Restart, RunNatively):
+        except (Break, Restart, RunEagerly):
             raise
         except BaseException as raised:
             return raised
@@ -242,7 +242,7 @@ class TracedGenerator:
         except StopIteration as stop:
             self.finished = True
             raise RuntimeError("generator raised StopIteration") from stop
-        except (Break, Restart, RunNatively):
+        except (Break, Restart, RunEagerly):
             raise
         except BaseException:
             self.finished = True
@@ -268,12 +268,12 @@ def _code_of(generator: TracedGenerator) -> Any:
 TracedGenerator.__name__ = "generator"  # the name in Python's own messages
 #: Attribute of a generator -> what the program reads.
 ANSWERS: dict[str, Callable[[TracedGenerator], Any]] = {
-    "__class__": lambda one: types.GeneratorType,
-    "__name__": lambda one: one.name,
-    "__qualname__": lambda one: one.code_name,
+    "__class__": lambda value: types.GeneratorType,
+    "__name__": lambda value: value.name,
+    "__qualname__": lambda value: value.code_name,
     "gi_code": _code_of,
-    "gi_running": lambda one: one.running,
-    "gi_suspended": lambda one: one.started and not (one.running or one.finished),
+    "gi_running": lambda value: value.running,
+    "gi_suspended": lambda value: value.started and not (value.running or value.finished),
     "gi_yieldfrom": TracedGenerator.delegate,
 }
 
@@ -284,13 +284,13 @@ class LazyIterator:
     class and arguments of the native iterator that gives the items from here on, if there is one.
     """
 
-    __slots__ = ("machine", "step", "born", "code_name", "finished", "rest")
+    __slots__ = ("machine", "step", "allocation_step", "code_name", "finished", "rest")
 
     def __init__(
         self, machine: GeneratorHost, name: str, step: Callable[[], Any], *rest: Any
     ) -> None:
         self.machine, self.step, self.code_name = machine, step, name
-        self.born, self.finished = machine.outer_step, False
+        self.allocation_step, self.finished = machine.outer_step, False
         self.rest = rest
 
     def __iter__(self) -> LazyIterator:
@@ -307,21 +307,21 @@ class LazyIterator:
             raise
 
 
-#: Host objects, in place of Python's own iterators, whose methods run natively.
+#: Host objects, in place of Python's own iterators, whose methods run eagerly.
 HOST_ITERATORS = (TracedGenerator, LazyIterator)
 
 
 def is_left_inside(generator: TracedGenerator) -> bool:
     """Returns whether a generator stands inside handlers, which run when its last reference goes."""
-    suspended = generator.started and not generator.finished
-    return suspended and acts_when_closed(generator.frame)
+    continuation = generator.started and not generator.finished
+    return continuation and acts_when_closed(generator.frame)
 
 
 def acts_when_closed(frame: Frame) -> bool:
     """Returns whether a suspended frame would do more with GeneratorExit than pass it on."""
     code, at = frame.code, frame.last
     while True:
-        entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        entry = next((item for item in code.exceptions if item.start <= at < item.end), None)
         if entry is None:
             return False
         at = entry.target

@@ -36,8 +36,13 @@ class HookHandle(RemovableHandle):
     puts the hook there after the graph, unless it was removed. Mutable. table: a name in `_HOOKS`.
     born: the instruction that made it."""
 
-    def __init__(self, tensor: torch.Tensor, table: str, hook: Any, born: int) -> None:
-        self.tensor, self.table, self.hook, self.born = tensor, table, hook, born
+    def __init__(self, tensor: torch.Tensor, table: str, hook: Any, allocation_step: int) -> None:
+        self.tensor, self.table, self.hook, self.allocation_step = (
+            tensor,
+            table,
+            hook,
+            allocation_step,
+        )
         self.removed = False
 
     @property
@@ -96,7 +101,7 @@ def may_set_flag(tracer: Tracing, tensor: torch.Tensor, flag: Any) -> bool:
     records gradients, now and until the trace ends."""
     return (
         type(flag) is bool
-        and type(tensor) in torch_private.PLAIN_TENSORS
+        and type(tensor) in torch_private.BASE_TENSOR_TYPES
         and tracer.provenance.source_of(tensor) is not None
         and tensor.is_leaf
         and not (torch.is_grad_enabled() or tensor.is_inference())
@@ -110,20 +115,20 @@ def set_flag(tracer: Tracing, tensor: torch.Tensor, flag: bool) -> None:
     tracer.side_effects.mutations += 1
     tracer.effects.begin_gradient_flag(tensor)
     tracer.recorder.flags_changed.setdefault(tensor, tracer.outer_step)
-    for one in (tensor, tracer.recorder.fakes.known(tensor)):
-        if one is not None:
-            one.requires_grad_(flag)
+    for value in (tensor, tracer.recorder.fakes.known(tensor)):
+        if value is not None:
+            value.requires_grad_(flag)
 
 
 def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Returns whether torch accepts the value as the tensor's gradient."""
     if not isinstance(value, torch.Tensor) or value is tensor:
         return False
-    one, other = tracer.recorder.as_fake(tensor), tracer.recorder.as_fake(value)
+    item, other = tracer.recorder.as_fake(tensor), tracer.recorder.as_fake(value)
     return (
-        tuple(one.shape) == tuple(other.shape)
-        and one.dtype is other.dtype
-        and one.device == other.device
+        tuple(item.shape) == tuple(other.shape)
+        and item.dtype is other.dtype
+        and item.device == other.device
         and other.layout is torch.strided
     )
 
@@ -134,12 +139,12 @@ def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
 def backward(
     tracer: Tracing,
     outputs: Sequence[Any],
-    given: Sequence[Any],
+    value: Sequence[Any],
     keep: bool,
     create: bool,
     inputs: Sequence[Any] | None,
 ) -> None:
-    """Traces ``torch.autograd.backward``. given: a gradient or None for each output; inputs: None
+    """Traces ``torch.autograd.backward``. value: a gradient or None for each output; inputs: None
     for all leaves."""
     recorder = tracer.recorder
     for output in outputs:
@@ -150,15 +155,15 @@ def backward(
         raise Break(_KIND, "backward() of a graph without leaves")
     _require_alone(tracer, leaves)
     waiting = [_hooks_of(tracer, leaf, _HOOKS[1]) for leaf in leaves]
-    found, order = _differentiated(
+    result, order = _differentiated(
         tracer, list(outputs), leaves,
-        list(given) if any(one is not None for one in given) else None, any(waiting),
+        list(value) if any(item is not None for item in value) else None, any(waiting),
         retain_graph=keep, create_graph=create, allow_unused=True,
     )  # fmt: skip
-    counts = Counter(id(gradient) for gradient, _, _ in found)
+    counts = Counter(id(gradient) for gradient, _, _ in result)
     own = not (create or _holds_python(tracer, outputs))
     for position in order:
-        leaf, (gradient, is_new, hooks) = leaves[position], found[position]
+        leaf, (gradient, is_new, hooks) = leaves[position], result[position]
         if gradient is None:
             continue
         alone = own and is_new and counts[id(gradient)] == 1 and not hooks
@@ -168,13 +173,13 @@ def backward(
 
 
 def gradients_of(
-    tracer: Tracing, outputs: Any, inputs: Any, given: Any, **options: Any
+    tracer: Tracing, outputs: Any, inputs: Any, value: Any, **options: Any
 ) -> tuple[Any, ...]:
     """Traces ``torch.autograd.grad``."""
-    found, order = _differentiated(tracer, outputs, inputs, given, False, **options)
-    results = [gradient for gradient, _, _ in found]
+    result, order = _differentiated(tracer, outputs, inputs, value, False, **options)
+    results = [gradient for gradient, _, _ in result]
     for position in order:
-        gradient, _, hooks = found[position]
+        gradient, _, hooks = result[position]
         if gradient is not None:
             create = bool(options["create_graph"])
             results[position] = _hooked(tracer, hooks, gradient, create)
@@ -182,23 +187,23 @@ def gradients_of(
 
 
 def _differentiated(
-    tracer: Tracing, outputs: Any, inputs: Any, given: Any, ordered: bool, **options: Any
+    tracer: Tracing, outputs: Any, inputs: Any, value: Any, ordered: bool, **options: Any
 ) -> tuple[list[tuple[Any, bool, list[Any]]], Sequence[int]]:
     """Puts the node ``torch.autograd.grad``, or one that leaves out the hooks, into the graph.
     Returns for each input its gradient, whether it is a tensor of its own and the hooks that wait
     for it; and the positions of the inputs as a backward completes them, where that matters."""
     recorder = tracer.recorder
     _pass(tracer, outputs, bool(options["create_graph"] or options["retain_graph"]))
-    known, hooks = recorder.known(), [_hooks_of(tracer, one, _HOOKS[0]) for one in inputs]
+    known, hooks = recorder.known(), [_hooks_of(tracer, value, _HOOKS[0]) for value in inputs]
     source_of = tracer.provenance.source_of
-    had_hooks = any(source_of(one) and one._backward_hooks is not None for one in inputs)
+    had_hooks = any(source_of(value) and value._backward_hooks is not None for value in inputs)
     function = grad_without_hooks if had_hooks or any(hooks) else torch.autograd.grad
     ordered = ordered or any(hooks)
     with _ordered(tracer, inputs if ordered else ()) as order:
-        found = recorder.run(function, (outputs, inputs, given), options)
+        result = recorder.run(function, (outputs, inputs, value), options)
     parts = [
         (gradient, id(gradient) not in known and torch_private.is_fake(gradient), waiting)
-        for gradient, waiting in zip(found, hooks, strict=True)
+        for gradient, waiting in zip(result, hooks, strict=True)
     ]
     return parts, order if ordered else range(len(parts))
 
@@ -221,16 +226,18 @@ def _ordered(tracer: Tracing, leaves: Sequence[Any]) -> Iterator[list[int]]:
 
 def _hooks_of(tracer: Tracing, leaf: torch.Tensor, table: str) -> list[Any]:
     """Returns the hooks that wait for a leaf's gradient, guarded."""
-    source, found = tracer.provenance.source_of(leaf), []
+    source, items = tracer.provenance.source_of(leaf), []
     if source is not None:
         slot = tracer.provenance.sources.slot(source, table)
         hooks = tracer.provenance.read(getattr(leaf, table), slot)
         if hooks is not None:
             values = tracer.calls.call_value(tracer.attributes.getattr(hooks, "values"), [], {})
-            found = list(tracer.containers.spread(values))
+            items = list(tracer.containers.spread(values))
     waiting = tracer.side_effects.hooks
-    return found + [
-        one.hook for one in waiting if one.tensor is leaf and one.table == table and not one.removed
+    return items + [
+        item.hook
+        for item in waiting
+        if item.tensor is leaf and item.table == table and not item.removed
     ]
 
 
@@ -279,7 +286,7 @@ def _pass(tracer: Tracing, outputs: Sequence[Any], keep: bool) -> None:
     (``CopySlices``), and what raises in the graph takes the gradients of the earlier backward along.
     """
     passed = tracer.side_effects.passed
-    nodes = [one for one in _walk(tracer, outputs) if not hasattr(one, "variable")]
+    nodes = [item for item in _walk(tracer, outputs) if not hasattr(item, "variable")]
     if not passed.isdisjoint(nodes):
         raise Break(_KIND, "a backward through what an earlier one has freed")
     if not keep:
@@ -315,9 +322,9 @@ def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
 
 def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     _leaves(tracer, outputs)
-    unique = list({id(one): one for one in inputs}.values())
+    unique = list({id(value): value for value in inputs}.values())
     if not all(
-        isinstance(one, torch.Tensor) and tracer.recorder.as_fake(one).is_leaf for one in unique
+        isinstance(item, torch.Tensor) and tracer.recorder.as_fake(item).is_leaf for item in unique
     ):
         raise Break(_KIND, "backward(inputs=) of tensors that are no leaves")
     return unique

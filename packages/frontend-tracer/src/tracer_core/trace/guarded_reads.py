@@ -143,9 +143,9 @@ class GuardedReads(Component):
         if isinstance(obj, (set, frozenset)):
             self.note_order(obj)
         elif type(obj) in (list, tuple, dict):
-            for one in obj.values() if type(obj) is dict else obj:
-                if isinstance(one, (set, frozenset)):
-                    self.note_order(one)
+            for item in obj.values() if type(obj) is dict else obj:
+                if isinstance(item, (set, frozenset)):
+                    self.note_order(item)
 
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set: equal sets may differ in it."""
@@ -230,31 +230,31 @@ class GuardedReads(Component):
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """Returns the keys of a dict, guarded."""
-        found = list(dict.keys(obj))
+        items = list(dict.keys(obj))
         if isinstance(obj, collections.OrderedDict):  # it keeps an order of its own
             is_fresh = self.provenance.is_fresh(obj)
-            if not is_fresh and special_methods.any_has_own_hash(self.tracer, found):
+            if not is_fresh and special_methods.any_has_own_hash(self.tracer, items):
                 raise Break("unknown_native", "an OrderedDict hashes its keys while it is read")
-            entries = set(map(id, found))
-            found = list(collections.OrderedDict.__iter__(obj))
-            if entries != set(map(id, found)):
+            entries = set(map(id, items))
+            items = list(collections.OrderedDict.__iter__(obj))
+            if entries != set(map(id, items)):
                 raise Break("unsupported_value", "an OrderedDict was changed by methods of dict")
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
-            return found
-        self.guard_keys(obj, source, found)
-        return found
+            return items
+        self.guard_keys(obj, source, items)
+        return items
 
-    def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
+    def guard_keys(self, obj: Any, source: Any, result: list[Any]) -> None:
         if type(obj).__iter__ not in _KEY_ITERATORS:  # which the guard would call
             raise Break(
                 "unknown_native", f"the keys of a {type(obj).__name__} with its own __iter__"
             )
-        if found and all(is_constant(key) for key in found):
-            self.provenance.guard(GuardKind.KEYS, source, found)
+        if result and all(is_constant(key) for key in result):
+            self.provenance.guard(GuardKind.KEYS, source, result)
         else:
-            self.guard_length(obj, source, len(found))
-            for i, key in enumerate(found):
+            self.guard_length(obj, source, len(result))
+            for i, key in enumerate(result):
                 self.provenance.read(key, self.sources.make(source, SourceKind.NTH_KEY, i))
 
     def check_key(self, key: Any, container: Any) -> None:
@@ -312,7 +312,7 @@ class GuardedReads(Component):
         change = self.effects.peek(obj)
         known = self.positions.get(id(obj)) if change is None else None
         if known is None:  # an optimizer looks up its state for each parameter
-            known = {one: i for i, one in enumerate(self.keys(obj))}
+            known = {item: i for i, item in enumerate(self.keys(obj))}
             if change is None:
                 self.positions[id(obj)] = known
         if isinstance(key, (tuple, frozenset)):
@@ -356,9 +356,9 @@ class GuardedReads(Component):
 
     def _expand_keys(self, obj: dict[Any, Any]) -> None:
         """Guards the members of keys, which C code compares with those of a key."""
-        for one in keys_of(obj):
-            if isinstance(one, (tuple, frozenset)):
-                self.expand(one)
+        for key in keys_of(obj):
+            if isinstance(key, (tuple, frozenset)):
+                self.expand(key)
 
 
 def _hashes_alike(value: Any) -> bool:

@@ -87,18 +87,18 @@ class Region:
         if last not in nodes:
             return set()
         inside, wanted, memory, outside = set(nodes), {last}, set[int](), set[int]()
-        found: set[torch.fx.Node] = set()
+        items: set[torch.fx.Node] = set()
         for node in reversed(nodes[: nodes.index(last) + 1]):
             if node not in wanted and memory.isdisjoint(node.meta.get("writes", ())):
                 continue
-            found.add(node)
+            items.add(node)
             wanted.update(node.all_input_nodes)
             memory |= _memory_of(node)
             for source in node.all_input_nodes:
                 (memory if source in inside else outside).update(_memory_of(source))
-        written = {at for node in found for at in node.meta.get("writes", ())}
-        once = any(map(uses_rng, found)) or not written.isdisjoint(outside)
-        return set() if once else found
+        written = {at for node in items for at in node.meta.get("writes", ())}
+        once = any(map(uses_rng, items)) or not written.isdisjoint(outside)
+        return set() if once else items
 
     def _of_operands(self) -> list[torch.fx.Node]:
         """Returns the nodes of the part that operands reach, and tensors made of constants."""
@@ -136,13 +136,13 @@ class Region:
         self.recorder.open_regions -= 1
 
     def _nodes(self) -> list[torch.fx.Node]:
-        found: list[torch.fx.Node] = []
+        nodes: list[torch.fx.Node] = []
         node = self.recorder.graph._root.prev
         while node is not self._last and node.op != "root":
             if node.op != "placeholder":
-                found.append(node)
+                nodes.append(node)
             node = node.prev
-        return found[::-1]
+        return nodes[::-1]
 
     def _remove(self, moved: list[torch.fx.Node]) -> None:
         data = self.recorder.data
@@ -164,9 +164,9 @@ def _memory_of(node: torch.fx.Node) -> set[int]:
     """Returns the storages of a node's results."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
     return {
-        torch_private.storage_id(one)
-        for one in leaves
-        if isinstance(one, torch.Tensor) and one.layout is torch.strided
+        torch_private.storage_id(leaf)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
     }
 
 

@@ -81,7 +81,7 @@ def _like(cls: type, base: type, namespace: dict[str, Any]) -> Any:
     return type(cls.__name__, (base,), names | namespace)
 
 
-def call_with_stand_ins(
+def call_with_polyfills(
     tracer: Tracing,
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -90,8 +90,8 @@ def call_with_stand_ins(
 ) -> Any:
     """Calls C code that converts its arguments."""
     return function(
-        *(stand_in(tracer, one, asked) for one in args),
-        **{name: stand_in(tracer, one, asked) for name, one in kwargs.items()},
+        *(stand_in(tracer, arg, asked) for arg in args),
+        **{name: stand_in(tracer, value, asked) for name, value in kwargs.items()},
     )
 
 
@@ -101,7 +101,7 @@ def _iterated(_: Any, tracer: Tracing, value: Any) -> Any:
 
 
 def _converted(_: Any, tracer: Tracing, method: Any, value: Any, name: str) -> Any:
-    result = tracer.scalars.settled(tracer.calls.call_value(method, [value], {}))
+    result = tracer.scalars.specialized(tracer.calls.call_value(method, [value], {}))
     if isinstance(result, torch.Tensor):
         raise Break("data_dependent_value", f"{name} of a {type(value).__name__} gives a tensor")
     return result
@@ -144,7 +144,7 @@ class SortKey:
         return bool(operators.truth(operators.compare("<", self.key, other.key)))
 
 
-class HostText:
+class HostString:
     """An argument of a format string: reads text, numbers, attributes and items of the program's
     object."""
 
@@ -182,5 +182,5 @@ class HostText:
 def text_part(tracer: Tracing, value: Any) -> Any:
     """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
-    plain = type(value) in (str, int, float, bool, complex, bytes, type(None))
-    return value if plain else HostText(tracer, value)
+    simple = type(value) in (str, int, float, bool, complex, bytes, type(None))
+    return value if simple else HostString(tracer, value)

@@ -16,7 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.graph_breaks import Break, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
 from tracer_core.natives.effects import effect_of
 from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_slot, is_subtype
 from tracer_core.trace.tracing import Tracing
@@ -90,7 +90,7 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
     if not is_subtype(type(obj), cls):
         return obj
     if not issubclass(cls, torch.Tensor):
-        _ask_for_class(tracer, obj)
+        _query_class(tracer, obj)
     return _initialise(tracer, obj, args, kwargs)
 
 
@@ -102,20 +102,20 @@ def _is_made_in_c(cls: type) -> bool:
     )
 
 
-def _ask_for_class(tracer: Tracing, obj: Any) -> None:
-    """Leaves the program to plain Python if asking an object for its ``__class__``, as isinstance()
+def _query_class(tracer: Tracing, obj: Any) -> None:
+    """Leaves the program to eager Python if asking an object for its ``__class__``, as isinstance()
     in the tracer's own code does, runs a method that does more than answer, or gives another."""
     cls, static = type(obj), tracer.entries.static
-    plain = is_slot(static(cls, "__getattribute__"), "__getattribute__")
-    if plain and static(cls, "__class__") is object.__dict__["__class__"]:
+    simple = is_slot(static(cls, "__getattribute__"), "__getattribute__")
+    if simple and static(cls, "__class__") is object.__dict__["__class__"]:
         return
     before = tracer.side_effects.activity()
     try:
         said = tracer.attributes.getattr_or(obj, "__class__", cls)
     except Exception as error:
-        raise RunNatively(f"a {cls.__name__} asked for its class raises") from error
+        raise RunEagerly(f"a {cls.__name__} asked for its class raises") from error
     if said is not cls or tracer.side_effects.activity() != before:
-        raise RunNatively(f"a {cls.__name__} asked for its class does more than say it")
+        raise RunEagerly(f"a {cls.__name__} asked for its class does more than say it")
 
 
 def new_object(
@@ -141,8 +141,8 @@ def new_object(
             args = [tracer.calls.call_value(owner, args, {})]
         tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
-    if tracer.entries.says_its_class(cls):  # _ask_for_class would not see the object
-        raise RunNatively(f"a {cls.__name__} may do more than say its class")
+    if tracer.entries.says_its_class(cls):  # _query_class would not see the object
+        raise RunEagerly(f"a {cls.__name__} may do more than say its class")
     raise Break(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
     )

@@ -65,9 +65,9 @@ class LiveGenerators:
         provenance.follows_late = True
         provenance.guard(GuardKind.IS, make(source, SourceKind.SUSPENDED), facts)
         if layout is None:
-            made = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
-            made.finished = True
-            return self._stands_for(generator, made, source)
+            traced_generator = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
+            traced_generator.finished = True
+            return self._stands_for(generator, traced_generator, source)
         names, values = layout.code.co_varnames, generator_values(generator)
         labels = ["", *(names[i] if i < len(names) else "a cell" for i in layout.locals)]
         parts: list[Any] = [
@@ -83,15 +83,15 @@ class LiveGenerators:
         ]
         self._tracer.start_function(values[0], parts[0].source)
         (frame,) = frames_of((layout,), [values[0], *parts[1:]])
-        made = TracedGenerator(self._tracer, frame)
-        made.started = facts.started
-        return self._stands_for(generator, made, source)
+        traced_generator = TracedGenerator(self._tracer, frame)
+        traced_generator.started = facts.started
+        return self._stands_for(generator, traced_generator, source)
 
-    def _stands_for(self, generator: Any, made: TracedGenerator, source: Any) -> TracedGenerator:
-        made.name, made.code_name = generator.__name__, generator.__qualname__
-        self._tracer.provenance.register(made, source)
-        self.generators[id(generator)] = made, generator
-        return made
+    def _stands_for(self, generator: Any, result: TracedGenerator, source: Any) -> TracedGenerator:
+        result.name, result.code_name = generator.__name__, generator.__qualname__
+        self._tracer.provenance.register(result, source)
+        self.generators[id(generator)] = result, generator
+        return result
 
     def replica(self, iterator: Any) -> Any:
         """Returns an iterator that gives the items of a zip, map, filter or enumerate from before the
@@ -138,9 +138,9 @@ class LiveGenerators:
             rows = zip(*map(items, range(1, len(parts))), strict=False)
             return (call(function, list(row), {}) for row in rows)
         return (
-            one
-            for one in items(1)
-            if truth(one if function in (None, bool) else call(function, [one], {}))
+            item
+            for item in items(1)
+            if truth(item if function in (None, bool) else call(function, [item], {}))
         )
 
     def next_of(self, iterator: Any, owner: Any = None) -> tuple[bool, Any] | None:
@@ -210,7 +210,7 @@ class LiveGenerators:
         read them: they are few."""
         if type(iterator) in _WRAPPERS:
             parts = iterator.__reduce__()[1]
-            inner = [one for one in parts if isinstance(one, Iterator)]
+            inner = [part for part in parts if isinstance(part, Iterator)]
             return bool(inner) and all(map(self.is_read_ahead, inner))
         if type(iterator) not in TABLES and not looks_ahead(iterator):
             return False
@@ -234,12 +234,12 @@ class LiveGenerators:
     def moved(self) -> list[tuple[Any, TracedGenerator]]:
         """Returns (source, traced copy) of each generator that was advanced or closed."""
         source_of = self._tracer.provenance.source_of
-        return [(source_of(real), made) for made, real in self.generators.values() if made.moved]
+        return [(source_of(real), built) for built, real in self.generators.values() if built.moved]
 
     def objects(self) -> list[Any]:
         """Returns the objects that must stay different objects."""
         return [real for _, real in self.generators.values()] + [
-            one for one, _ in self.taken.values()
+            item for item, _ in self.taken.values()
         ]
 
 

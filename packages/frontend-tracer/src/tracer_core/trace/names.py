@@ -57,30 +57,30 @@ class Names(Component):
 
     def _builtins_of(self, function: types.FunctionType) -> tuple[dict[str, Any], Source]:
         """Returns the builtins that a function sees, and their source."""
-        found = builtins_of(function)
-        source = self.provenance.source_of(found)
+        result = builtins_of(function)
+        source = self.provenance.source_of(result)
         if source is None:
-            if found is builtins.__dict__:
+            if result is builtins.__dict__:
                 holder = self.sources.module("builtins")
                 source = self.sources.namespace(holder)
             else:
-                source = self.provenance.constant(found)
-            self.provenance.register(found, source)
-        return found, source
+                source = self.provenance.constant(result)
+            self.provenance.register(result, source)
+        return result, source
 
     def namespace_source(self, function: types.FunctionType) -> Source:
         """Returns the source of a function's globals: its module's dictionary if they are that."""
         namespace = function.__globals__
-        found = self.provenance.source_of(namespace)
-        if found is None:
+        source = self.provenance.source_of(namespace)
+        if source is None:
             module = sys.modules.get(namespace.get("__name__", ""))
             if module is not None and module.__dict__ is namespace:
                 holder = self.sources.module(module.__name__)
-                found = self.sources.namespace(holder)
+                source = self.sources.namespace(holder)
             else:
-                found = self.provenance.constant(namespace)
-            self.provenance.register(namespace, found)
-        return found
+                source = self.provenance.constant(namespace)
+            self.provenance.register(namespace, source)
+        return source
 
     def guard_namespace(self, function: types.FunctionType, source: Source) -> None:
         """Guards the globals of a function that may be another one in the next call."""
@@ -166,7 +166,7 @@ class Names(Component):
             for cell in value.__closure__ or ():
                 self._fresh_cells.add(id(cell))
         elif isinstance(value, _MADE_IN_C):
-            self.tracer.native_calls.born(value)
+            self.tracer.native_calls.note_allocation(value)
         return value
 
     def keep_alive(self, obj: Any) -> None:

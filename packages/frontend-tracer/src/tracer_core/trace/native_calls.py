@@ -1,8 +1,8 @@
-"""Traces calls of C and torch functions: runs them natively by their effect-table row, puts them
+"""Traces calls of C and torch functions: runs them eagerly by their native-effects row, puts them
 into the graph, or breaks.
 
-A C function runs only if the effect table or torch's operators know it. What it reads is guarded,
-and what it changes is saved before it runs.
+A C function runs only if the native effects table or torch's operators know it. What it reads is
+guarded, and what it changes is saved before it runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
-from tracer_core.trace.host_objects import call_with_stand_ins
+from tracer_core.trace.host_objects import call_with_polyfills
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.tracing import Tracing
 
@@ -55,7 +55,7 @@ _CHANGING = frozenset(
         "update",
     ]
 )
-_ASKED_BY_C = (
+_QUERIED_BY_C = (
     "__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__", "__eq__",
     "__hash__", "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__",
 )  # fmt: skip
@@ -122,8 +122,8 @@ class NativeCalls(Component):
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
         if name == "__init__" and any(
-            isinstance(one, BaseException) and self.provenance.is_fresh(one)
-            for one in (receiver, *args[:1])
+            isinstance(arg, BaseException) and self.provenance.is_fresh(arg)
+            for arg in (receiver, *args[:1])
         ):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
@@ -190,8 +190,8 @@ class NativeCalls(Component):
                 raise Break("native_python", f"the arguments do not fit {name}()") from error
             # Argument errors use the function's own words, or the program's if it raised them.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
-            plain = said or _raised_beside(error, row.handler)
-            if not (self.tracer.exceptions.was_raised(error) or plain):
+            simple = said or _raised_beside(error, row.handler)
+            if not (self.tracer.exceptions.was_raised(error) or simple):
                 raise Break("native_python", f"{name}() refuses its arguments") from error
             raise
         except (IndexError, ValueError) as error:
@@ -206,7 +206,7 @@ class NativeCalls(Component):
         self._realize_arguments(function, args, args)
         if reading.read_values(self.tracer, *args, *kwargs.values()):
             return self.native(function, *args, **kwargs)
-        return self.born(function(*args, **kwargs))
+        return self.note_allocation(function(*args, **kwargs))
 
     def _realize_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
         """Interprets the user code that C code would run. asked: the arguments whose special
@@ -226,7 +226,7 @@ class NativeCalls(Component):
             if type(value).__flags__ & HEAP_TYPE and not isinstance(
                 value, (type, enum.Enum, torch.nn.Module)
             ):
-                for name in _ASKED_BY_C:
+                for name in _QUERIED_BY_C:
                     if self.entries.python_method(value, name):
                         raise Break(
                             "unknown_native",
@@ -234,12 +234,12 @@ class NativeCalls(Component):
                             f" {type(value).__name__}.{name}",
                         )
 
-    def born(self, result: Any) -> Any:
+    def note_allocation(self, result: Any) -> Any:
         """Registers the step that made a native result: if no text can make the result again, a
         later break moves to that step."""
         if type(result) is tuple:
             for part in result:
-                self.born(part)
+                self.note_allocation(part)
         elif not is_constant(result) and type(result) not in (list, dict, set):
             self.allocation_sites[id(result)] = (self.tracer.outer_step, result)
         return result
@@ -349,12 +349,12 @@ def _lacks_argument(error: BaseException, handler: Any) -> bool:
     )
 
 
-_ASKS_C = frozenset({call_with_stand_ins.__code__, special_methods.use_as_key.__code__})
+_ASKS_C = frozenset({call_with_polyfills.__code__, special_methods.use_as_key.__code__})
 
 
 def _raised_beside(error: BaseException, handler: Any) -> bool:
     """Returns whether an exception comes from the handler's module, which raises Python's own
-    errors, or from C code that was called with stand-ins or for a key."""
+    errors, or from C code that was called with polyfills or for a key."""
     raised, own = raising_instruction(error), getattr(handler, "__code__", None)
     if raised is None or own is None:
         return False

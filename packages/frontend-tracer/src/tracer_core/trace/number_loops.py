@@ -2,7 +2,7 @@
 call.
 
 The iterator is that of the container itself, which the program may change meanwhile and which may
-outlive the segment; the symbols of its numbers take the place of the items that it gives.
+outlive the region; the symbols of its numbers take the place of the items that it gives.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class NumberLoops(Component):
         items = self._varying(value)
         if items is None:
             return None
-        size, made = len(items), iter(value)
+        size, result = len(items), iter(value)
 
         def shown(step: tuple[int, Any]) -> Any:
             return self._item(value, items, size - step[0], step[1])
 
-        return self._noted(made, shown)
+        return self._noted(result, shown)
 
     def backwards(self, value: Any) -> Any:
         """Does `over` for ``reversed(value)``."""

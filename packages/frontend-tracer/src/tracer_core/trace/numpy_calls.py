@@ -37,18 +37,18 @@ def written(value: Any, tensors: list[torch.Tensor], array: type[Any]) -> str | 
         tensors.append(value.tensor)
         return repr(("scalar" if value.scalar else "array", len(tensors) - 1))
     if type(value) is dict:
-        texts = [(repr(name), written(one, tensors, array)) for name, one in value.items()]
+        texts = [(repr(name), written(item, tensors, array)) for name, item in value.items()]
         if any(text is None for _, text in texts):
             return None
         return "{" + ", ".join(f"{name}: {text}" for name, text in texts) + "}"
     if type(value) in (list, tuple):
-        parts = [written(one, tensors, array) for one in value]
+        parts = [written(item, tensors, array) for item in value]
         inside = "".join(f"{part}, " for part in parts)
         if None in parts or (value and type(value[0]) is str):
             return None
         return f"[{inside}]" if type(value) is list else f"({inside})"
-    plain = value is None or type(value) in (bool, int, str) or _finite(value)
-    return repr(value) if plain else None
+    simple = value is None or type(value) in (bool, int, str) or _finite(value)
+    return repr(value) if simple else None
 
 
 def _finite(value: Any) -> bool:
@@ -59,9 +59,9 @@ def _read(value: Any, arrays: Sequence[Any]) -> Any:
     if type(value) is tuple and len(value) == 2 and value[0] in ("array", "scalar"):
         return arrays[value[1]] if value[0] == "array" else arrays[value[1]][()]
     if type(value) is dict:
-        return {name: _read(one, arrays) for name, one in value.items()}
+        return {name: _read(item, arrays) for name, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_read(one, arrays) for one in value)
+        return type(value)(_read(item, arrays) for item in value)
     return value
 
 
@@ -72,9 +72,9 @@ def _call(
     sizes: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    args, kwargs = _read(ast.literal_eval(arguments), [one.numpy() for one in arrays])
-    found = getattr(numpy, name)(*args, **kwargs)
-    result = torch.from_numpy(numpy.array(found, order="C", subok=False))
+    args, kwargs = _read(ast.literal_eval(arguments), [array.numpy() for array in arrays])
+    results = getattr(numpy, name)(*args, **kwargs)
+    result = torch.from_numpy(numpy.array(results, order="C", subok=False))
     if list(result.shape) != list(sizes) or result.dtype is not dtype:
         raise RuntimeError(f"numpy.{name}() gives {result.dtype} of sizes {tuple(result.shape)}")
     return result

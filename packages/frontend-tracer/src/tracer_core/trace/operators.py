@@ -42,8 +42,8 @@ MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
 def _only_constants(container: Any) -> bool:
     return all(
-        is_constant(one) or (isinstance(one, CONTAINERS) and _only_constants(one))
-        for one in special_methods.held(container)
+        is_constant(item) or (isinstance(item, CONTAINERS) and _only_constants(item))
+        for item in special_methods.held(container)
     )
 
 
@@ -80,7 +80,7 @@ class Operations(Component):
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
             return  # made in the trace, of plain data
-        if cls.__flags__ & HEAP_TYPE or cls.__module__ not in _PLAIN_MODULES:
+        if cls.__flags__ & HEAP_TYPE or cls.__module__ not in _BUILTIN_MODULES:
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
             if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
@@ -162,7 +162,7 @@ class Operations(Component):
     def answered(self, name: str, shown: str, left: Any, right: Any) -> Any:
         """Returns what the operands' methods in Python give; NotImplemented if C code decides.
         shown: the operator in Python's error."""
-        asked = [one for one in self._candidates(name, left, right) if one[0] is not ABSENT]
+        asked = [item for item in self._candidates(name, left, right) if item[0] is not ABSENT]
         for method, args in asked:
             result = self.tracer.calls.call_value(method, args, {})
             if result is not NotImplemented:
@@ -307,12 +307,12 @@ class Operations(Component):
         method = self.entries.operator_method(receiver, name)
         if method is not ABSENT:
             return self.tracer.calls.call_value(method, [receiver, other], {})
-        found = self.entries.special(type(receiver), name)
-        if found is object.__ne__ or native:
-            return self.compare_natively(found, receiver, other, native)
+        result = self.entries.special(type(receiver), name)
+        if result is object.__ne__ or native:
+            return self.compare_eagerly(result, receiver, other, native)
         return NotImplemented
 
-    def compare_natively(self, method: Any, receiver: Any, other: Any, native: bool = True) -> Any:
+    def compare_eagerly(self, method: Any, receiver: Any, other: Any, native: bool = True) -> Any:
         """Traces a C method of a comparison (a slot wrapper) on the program's objects."""
         name, owner = method.__name__, getattr(method, "__objclass__", None)
         if owner is types.NoneType:  # since Python 3.13; the same functions
@@ -335,9 +335,9 @@ class Operations(Component):
                 if not isinstance(other, family):
                     return NotImplemented
                 return self._compare_containers(method, receiver, other)
-        if all(is_subtype(type(one), types.SimpleNamespace) for one in (receiver, other)):
-            one, two = (self.attributes.getattr(value, "__dict__") for value in (receiver, other))
-            return self._compared(name, one, two)
+        if all(is_subtype(type(value), types.SimpleNamespace) for value in (receiver, other)):
+            item, two = (self.attributes.getattr(value, "__dict__") for value in (receiver, other))
+            return self._compared(name, item, two)
         self.native_operands(receiver, other)
         result = method(receiver, other)
         if result is False:
@@ -381,15 +381,15 @@ class Operations(Component):
             raise Break("unknown_native", "containers of objects are compared, and differ")
         if len(left) != len(right):
             return
-        one, other = next(
-            (one, other)
-            for one, other in zip(left, right, strict=True)
-            if one is not other and one != other
+        item, other = next(
+            (item, other)
+            for item, other in zip(left, right, strict=True)
+            if item is not other and item != other
         )
-        if isinstance(one, CONTAINERS) and isinstance(other, CONTAINERS):
-            self._guard_difference(one, other)
+        if isinstance(item, CONTAINERS) and isinstance(other, CONTAINERS):
+            self._guard_difference(item, other)
         else:
-            self.same(one, other)
+            self.same(item, other)
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""
@@ -414,9 +414,9 @@ class Operations(Component):
             and (type(left) in WRAPPED or not isinstance(left, IDENTITY_TYPES))
             and not is_constant(left)
         ):
-            one, other = self.provenance.source_of(left), self.provenance.source_of(right)
-            if one is not None and other is not None:
-                self.provenance.guard(GuardKind.NOT_SAME, one, other)
+            source, other = self.provenance.source_of(left), self.provenance.source_of(right)
+            if source is not None and other is not None:
+                self.provenance.guard(GuardKind.NOT_SAME, source, other)
         return False
 
     def truth(self, value: Any) -> bool:
@@ -430,9 +430,9 @@ class Operations(Component):
             if known is None:
                 known = assertions.assumed(self.tracer, value)
             if known is None:
-                known = state_values.value_of(self.tracer, value, as_truth=True)
+                known = state_values.value_of(self.tracer, value, as_bool=True)
             if known is None:
-                known = assertions.foreseen(self.tracer, value)
+                known = assertions.speculated(self.tracer, value)
             if known is not None:
                 return assertions.answered(self.tracer, bool(known))
             raise Break(
@@ -473,14 +473,14 @@ class Operations(Component):
 
 
 def _as_numbers(container: Any) -> Any:
-    """Returns a sequence with 0 and 1 for truth values, which symbols are not compared with."""
+    """Returns a sequence with 0 and 1 for bools, which symbols are not compared with."""
     if type(container) not in (list, tuple):
         return int(container) if type(container) is bool else container
     return type(container)(map(_as_numbers, container))
 
 
 #: Modules whose C types have operators that run no user code.
-_PLAIN_MODULES = ("builtins", "types", "functools", "collections")
+_BUILTIN_MODULES = ("builtins", "types", "functools", "collections")
 _EXTENDED = (list, collections.deque, bytearray, array.array)
 _NUMBERS = (bool, int, float, complex)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, Entry, second
+from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, ScalarEntry, second
 from tracer_core.guards.source import SourceKind
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracing import Tracing
@@ -29,7 +29,7 @@ def counter_in(tracer: Tracing, tensor: Any) -> Any:
 
 def _number(tracer: Tracing, value: Any) -> Any:
     """Returns the number, or its symbol, for an expression of `recorder/scalars`."""
-    if isinstance(value, Entry):
+    if isinstance(value, ScalarEntry):
         tracer.provenance.follows_late = True
         source = tracer.provenance.sources.make(
             tracer.provenance.source_of(value.tensor), SourceKind.NUMBER

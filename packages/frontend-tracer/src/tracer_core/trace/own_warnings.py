@@ -14,7 +14,7 @@ def _said_by(act: Callable[[], object]) -> tuple[tuple[str, type[Warning]], ...]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         act()
-    return tuple((str(one.message), one.category) for one in seen)
+    return tuple((str(item.message), item.category) for item in seen)
 
 
 def warn_as(tracer: Tracing, act: Callable[[], object]) -> None:

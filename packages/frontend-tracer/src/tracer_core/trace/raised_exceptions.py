@@ -21,26 +21,26 @@ from tracer_core.bytecode.tracebacks import (
     raising_instruction,
 )
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.limits import MAX_SEARCHED_ITEMS
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
-from tracer_core.trace.host_objects import Hashed, HostText, HostValue, SortKey
+from tracer_core.trace.host_objects import Hashed, HostString, HostValue, SortKey
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracing import Tracing
 
 #: Types of the tracer's own objects in place of the program's objects.
-_STAND_INS = (LazyIterator, HostText, HostValue, Hashed, SortKey, *SYMBOLS)
+_POLYFILLS = (LazyIterator, HostString, HostValue, Hashed, SortKey, *SYMBOLS)
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 
-def may_name_stand_in(error: BaseException) -> bool:
+def may_name_polyfill(error: BaseException) -> bool:
     """Returns whether an exception's message may show one of the tracer's own objects: C code
     raised it, or library Python code with such an object in a variable raised it about types.
     Exceptions about a missing entry and arithmetic show none; the tracer's own messages name types
     by `type_name`."""
-    if isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS):
+    if isinstance(error, AttributeError) and isinstance(error.obj, _POLYFILLS):
         return True
     raised = raising_instruction(error)
     if raised is None or isinstance(error, (LookupError, ArithmeticError)):
@@ -50,18 +50,18 @@ def may_name_stand_in(error: BaseException) -> bool:
         return False
     # An AttributeError names a variable's type; any other message may show contents of arguments.
     depth = 1 if isinstance(error, AttributeError) else 4
-    return _holds_stand_in(list(frame.f_locals.values()), depth)
+    return _holds_polyfill(list(frame.f_locals.values()), depth)
 
 
-def _holds_stand_in(value: Any, depth: int) -> bool:
-    if isinstance(value, (*_STAND_INS, torch.Tensor)):
+def _holds_polyfill(value: Any, depth: int) -> bool:
+    if isinstance(value, (*_POLYFILLS, torch.Tensor)):
         return not isinstance(value, torch.Tensor) or torch_private.is_fake(value)
     if depth == 0 or type(value) not in (list, tuple, dict):
         return False
     if len(value) > MAX_SEARCHED_ITEMS:
         crossed("MAX_SEARCHED_ITEMS", found=len(value))
     items = itertools.islice(value.values() if type(value) is dict else value, MAX_SEARCHED_ITEMS)
-    return any(_holds_stand_in(item, depth - 1) for item in items)
+    return any(_holds_polyfill(item, depth - 1) for item in items)
 
 
 def name_in_c(cls: type) -> str:
@@ -120,16 +120,16 @@ class RaisedExceptions(Component):
         """Drops the tracer's frames from the exceptions that the trace made: they are cycles, which
         would keep alive what the frames hold."""
         reported = getattr(sys.exception(), "__cause__", None)
-        for one in self.raised.values():
-            if one.error is not reported and self.provenance.is_fresh(one.error):
-                one.error.__traceback__ = None
+        for item in self.raised.values():
+            if item.error is not reported and self.provenance.is_fresh(item.error):
+                item.error.__traceback__ = None
 
     def raises(self, error: BaseException) -> None:
         """Called before an instruction of the program raises."""
         if isinstance(error, KeyboardInterrupt):
             raise Break("native_python", "KeyboardInterrupt is raised by the program")
         if not self.was_raised(error) and self.has_seen(error.__traceback__):
-            raise RunNatively("an exception is raised with the traceback of another")
+            raise RunEagerly("an exception is raised with the traceback of another")
 
     def drop_host_context(self, error: BaseException) -> None:
         """Takes exceptions out of the chain of contexts that the tracer's own code handled. One from
@@ -137,8 +137,8 @@ class RaisedExceptions(Component):
         context = error.__context__
         if context is None:  # nearly always: the frames need not be searched
             return
-        handled = [one for frame in self.tracer.frames for one in frame.exceptions]
-        held = {id(one.value if type(one) is LazyValue else one) for one in handled}
+        handled = [exception for frame in self.tracer.frames for exception in frame.exceptions]
+        held = {id(item.value if type(item) is LazyValue else item) for item in handled}
         while context is not None and id(context) not in held:
             if self.was_raised(context) or not _is_of_host(context):
                 break
@@ -162,7 +162,7 @@ class RaisedExceptions(Component):
     def type_name(self, value: Any, qualified: bool = False) -> str:
         """Returns the name of a value's type, as C code gives it or whole. Breaks if the value is one
         of the tracer's own objects, whose real type's name is unknown: eager mode then raises the exception."""
-        if _holds_stand_in(value, 0):
+        if _holds_polyfill(value, 0):
             raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
         return qualified_name(type(value)) if qualified else name_in_c(type(value))
 
@@ -178,7 +178,7 @@ class RaisedExceptions(Component):
         if isinstance(group, BaseExceptionGroup):
             if not self.provenance.is_fresh(group):
                 raise Break(
-                    "unsupported_value", "an exception group from before this segment is split"
+                    "unsupported_value", "an exception group from before this region is split"
                 )
             for part in group.exceptions:
                 self.look_into(part)
@@ -188,13 +188,13 @@ class RaisedExceptions(Component):
         was raised in this trace; 0 if none was."""
         steps, seen, chain = [], set(), [error]
         while chain:
-            one = chain.pop()
-            if id(one) in seen:
+            item = chain.pop()
+            if id(item) in seen:
                 continue
-            seen.add(id(one))
-            known = self.raised.get(id(one))
+            seen.add(id(item))
+            known = self.raised.get(id(item))
             steps += [known.step] if known is not None else []
-            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
+            chain += [link for link in (item.__cause__, item.__context__) if link is not None]
         return min(steps, default=0)
 
     def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
@@ -222,7 +222,7 @@ class RaisedExceptions(Component):
         """Runs the activation in CPython if the trace raised an exception: the frames of its
         traceback, and their variables, are the interpreter's."""
         if self.raised:
-            raise RunNatively("the program looks into the traceback of an exception")
+            raise RunEagerly("the program looks into the traceback of an exception")
 
     def has_seen(self, entry: types.TracebackType | None) -> bool:
         """Returns whether the program has read a traceback, in this trace or before."""

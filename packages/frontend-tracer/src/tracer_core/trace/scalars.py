@@ -109,7 +109,7 @@ class Numbers(Component):
                 return known[1]
             return _KINDS[kind](value)
         if self.symbolic and kind in (tuple, torch.Size):
-            parts = [self.concrete(one) for one in value]
+            parts = [self.concrete(item) for item in value]
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else kind(parts)
         return value
 
@@ -120,23 +120,23 @@ class Numbers(Component):
             return value
         if isinstance(value, (enum.Enum, bool)):
             return value
-        source, plain = self.provenance.source_of(value), payload(value)
+        source, simple = self.provenance.source_of(value), payload(value)
         if source is not None:
             self.provenance.guard(
-                GuardKind.EQ, self.sources.make(source, SourceKind.PAYLOAD), plain
+                GuardKind.EQ, self.sources.make(source, SourceKind.PAYLOAD), simple
             )
-        return plain
+        return simple
 
     def beside(self, value: Any, other: Any) -> Any:
         """Returns an operand: a symbol only if the other operand is a number or a tensor; beside a
-        number that is a symbol, a truth value as the number that it is (sympy tells them apart)."""
+        number that is a symbol, a bool as the number that it is (sympy tells them apart)."""
         if type(value) is bool and type(other) in (torch.SymInt, torch.SymFloat):
             return int(value)
         if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
 
-    def settled(self, value: Any, depth: int = 6) -> Any:
+    def specialized(self, value: Any, depth: int = 6) -> Any:
         """Returns a value with numbers in place of symbolic scalars, for code that is not
         interpreted."""
         if id(value) in self.numbers:
@@ -147,15 +147,15 @@ class Numbers(Component):
         if _MAY_HOLD.isdisjoint(map(type, value.values() if kind is dict else value)):
             return value
         if kind is tuple:
-            parts = [self.settled(one, depth - 1) for one in value]
+            parts = [self.specialized(item, depth - 1) for item in value]
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else tuple(parts)
-        for key, one in list(value.items() if kind is dict else enumerate(value)):
-            number = self.settled(one, depth - 1)
-            if number is not one:
+        for key, item in list(value.items() if kind is dict else enumerate(value)):
+            number = self.specialized(item, depth - 1)
+            if number is not item:
                 value[key] = number
                 change = self.effects.peek(value)
                 if change is not None:  # it tells what the trace added from what threads added
-                    change.added = [number if added is one else added for added in change.added]
+                    change.added = [number if added is item else added for added in change.added]
         return value
 
     def operates(self, left: Any, right: Any) -> bool:
@@ -176,7 +176,7 @@ class Numbers(Component):
         """Applies an operator, or a function of numbers, to numbers of which at least one is a
         symbol."""
         sizes = [
-            one for one in operands if type(one) is torch.SymInt and id(one) not in self.numbers
+            item for item in operands if type(item) is torch.SymInt and id(item) not in self.numbers
         ]
         if sizes and self._stays_size(function, operands):
             return function(*operands)  # exact; the shape environment relates the results
@@ -230,7 +230,7 @@ class Numbers(Component):
         if not symbols or value.node.hint is None:
             return None
         marks = {symbol: f"{{{i}}}" for i, symbol in enumerate(symbols)}
-        template = f"({torch_private.python_text(expr, marks)})"
+        template = f"({torch_private.python_source(expr, marks)})"
         single = len(symbols) == 1 and template == "({0})" and isinstance(texts[0], Source)
         source = texts[0] if single else self._computed(template, texts)  # type: ignore[assignment]
         assert source is not None
@@ -256,16 +256,16 @@ class Numbers(Component):
         )
         self.provenance.combines |= len(bases) > 1
         key = text if len(bases) == 1 else (text, tuple(bases[1:]))
-        made = self.sources.make(bases[0], SourceKind.COMPUTED, key)
+        result = self.sources.make(bases[0], SourceKind.COMPUTED, key)
         repeated = (part for part in parts if isinstance(part, Source))
-        self._sizes[made] = 1 + sum(self._sizes.get(part, 1) for part in repeated)
-        return made
+        self._sizes[result] = 1 + sum(self._sizes.get(part, 1) for part in repeated)
+        return result
 
     def _stays_size(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
         if function is operator.pow and len(operands) == 2:
             return type(operands[1]) is int and operands[1] > 0
         return function in _OF_SIZES and all(
-            type(one) in (int, bool, torch.SymInt) for one in operands
+            type(operand) in (int, bool, torch.SymInt) for operand in operands
         )
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tracer_core.fx_capture.graph_breaks import Break, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -91,7 +91,7 @@ class SideEffects:
     def _begin(self, target: Any) -> Change:
         shared = _SHARED_WITH_HOST.get(id(target))
         if shared is not None:
-            raise RunNatively(f"{shared} are replaced, which the interpreter uses too", True)
+            raise RunEagerly(f"{shared} are replaced, which the interpreter uses too", True)
         change = self._saved(target)
         if change is None:
             raise Break("unsupported_mutation", f"a {type(target).__name__} is changed")

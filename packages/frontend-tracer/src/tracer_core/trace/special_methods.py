@@ -2,7 +2,7 @@
 
 C code calls them for comparing containers, hashing keys, and making numbers or text from objects.
 Where the interpreter cannot answer, the graph breaks. No special method written in Python runs
-natively, except ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and only
+eagerly, except ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and only
 read.
 """
 
@@ -36,7 +36,7 @@ _MAY_LACK_HASH = frozenset({list, dict, set, bytearray, tuple, slice, collection
 _MADE: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 #: Types of the views of dictionaries.
 VIEWS = frozenset({types.MappingProxyType}).union(
-    type(view) for made in _MADE for view in (made.keys(), made.values(), made.items())
+    type(view) for result in _MADE for view in (result.keys(), result.values(), result.items())
 )
 
 
@@ -58,7 +58,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
-        result = tracer.scalars.settled(result)  # C code uses the number itself
+        result = tracer.scalars.specialized(result)  # C code uses the number itself
     if isinstance(result, SYMBOLS):
         return result
     if isinstance(result, torch.Tensor):
@@ -238,8 +238,8 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     kind = kind or type(container)
     tracer.scalars.payload(key)
     if _is_replaced(tracer, key):
-        raise Break("unsupported_value", "a generator from before this segment is looked up")
-    own, known = has_own_hash(tracer, key), [one for one in keys_of(container) if one is not key]
+        raise Break("unsupported_value", "a generator from before this region is looked up")
+    own, known = has_own_hash(tracer, key), [item for item in keys_of(container) if item is not key]
     if not own and not any_has_own_hash(tracer, known):
         return
     if type(key).__hash__ is None:
@@ -249,9 +249,9 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
             tracer.reads.keys(container)
         else:
             tracer.reads.expand(container)
-    for one in (key, *known):
-        if has_own_hash(tracer, one):
-            _realize_fields(tracer, one)
+    for item in (key, *known):
+        if has_own_hash(tracer, item):
+            _realize_fields(tracer, item)
     before = tracer.side_effects.activity()
     number = _looked_up_hash(tracer, key, kind)
     for other in known:
@@ -265,10 +265,10 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
 
 def _realize_fields(tracer: Tracing, obj: Any) -> None:
     """Replaces symbols by numbers in the fields of an object whose methods C code calls."""
-    tracer.scalars.settled(getattr(obj, "__dict__", None))
+    tracer.scalars.specialized(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
         held = getattr(obj, name, None)
-        number = tracer.scalars.settled(held)
+        number = tracer.scalars.specialized(held)
         if number is not held:
             object.__setattr__(obj, name, number)
 
@@ -348,14 +348,14 @@ def index(tracer: Tracing, value: Any) -> Any:
     return value if method is None else ask(tracer, method, value, "__index__")
 
 
-def plain_key(tracer: Tracing, key: Any) -> Any:
+def hashable_key(tracer: Tracing, key: Any) -> Any:
     """Returns a subscript for a C container: objects with ``__index__`` become integers."""
     if type(key) is slice:
-        parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
+        parts = [hashable_key(tracer, part) for part in (key.start, key.stop, key.step)]
         same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
         return key if same else slice(*parts)
     if type(key) is tuple:
-        parts = [plain_key(tracer, part) for part in key]
+        parts = [hashable_key(tracer, part) for part in key]
         return key if all(a is b for a, b in zip(parts, key, strict=True)) else tuple(parts)
     return index(tracer, key)
 
@@ -428,12 +428,12 @@ def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[
     group was made of."""
     args = tracer.attributes.getattr(group, "args")
     members = tracer.attributes.getattr(group, "exceptions")
-    given = tracer.reads.list_item(args, 1) if tracer.reads.length(args) > 1 else members
-    if not isinstance(given, (list, tuple)):
+    inputs = tracer.reads.list_item(args, 1) if tracer.reads.length(args) > 1 else members
+    if not isinstance(inputs, (list, tuple)):
         raise Break("unknown_native", f"a {type(group).__name__} shows what it was made of")
     shown = tracer.containers.spread(members)
     return tracer.attributes.getattr(group, "message"), (
-        shown if isinstance(given, list) else tuple(shown))  # fmt: skip
+        shown if isinstance(inputs, list) else tuple(shown))  # fmt: skip
 
 
 def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
@@ -452,7 +452,7 @@ def _check_printed(tracer: Tracing, value: Any) -> None:
     """Breaks for an object whose text shows contents that are not guarded."""
     if not isinstance(value, _PRINTED_AS_READ) and not tracer.provenance.is_fresh(value):
         raise Break(
-            "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
+            "unsupported_value", f"the text of a {type(value).__name__} from before this region"
         )
 
 
@@ -479,11 +479,11 @@ def _with_texts(tracer: Tracing, value: Any) -> Any:
     """Returns the same container of host objects that print the interpreted text."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
-    made = value.copy()
-    made.clear()
+    result = value.copy()
+    result.clear()
     for key, item in value.items():
-        made[text_part(tracer, key)] = text_part(tracer, item)
-    return made
+        result[text_part(tracer, key)] = text_part(tracer, item)
+    return result
 
 
 def _shown(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
@@ -536,7 +536,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
         if not tracer.provenance.is_fresh(value):
             raise Break(
                 "unsupported_value",
-                f"the text of a {type(value).__name__} from before this segment",
+                f"the text of a {type(value).__name__} from before this region",
             )
         return str(value)
     if tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]:
@@ -565,8 +565,8 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
             isinstance(values, single) or not instances_have(type(values), "__getitem__")
         ):
             parts = (parts,)
-    made: str = template % parts
-    return made
+    text: str = template % parts
+    return text
 
 
 def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:

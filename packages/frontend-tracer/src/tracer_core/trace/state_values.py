@@ -21,32 +21,32 @@ _WITHOUT_INFLUENCE = frozenset(
 )  # fmt: skip
 
 
-def value_of(tracer: Tracing, tensor: Any, as_truth: bool = False) -> Any:
+def value_of(tracer: Tracing, tensor: Any, as_bool: bool = False) -> Any:
     """Returns the number, truth or symbol that is the one element of a tensor, guarded; or None where
-    only the graph knows it. as_truth: the truth of that element."""
+    only the graph knows it. as_bool: the truth of that element."""
     recorder, provenance = tracer.recorder, tracer.provenance
     tensor = tracer.fakes.current(tensor)
     sequences = recorder.packed.number(tensor)
     if sequences is not None:
-        return bool(sequences) if as_truth else sequences
+        return bool(sequences) if as_bool else sequences
     if tracer.nesting or recorder.program_modes or recorder.devices:
         return None
     if not recorder.settings_written <= _WITHOUT_INFLUENCE or torch.is_autocast_enabled("cpu"):
         return None
     if torch_private.transforms_active() or torch_private.is_subclass(tensor):
         return None
-    found = state_values.reading_of(recorder, tensor, as_truth)
-    if found is None:
+    reading = state_values.reading_of(recorder, tensor, as_bool)
+    if reading is None:
         return None
-    value = found.now()
-    if not found.sources:
+    value = reading.now()
+    if not reading.sources:
         return value  # of constants of the program's code
     provenance.follows_late = True
-    recorder.read_early.update(zip(found.sources, found.tensors, strict=True))
-    base, *others = found.sources
-    source = provenance.sources.make(base, SourceKind.READING, (found.text, tuple(others)))
+    recorder.read_early.update(zip(reading.sources, reading.tensors, strict=True))
+    base, *others = reading.sources
+    source = provenance.sources.make(base, SourceKind.READING, (reading.text, tuple(others)))
     if type(value) is bool:
-        before = tracer.shapes.seen.numbers.get(source.expression, [])
+        before = tracer.shapes.specializations.numbers.get(source.expression, [])
         if len(before) >= MAX_STATE_VALUES and len(set(before)) > 1:
             crossed("MAX_STATE_VALUES")
             return None
@@ -89,12 +89,12 @@ def _is_floating(tracer: Tracing, tensor: Any) -> bool:
 READS: dict[str, Callable[[Tracing, Any], Any]] = {
     "item": value_of, "tolist": _list, "__int__": _whole, "__float__": _floating,
     "__index__": _index,
-    "__bool__": lambda tracer, tensor: value_of(tracer, tensor, as_truth=True),
+    "__bool__": lambda tracer, tensor: value_of(tracer, tensor, as_bool=True),
 }  # fmt: skip
 
 
 def index_in(tracer: Tracing, tensor: Any) -> Any:
-    """Returns the whole number in a tensor that is used as an index or a size, or None."""
+    """Returns the integer in a tensor that is used as an index or a size, or None."""
     tensor = tracer.fakes.current(tensor)
     if tensor.dim() or tensor.dtype is torch.bool or _is_floating(tracer, tensor):
         return None

@@ -1,4 +1,5 @@
-"""Suspended generators: generators that are live across a graph break, with their frames as data.
+"""Continuation generators: generators that are live across a graph break, with their frames as
+data.
 
 `SuspendedGenerator` holds a frame's layout and values behind a real generator object, which is one
 object of Python's own type for its whole lifetime. Advancing that object in eager mode gives the
@@ -90,19 +91,19 @@ def _interned(facts: Facts) -> Facts:
     return _known_facts.setdefault(facts, facts)
 
 
-def _run(suspended: SuspendedGenerator) -> Generator[Any, Any, Any]:
+def _run(continuation: SuspendedGenerator) -> Generator[Any, Any, Any]:
     """The body of every suspended generator. No variable of its own holds what it yields or what is
     thrown into it: neither would die where it does in eager."""
     sent: Any = None
     passed: list[Any] = [None]
-    if suspended.primed:
+    if continuation.primed:
         try:
             sent = yield
         except BaseException as raised:
             passed = [raised]
     while True:
         try:
-            passed.append(suspended.advance(sent, passed.pop()))
+            passed.append(continuation.advance(sent, passed.pop()))
         except StopIteration as stop:
             return stop.value
         except BaseException as raised:
@@ -138,11 +139,11 @@ def new_suspended_generator(name: str, qualname: str, code: types.CodeType) -> A
             ),
             globals(),
         )
-    suspended = SuspendedGenerator(code)
-    made: Any = body(suspended)
-    made.__name__, made.__qualname__ = name, qualname
-    SUSPENDED_GENERATORS[made] = suspended
-    return made
+    continuation = SuspendedGenerator(code)
+    result: Any = body(continuation)
+    result.__name__, result.__qualname__ = name, qualname
+    SUSPENDED_GENERATORS[result] = continuation
+    return result
 
 
 def set_frame(
@@ -153,15 +154,15 @@ def set_frame(
     finished: bool,
 ) -> None:
     """Sets where the generator stands from now on."""
-    suspended: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
+    continuation: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
-        suspended.stand_at(None, (), True)
+        continuation.stand_at(None, (), True)
         if not generator.gi_running:
             generator.close()
     else:
-        suspended.stand_at(layout, values, started)
-    if started and not suspended.primed and generator.gi_frame is not None:
-        suspended.primed = True
+        continuation.stand_at(layout, values, started)
+    if started and not continuation.primed and generator.gi_frame is not None:
+        continuation.primed = True
         if not generator_has_begun(generator):
             next(generator)
 
@@ -183,8 +184,8 @@ _FIRST_INSTRUCTION = _first_instruction()
 def generator_facts(generator: Any) -> Facts | None:
     """Returns what a later trace guards: where the frame stands. None for other generators, and for
     one that runs at the moment."""
-    suspended = SUSPENDED_GENERATORS.get(generator)
-    return None if suspended is None or generator.gi_running else suspended.facts
+    continuation = SUSPENDED_GENERATORS.get(generator)
+    return None if continuation is None or generator.gi_running else continuation.facts
 
 
 def generator_values(generator: Any) -> tuple[Any, ...]:
@@ -226,8 +227,8 @@ def items_left(iterator: Any) -> list[Any] | None:
 def counted(counter: Any) -> tuple[Any, Any]:
     """Returns the next number of an itertools.count and its step; None for both where they are not
     plain integers. Since CPython 3.14 only its text tells them."""
-    found = _COUNT.fullmatch(repr(counter)) if type(counter) is itertools.count else None
-    return (None, None) if found is None else (int(found[1]), int(found[2] or 1))
+    match = _COUNT.fullmatch(repr(counter)) if type(counter) is itertools.count else None
+    return (None, None) if match is None else (int(match[1]), int(match[2] or 1))
 
 
 _COUNT = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
@@ -261,7 +262,7 @@ def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -
         return generator.finished
     frame = generator.frame
     return not frame.exceptions and all(
-        not _is_iterator(one) or is_stepped(_real(one)) for one in frame.stack
+        not _is_iterator(item) or is_stepped(_real(item)) for item in frame.stack
     )
 
 

@@ -16,24 +16,24 @@ from tracer_core.trace.tracing import Tracing
 
 def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Sets ``data`` of a tensor from before the trace; returns whether that can be traced."""
-    plain, given = tracer.subclasses.plain(tensor), tracer.subclasses.plain(value)
-    if not (_is_plain(tracer, plain) and _is_plain(tracer, given)):
+    simple, inputs = tracer.subclasses.plain(tensor), tracer.subclasses.plain(value)
+    if not (_is_plain(tracer, simple) and _is_plain(tracer, inputs)):
         return False
-    old, new = tracer.recorder.as_fake(plain), tracer.recorder.as_fake(given)
+    old, new = tracer.recorder.as_fake(simple), tracer.recorder.as_fake(inputs)
     if _is_alias(tracer, old, new):
         return True  # nothing changes
-    if torch_private.is_fake(plain) or tensor._is_view() or not _may_set(tracer, old, new):
+    if torch_private.is_fake(simple) or tensor._is_view() or not _may_set(tracer, old, new):
         return False
-    detached = tracer.native_calls.native(torch.Tensor.detach, given)
-    content = tracer.native_calls.native(torch.Tensor.detach, given)
-    if content is given or not torch_private.is_fake(content):
+    detached = tracer.native_calls.native(torch.Tensor.detach, inputs)
+    content = tracer.native_calls.native(torch.Tensor.detach, inputs)
+    if content is inputs or not torch_private.is_fake(content):
         return False
     tracer.side_effects.mutations += 1
     tracer.effects.set_content(tensor, detached)
-    if plain.requires_grad:
-        tracer.recorder.flags_changed.setdefault(plain, tracer.outer_step)
+    if simple.requires_grad:
+        tracer.recorder.flags_changed.setdefault(simple, tracer.outer_step)
         content.requires_grad_()
-    tracer.fakes.replace(plain, content)
+    tracer.fakes.replace(simple, content)
     return True
 
 

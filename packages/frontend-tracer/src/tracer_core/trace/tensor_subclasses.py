@@ -21,7 +21,7 @@ from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.natives.queries import applied, query
-from tracer_core.ops.calls import draws_nothing, may_draw
+from tracer_core.ops.calls import may_use_rng, uses_no_rng
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
 from tracer_core.ops.higher_order.subclass_calls import PlacedCall, WrapCall, inner_tensor
 from tracer_core.storage.released import ReleasedParameter
@@ -86,21 +86,21 @@ class TensorSubclasses(Component):
             else:
                 self.tracer.shapes.fixed.add(source)
         else:
-            plain, place = (
+            simple, place = (
                 torch_private.detached_without_class(value),
                 self.sources.make(source, SourceKind.PLAIN),
             )
-            dims = self.tracer.shapes.dims_of(plain, place)
+            dims = self.tracer.shapes.dims_of(simple, place)
             self.provenance.follows_late = True
-            self._bind(value, plain)
-            self.provenance.adopt(plain, place)
+            self._bind(value, simple)
+            self.provenance.adopt(simple, place)
         with torch_private.functions_off():
             facts = tensor_facts(value, dims)
         self.provenance.guard(GuardKind.TENSOR, source, facts)
 
-    def _bind(self, value: Any, plain: torch.Tensor) -> None:
-        self._plain[id(value)] = value, plain
-        self._with_class[id(plain)] = value
+    def _bind(self, value: Any, tensor: torch.Tensor) -> None:
+        self._plain[id(value)] = value, tensor
+        self._with_class[id(tensor)] = value
 
     def is_known(self, value: Any) -> bool:
         """Returns whether the trace made a tensor of a subclass."""
@@ -112,32 +112,32 @@ class TensorSubclasses(Component):
         """How many wrappers the trace made."""
         return len(self._made)
 
-    def give_class(self, kind: Any, plain: torch.Tensor) -> Any:
+    def give_class(self, kind: Any, tensor: torch.Tensor) -> Any:
         """Returns a tensor of a subclass that has the data of a plain tensor of the graph."""
         self.seen = True
-        made = torch_private.with_class(kind, self.recorder.as_fake(plain))
-        self._bind(made, plain)
-        return made
+        result = torch_private.with_class(kind, self.recorder.as_fake(tensor))
+        self._bind(result, tensor)
+        return result
 
     def make_wrapper(self, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Traces ``torch.Tensor._make_wrapper_subclass``."""
         self.seen = True
-        made = torch_private.MAKE_WRAPPER(kind, *args, **kwargs)
-        self._made[id(made)] = made, args, kwargs
-        return made
+        wrapper = torch_private.MAKE_WRAPPER(kind, *args, **kwargs)
+        self._made[id(wrapper)] = wrapper, args, kwargs
+        return wrapper
 
     def recipe(self, value: Any) -> tuple[Any, ...] | None:
         """Returns how a tensor of a subclass was made in the trace: its plain tensor, or what
         ``_make_wrapper_subclass`` was called with. None for others."""
         if id(value) in self._plain:
             return (self._plain[id(value)][1],)
-        found = self._made.get(id(value))
-        return None if found is None else found[1:]
+        result = self._made.get(id(value))
+        return None if result is None else result[1:]
 
     def plain(self, value: Any) -> Any:
         """Returns the plain tensor in place of one that holds data; any other value unchanged."""
-        found = self._plain.get(id(value))
-        return value if found is None else found[1]
+        result = self._plain.get(id(value))
+        return value if result is None else result[1]
 
     def original(self, value: Any) -> Any:
         """Returns the program's object for a fake, or for the plain tensor in its place."""
@@ -151,48 +151,48 @@ class TensorSubclasses(Component):
         if not self.seen:
             return False
         if self._below and torch.is_grad_enabled():
-            leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+            leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
             self._untracked |= any(map(torch_private.requires_grad_now, leaves))
         return bool(self.modes) or bool(self._among(args, kwargs))
 
     def _among(self, args: Any, kwargs: Any) -> list[Any]:
         """Returns the tensors of subclasses among arguments."""
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
-        return [one for one in leaves if torch_private.is_subclass(one)]
+        return [leaf for leaf in leaves if torch_private.is_subclass(leaf)]
 
     # -- hooks --
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls a torch function with tensors of subclasses among its arguments, or inside a
         dispatch mode of the program."""
-        given = self._among(args, kwargs)
-        if any(map(torch_private.is_jagged, given)):
-            return self._jagged(function, given, args, kwargs)
-        if any(map(torch_private.is_dtensor, given)):
-            return self._distributed(function, given, args, kwargs)
+        inputs = self._among(args, kwargs)
+        if any(map(torch_private.is_jagged, inputs)):
+            return self._jagged(function, inputs, args, kwargs)
+        if any(map(torch_private.is_dtensor, inputs)):
+            return self._distributed(function, inputs, args, kwargs)
         if self._functions_on():
-            kinds = torch_private.overloads(given, torch_private.has_function)
+            kinds = torch_private.overloads(inputs, torch_private.has_function)
             if kinds:
                 return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
         plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
-        if not self.modes and not torch_private.overloads(given, torch_private.has_dispatch):
+        if not self.modes and not torch_private.overloads(inputs, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
             return mapped(self.original, result)
         return self._on_wrappers(function, plain_args, plain_kwargs)
 
-    def jagged(self, given: tuple[Any, ...]) -> Any:
+    def jagged(self, value: tuple[Any, ...]) -> Any:
         """Records how a nested tensor of jagged layout is made of packed values."""
         self.seen = True
-        return self.node(torch_private.jagged_view, given, {})
+        return self.node(torch_private.jagged_view, value, {})
 
     def _jagged(
-        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on nested tensors of jagged layout."""
         if (
             self.modes
             or torch_private.transforms_active()
-            or not all(map(torch_private.is_jagged, given))
+            or not all(map(torch_private.is_jagged, value))
         ):
             raise Break("tensor_subclass", f"{name_of(function)} of a nested tensor, and others")
         refused = self.recorder.refused(function, args, kwargs)
@@ -202,7 +202,7 @@ class TensorSubclasses(Component):
             function = torch_private.jagged_values
         if function is torch.nn.functional.scaled_dot_product_attention:
             function, args, kwargs = self._attention(args, kwargs)
-        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
         before = torch_private.versions_of(leaves)
         result = self.node(function, args, kwargs, off=not self._functions_on())
         if before != torch_private.versions_of(leaves) or "out" in kwargs:
@@ -211,26 +211,26 @@ class TensorSubclasses(Component):
         return result
 
     def _distributed(
-        self, function: Any, given: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on DTensors: torch's dispatcher of their operators runs on the fakes
         of their local tensors."""
         if (
             self.modes
             or torch_private.transforms_active()
-            or not all(map(torch_private.is_dtensor, given))
+            or not all(map(torch_private.is_dtensor, value))
         ):
             raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
         name = operator_name(function)
-        if may_draw(name) and any(map(torch_private.sets_up_rng, given)):
+        if may_use_rng(name) and any(map(torch_private.sets_up_rng, value)):
             # the dispatcher agrees with other processes on a state, which a trace must not do
-            if not draws_nothing(name, args, kwargs):
+            if not uses_no_rng(name, args, kwargs):
                 reason = f"{name_of(function)} draws random numbers for a DTensor"
                 raise Break("tensor_subclass", reason)
         refused = self.recorder.refused(function, args, kwargs)
         if refused is not None:
             raise Break(*refused)
-        leaves = [one for one in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(one)]
+        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
         before = torch_private.versions_of(leaves)
         result = self.node(function, args, kwargs)
         if before != torch_private.versions_of(leaves) or "out" in kwargs:
@@ -257,13 +257,13 @@ class TensorSubclasses(Component):
         if self.modes or torch_private.transforms_active():
             raise Break("tensor_subclass", f"{name_of(function)} in a dispatch mode, or torch.func")
         leaves, structure = pytree.tree_flatten((args, kwargs))
-        for one in leaves:
-            if torch_private.is_mesh(one):
-                self.guard_mesh(one)
-        tensors = tuple(one for one in leaves if _is_tensor(one))
-        constants = [None if _is_tensor(one) else self.tracer.scalars.concrete(one)
-                     for one in leaves]  # fmt: skip
-        where = tuple(number for number, one in enumerate(leaves) if _is_tensor(one))
+        for leaf in leaves:
+            if torch_private.is_mesh(leaf):
+                self.guard_mesh(leaf)
+        tensors = tuple(leaf for leaf in leaves if _is_tensor(leaf))
+        constants = [None if _is_tensor(leaf) else self.tracer.scalars.concrete(leaf)
+                     for leaf in leaves]  # fmt: skip
+        where = tuple(number for number, leaf in enumerate(leaves) if _is_tensor(leaf))
         target = PlacedCall(function, tuple(constants), where, structure)
         return self.node(target, tensors, {})
 
@@ -271,15 +271,17 @@ class TensorSubclasses(Component):
         """Returns the call that attends in nested tensors; torch's own where it has a kernel, or
         where there is more to it than queries, keys, values and a scale."""
         function: Any = torch.nn.functional.scaled_dot_product_attention
-        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        scale = given.pop("scale", None)
-        parts = [given.pop(name, None) for name in ("query", "key", "value")]
-        plain = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
-        usual = len(args) <= 3 and all(plain.get(name, given) == one for name, one in given.items())
+        inputs = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        scale = inputs.pop("scale", None)
+        parts = [inputs.pop(name, None) for name in ("query", "key", "value")]
+        basic = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
+        usual = len(args) <= 3 and all(
+            basic.get(name, inputs) == item for name, item in inputs.items()
+        )
         number = scale is None or type(scale) is float
         if not usual or not number or is_autocast_on():
             return function, args, kwargs
-        fakes = [self._placed(one) for one in parts]
+        fakes = [self._placed(part) for part in parts]
         if not self._native(torch_private.attends_in_parts, *fakes):
             return function, args, kwargs
         return jagged_attention, (*parts, scale), {}
@@ -294,11 +296,13 @@ class TensorSubclasses(Component):
             raise Break(*refused)
         if torch_private.transforms_active():
             raise Break("tensor_subclass", f"{name_of(function)} under torch.func")
-        fakes, given = self.recorder.fakes, (args, kwargs)
+        fakes, inputs = self.recorder.fakes, (args, kwargs)
         region = self._region(name_of(function))
         args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
         leaves = [
-            one for one in pytree.arg_tree_leaves(*args, **kwargs) if torch_private.is_wrapper(one)
+            leaf
+            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
+            if torch_private.is_wrapper(leaf)
         ]
         before = torch_private.versions_of(leaves)
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
@@ -306,7 +310,7 @@ class TensorSubclasses(Component):
         with fakes.mode, off, self._recording(True):
             result = function(*args, **kwargs)
         self._new.clear()
-        results = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         carries = torch.is_grad_enabled() and any(map(torch_private.requires_grad_now, results))
         carries, self._untracked = carries or self._untracked, untracked
         if results and (carries or is_autocast_on()):
@@ -317,15 +321,15 @@ class TensorSubclasses(Component):
                 reason = f"{name_of(function)}: a write to a tensor of a subclass, with gradients"
                 raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
             self._drop(region)
-            return self.node(function, *given, off=True)
+            return self.node(function, *inputs, off=True)
         region.keep()
         for value, old, new in zip(leaves, before, torch_private.versions_of(leaves), strict=True):
             if old is not None and old != new:
                 self._note_write(value, old)
-        for one in results:
-            made_here = self.is_known(one) or self.provenance.source_of(one) is not None
-            if torch_private.is_subclass(one) and not made_here:
-                reason = f"{name_of(function)} makes a {type(one).__name__} without Python code"
+        for item in results:
+            made_here = self.is_known(item) or self.provenance.source_of(item) is not None
+            if torch_private.is_subclass(item) and not made_here:
+                reason = f"{name_of(function)} makes a {type(item).__name__} without Python code"
                 raise Break("tensor_subclass", reason)
         return mapped(self.original, result)
 
@@ -353,21 +357,21 @@ class TensorSubclasses(Component):
         ``__torch_function__``."""
         args, kwargs = mapped(self._placed, args), mapped(self._placed, kwargs)
         mode = self.recorder.fakes.mode
-        before, mode.natively = mode.natively, True
+        before, mode.eagerly = mode.eagerly, True
         try:
             functions = torch_private.functions_off() if off else contextlib.nullcontext()
             with self._recording(False), functions:
                 result = self.recorder.run(function, args, kwargs)
         finally:
-            mode.natively = before
+            mode.eagerly = before
             if mode.masked:
                 mode.masked = False
                 torch_private.forget_shardings()
-        for one in pytree.tree_leaves(result):
-            if torch_private.is_wrapper(one):
-                self._bind_parts(one)
-            if torch_private.is_dtensor(one):
-                self._meshes[id(one.device_mesh)] = one.device_mesh
+        for leaf in pytree.tree_leaves(result):
+            if torch_private.is_wrapper(leaf):
+                self._bind_parts(leaf)
+            if torch_private.is_dtensor(leaf):
+                self._meshes[id(leaf.device_mesh)] = leaf.device_mesh
         return mapped(self.original, result)
 
     def _placed(self, value: torch.Tensor) -> Any:
@@ -383,8 +387,8 @@ class TensorSubclasses(Component):
                 self.recorder.argument(value)
             known = self._in_graph.get(id(value))
             return self._wrapped(value) if known is None else known[1]
-        found = self.recorder.fakes.known(value)
-        return self.recorder.wrapper(value, self._fake_of(value)) if found is None else found
+        result = self.recorder.fakes.known(value)
+        return self.recorder.wrapper(value, self._fake_of(value)) if result is None else result
 
     def in_graph(self, value: torch.Tensor) -> Any:
         """Returns what stands for a plain tensor, or a DTensor, in the graph."""
@@ -409,10 +413,10 @@ class TensorSubclasses(Component):
             part = attributes.getattr(value, name)
             inside = torch_private.is_wrapper(part)
             parts[name] = self._fake_of(part) if inside else self.recorder.as_fake(part)
-        made = self._native(
+        result = self._native(
             torch_private.unflattened, type(value), parts, context, *torch_private.layout_of(value)
         )
-        return torch_private.leaf(made, torch_private.requires_grad_now(value))
+        return torch_private.leaf(result, torch_private.requires_grad_now(value))
 
     def _wrapped(self, value: Any) -> Any:
         """Records how a wrapper that the trace made is made of its inner tensors."""
@@ -421,19 +425,19 @@ class TensorSubclasses(Component):
         parts = [getattr(value, name) for name in names]
         requires_grad = torch_private.requires_grad_now(value)
         target = WrapCall(type(value), tuple(names), context, requires_grad)
-        made = self.node(target, (*layout, *parts), {})
-        self._in_graph[id(value)] = value, made
-        return made
+        result = self.node(target, (*layout, *parts), {})
+        self._in_graph[id(value)] = value, result
+        return result
 
     def _native(self, function: Any, *args: Any) -> Any:
-        """Calls a function that calls code of a subclass natively."""
+        """Calls a function that calls code of a subclass eagerly."""
         mode = self.recorder.fakes.mode
-        before, mode.natively = mode.natively, True
+        before, mode.eagerly = mode.eagerly, True
         try:
             with mode, self._recording(False):
                 return function(*args)
         finally:
-            mode.natively = before
+            mode.eagerly = before
 
     def _bind_parts(self, value: Any) -> None:
         """Gives the inner tensors of a wrapper that a node makes nodes of their own."""
@@ -441,8 +445,10 @@ class TensorSubclasses(Component):
         for name in self._native(torch_private.flattened, value)[0]:
             part = getattr(value, name)
             if self.recorder.node_of(part) is None:
-                made = self.recorder.plain_node("call_function", inner_tensor, (node, name), part)
-                self.recorder.bind(part, made)
+                result = self.recorder.unchecked_node(
+                    "call_function", inner_tensor, (node, name), part
+                )
+                self.recorder.bind(part, result)
                 if torch_private.is_wrapper(part):
                     self._bind_parts(part)
 
@@ -472,10 +478,12 @@ class TensorSubclasses(Component):
         classes of the wrappers; without any, the operator is a node."""
         with self._recording(False):
             args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
-        given = [
-            one for one in pytree.arg_tree_leaves(*args, **kwargs) if torch_private.is_wrapper(one)
+        leaves = [
+            leaf
+            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
+            if torch_private.is_wrapper(leaf)
         ]
-        kinds = torch_private.overloads(given, torch_private.has_dispatch)
+        kinds = torch_private.overloads(leaves, torch_private.has_dispatch)
         with self._recording(False), self._inside_handler():
             if self._is_copy_of_new(function, args):
                 result = self.recorder.run(function, tuple(args), kwargs)
@@ -492,7 +500,7 @@ class TensorSubclasses(Component):
     def _is_copy_of_new(self, function: Any, args: Any) -> bool:
         """Returns whether an operator is the copy that torch makes of a new tensor that the trace
         holds too, which it does not make in eager mode."""
-        return function is _DETACH and any(args[0] is one for one in self._new)
+        return function is _DETACH and any(args[0] is item for item in self._new)
 
     def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Interprets the handler of the innermost dispatch mode of the program, outside that
@@ -502,8 +510,8 @@ class TensorSubclasses(Component):
         try:
             handler = self.tracer.attributes.getattr(modes[-1][0], "__torch_dispatch__")
             handler = torch_private.without_shields(handler)
-            given = [function, tuple(types), tuple(args), kwargs]
-            result = self.tracer.calls.call_value(handler, given, {})
+            inputs = [function, tuple(types), tuple(args), kwargs]
+            result = self.tracer.calls.call_value(handler, inputs, {})
             if len(self.modes) != len(modes) - 1:
                 raise Break("torch_mode", "a handler of a mode enters or leaves another")
         finally:
@@ -520,7 +528,7 @@ class TensorSubclasses(Component):
     def leave(self, mode: Any) -> None:
         """Traces ``TorchDispatchMode.__exit__``."""
         if not self.modes or self.modes[-1][0] is not mode:
-            raise Break("torch_mode", "a mode, entered before this segment, is left")
+            raise Break("torch_mode", "a mode, entered before this region, is left")
         self.modes = self.modes[:-1]
 
     def entered(self) -> tuple[tuple[Any, int], ...]:
@@ -553,8 +561,8 @@ class TensorSubclasses(Component):
         """Interprets the hook of each class until one answers."""
         for kind in kinds:
             handler = self.tracer.attributes.getattr(kind, hook)
-            given = [function, tuple(types), tuple(args), kwargs]
-            result = self.tracer.calls.call_value(handler, given, {})
+            inputs = [function, tuple(types), tuple(args), kwargs]
+            result = self.tracer.calls.call_value(handler, inputs, {})
             if result is not NotImplemented:
                 return result
         raise Break("operator_failed", f"{name_of(function)}: no class implements it")
@@ -575,7 +583,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return value
     if type(value) in (list, tuple):
-        return type(value)(mapped(function, one) for one in value)
+        return type(value)(mapped(function, item) for item in value)
     if type(value) is dict:
-        return {key: mapped(function, one) for key, one in value.items()}
+        return {key: mapped(function, item) for key, item in value.items()}
     return pytree.tree_map_only(torch.Tensor, function, value)

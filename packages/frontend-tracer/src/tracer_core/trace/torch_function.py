@@ -42,7 +42,7 @@ def any_acts_as_tensor(values: Any) -> bool:
     return False
 
 
-class _StandIn:
+class _Polyfill:
     """The proxy of one object for torch. real: the object. tracer: interprets its handler."""
 
     def __init__(self, tracer: Tracing, real: Any) -> None:
@@ -59,7 +59,7 @@ class _Handlers:
     def class_for(self, cls: type) -> Any:
         if cls not in self.made:
             above = [base for base in cls.__bases__ if instances_have(base, "__torch_function__")]
-            bases = tuple(self.class_for(base) for base in above) or (_StandIn,)
+            bases = tuple(self.class_for(base) for base in above) or (_Polyfill,)
             self.made[cls] = type(
                 cls.__name__, bases, {"__torch_function__": classmethod(self._handler(cls))}
             )
@@ -83,7 +83,7 @@ class _Handlers:
 
     def real(self, value: Any) -> Any:
         """Returns a structure with the real objects in place of proxies."""
-        if isinstance(value, _StandIn):
+        if isinstance(value, _Polyfill):
             return value.real
         if type(value) in (list, tuple):
             return type(value)(map(self.real, value))
@@ -95,8 +95,8 @@ class _Handlers:
 def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function outside the recorder: torch calls a handler before anything else."""
     handlers = _Handlers(tracer)
-    plain = {name: handlers.stand_in(value) for name, value in kwargs.items()}
-    return handlers.real(function(*map(handlers.stand_in, args), **plain))
+    simple = {name: handlers.stand_in(value) for name, value in kwargs.items()}
+    return handlers.real(function(*map(handlers.stand_in, args), **simple))
 
 
 def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
@@ -109,11 +109,11 @@ def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) 
     if type(function) is types.FunctionType and not kinds:
         if any(map(torch_private.is_fake, pytree.arg_tree_leaves(*args, **(kwargs or {})))):
             kinds = (torch.Tensor,)
-    given = [function, kinds, args] + ([] if kwargs is None else [kwargs])
+    inputs = [function, kinds, args] + ([] if kwargs is None else [kwargs])
     recorder.program_modes = modes[:-1]
     try:
         handler = tracer.attributes.getattr(modes[-1][0], "__torch_function__")
-        result = tracer.calls.call_value(handler, given, {})
+        result = tracer.calls.call_value(handler, inputs, {})
         if len(recorder.program_modes) != len(modes) - 1:
             raise Break("torch_mode", "a handler of a mode enters or leaves another")
     finally:

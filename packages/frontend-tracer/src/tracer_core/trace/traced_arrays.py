@@ -1,7 +1,7 @@
 """NumPy's arrays and scalars in a trace: tensors behind them, recorded as torch's operators.
 
 An array of `Tensor.numpy()`, and an array from before the trace once it is computed with, is a
-`TracedArray`. NumPy itself decides what a call means: it runs on a small stand-in with the same
+`TracedArray`. NumPy itself decides what a call means: it runs on a small polyfill with the same
 dtype, sizes and strides, and says the result's dtype, sizes and memory, whether it is a scalar, and
 which error is raised. torch's version (torch._numpy) of a function in the tables below computes the
 values; a result that differs from NumPy's in any of these breaks the graph. NumPy's runtime
@@ -58,7 +58,7 @@ _METHODS_TEXT = """
     flatten transpose swapaxes squeeze astype copy dot round take repeat trace conj conjugate
 """
 _METHODS = frozenset(_METHODS_TEXT.split())
-#: What only dtypes and sizes decide: NumPy's answer for the stand-ins is the answer.
+#: What only dtypes and sizes decide: NumPy's answer for the polyfills is the answer.
 _METADATA = frozenset(
     [
         "ndim",
@@ -206,7 +206,7 @@ def to_tensor(tracer: Tracing, array: Any, what: str) -> Any:
     return tracer.native_calls.native(torch.Tensor.detach, array.tensor)
 
 
-# -- stand-ins --
+# -- polyfills --
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -217,7 +217,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> Any:
     return numpy.dtype(_name(tensor.dtype))
 
 
-def _stand_in(tracer: Tracing, array: TracedArray) -> Any:
+def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
     """Returns an array of zeros with the same dtype, sizes and strides."""
     tensor, dtype = tracer.recorder.as_fake(array.tensor), _numpy_dtype(array.tensor)
     if array.scalar:
@@ -233,11 +233,11 @@ def _stand_in(tracer: Tracing, array: TracedArray) -> Any:
 
 
 class _Call:
-    """One call of a NumPy function: the traced arrays among its arguments and their stand-ins."""
+    """One call of a NumPy function: the traced arrays among its arguments and their polyfills."""
 
     def __init__(self, tracer: Tracing, name: str) -> None:
         self.tracer, self.name = tracer, name
-        #: (the program's object, its traced array, its stand-in)
+        #: (the program's object, its traced array, its polyfill)
         self.arrays: list[tuple[Any, TracedArray, Any]] = []
 
     def refuse(self, why: str) -> Any:
@@ -246,21 +246,21 @@ class _Call:
     def traced(self, value: Any) -> Any:
         """Replaces the arrays in a structure by traced ones."""
         value = self.tracer.scalars.concrete(value)
-        for given, made, _ in self.arrays:
-            if given is value:
-                return made
+        for inputs, result, _ in self.arrays:
+            if inputs is value:
+                return result
         if type(value) is TracedArray:
-            made = value
+            result = value
         elif type(value) in ARRAY:
-            made = self._from_outside(value)
+            result = self._from_outside(value)
         elif type(value) in (list, tuple):
-            return type(value)([self.traced(one) for one in self.tracer.containers.spread(value)])
+            return type(value)([self.traced(item) for item in self.tracer.containers.spread(value)])
         elif is_constant(value) or isinstance(value, (type, *numpy_types.DTYPE)):
             return value
         else:
             return self.refuse(f"an argument of type {type(value).__name__}")
-        self.arrays.append((value, made, _stand_in(self.tracer, made)))
-        return made
+        self.arrays.append((value, result, _polyfill(self.tracer, result)))
+        return result
 
     def _from_outside(self, value: Any) -> TracedArray:
         if value.dtype.name not in _DTYPES or not value.dtype.isnative:
@@ -281,15 +281,15 @@ class _Call:
         return TracedArray(native(torch.tensor, value.tolist(), dtype=dtype))
 
     def stood_in(self, value: Any) -> Any:
-        """Replaces traced arrays by stand-ins."""
+        """Replaces traced arrays by polyfills."""
         if type(value) is TracedArray:
-            return next(stand_in for _, made, stand_in in self.arrays if made is value)
+            return next(stand_in for _, result, stand_in in self.arrays if result is value)
         if type(value) in (list, tuple):
-            return type(value)([self.stood_in(one) for one in value])
+            return type(value)([self.stood_in(item) for item in value])
         return value
 
     def asked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Returns NumPy's result for the stand-ins; raises its error."""
+        """Returns NumPy's result for the polyfills; raises its error."""
         state = query(self.tracer, _error_state)
         if {"raise", "call", "print", "log"}.intersection(state):
             self.refuse("numpy.seterr() has set that errors are reported")
@@ -312,7 +312,7 @@ class _Call:
             return self.refuse(f"torch's version: {type(error).__name__}: {error}")
 
     def answer(self, version: Any, want: Any, args: Any, kwargs: Any) -> Any:
-        """Returns the result of a call to which NumPy's answer for the stand-ins is `want`."""
+        """Returns the result of a call to which NumPy's answer for the polyfills is `want`."""
         own = VERSIONS.get(self.name)
         if own is None or type(want) not in (*ARRAY, *SCALARS):
             return self.result(want, self.computed(version, args, kwargs))
@@ -320,26 +320,26 @@ class _Call:
             return self.refuse(f"a result of {want.dtype}")
         # NumPy's answer has a dtype= asked for.
         named = {key: value for key, value in kwargs.items() if key != "dtype"}
-        given = [getattr(torch, want.dtype.name), *map(_tensors, args)]
-        plain = {key: _tensors(value) for key, value in named.items()}
-        return self.result(want, self.computed(own, given, plain))
+        inputs = [getattr(torch, want.dtype.name), *map(_tensors, args)]
+        simple = {key: _tensors(value) for key, value in named.items()}
+        return self.result(want, self.computed(own, inputs, simple))
 
     def called(self, want: Any, args: Any, kwargs: Any) -> Any:
-        """Records a call of NumPy itself, to which its answer for the stand-ins is `want`."""
+        """Records a call of NumPy itself, to which its answer for the polyfills is `want`."""
         if type(want) not in (*ARRAY, *SCALARS) or want.dtype.name not in _DTYPES:
             return self.refuse(f"a {type(want).__name__} that depends on values")
         tensors: list[torch.Tensor] = []
         text = numpy_calls.written((tuple(args), kwargs), tensors, TracedArray)
         if text is None:
             return self.refuse("an argument without a text")
-        given = self.name, tensors, text, list(want.shape), getattr(torch, want.dtype.name)
-        return self.result(want, self.tracer.recorder.call(numpy_calls.CALL, given, {}))
+        inputs = self.name, tensors, text, list(want.shape), getattr(torch, want.dtype.name)
+        return self.result(want, self.tracer.recorder.call(numpy_calls.CALL, inputs, {}))
 
     def result(self, want: Any, got: Any) -> Any:
         """Returns what the program sees of a result, which is as NumPy says."""
-        for given, _, stand_in in self.arrays:
+        for inputs, _, stand_in in self.arrays:
             if want is stand_in and type(want) in ARRAY:
-                return given
+                return inputs
         if type(want) in (list, tuple):
             if type(got) not in (list, tuple) or len(got) != len(want):
                 return self.refuse("torch's version gives another structure")
@@ -360,12 +360,12 @@ class _Call:
         return TracedArray(self._placed(want, got))
 
     def _shares(self, tensor: Any, other: Any) -> bool:
-        one, two = map(self.tracer.recorder.as_fake, (tensor, other))
-        return torch_private.storage_id(one) == torch_private.storage_id(two)
+        item, two = map(self.tracer.recorder.as_fake, (tensor, other))
+        return torch_private.storage_id(item) == torch_private.storage_id(two)
 
     def _own(self, tensor: Any) -> Any:
         """Returns the values in memory of their own."""
-        if any(self._shares(tensor, made.tensor) for _, made, _ in self.arrays):
+        if any(self._shares(tensor, result.tensor) for _, result, _ in self.arrays):
             return self.tracer.native_calls.native(torch.clone, tensor)
         return tensor
 
@@ -373,25 +373,27 @@ class _Call:
         """Returns a tensor that shares memory where NumPy's result does, with NumPy's strides."""
         native = self.tracer.native_calls.native
         under = [
-            made for _, made, one in self.arrays if type(one) in ARRAY and _same_memory(want, one)
+            built
+            for _, built, item in self.arrays
+            if type(item) in ARRAY and _same_memory(want, item)
         ]
-        if not all(self._shares(got, made.tensor) for made in under):
+        if not all(self._shares(got, result.tensor) for result in under):
             return self.refuse("torch's version copies where NumPy makes a view")
         if not under:
             got = self._own(got)
         strides = tuple(step // want.itemsize for step in want.strides)
-        found = tuple(self.tracer.recorder.as_fake(got).stride())
-        differs = any(n > 1 and a != b for n, a, b in zip(want.shape, strides, found, strict=True))
+        items = tuple(self.tracer.recorder.as_fake(got).stride())
+        differs = any(n > 1 and a != b for n, a, b in zip(want.shape, strides, items, strict=True))
         if want.size and differs:
             if under:
                 return self.refuse("a view with other strides than torch's")
-            made = native(torch.empty_strided, want.shape, strides, dtype=got.dtype)
-            return native(torch.Tensor.copy_, made, got)
+            result = native(torch.empty_strided, want.shape, strides, dtype=got.dtype)
+            return native(torch.Tensor.copy_, result, got)
         return got
 
 
-def _same_memory(one: Any, other: Any) -> bool:
-    return bool(numpy.may_share_memory(one, other))
+def _same_memory(item: Any, other: Any) -> bool:
+    return bool(numpy.may_share_memory(item, other))
 
 
 def _error_state() -> tuple[str, ...]:
@@ -403,9 +405,9 @@ def _for_torch(value: Any) -> Any:
     if type(value) is TracedArray:
         return numpy_functions.array(value.tensor)
     if type(value) in (list, tuple):
-        return type(value)([_for_torch(one) for one in value])
+        return type(value)([_for_torch(item) for item in value])
     if type(value) is dict:
-        return {key: _for_torch(one) for key, one in value.items()}
+        return {key: _for_torch(item) for key, item in value.items()}
     if isinstance(value, numpy_types.DTYPE) or (
         isinstance(value, type) and (value in SCALARS or value in (int, float, bool, complex))
     ):
@@ -422,54 +424,54 @@ def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
         return _in_place(tracer, function, *args)
     named = function.name if type(function) is ArrayMethod else getattr(function, "__name__", "?")
     name = _OPERATORS.get(function, named)
-    made = _Call(tracer, name)
-    args = [made.traced(value) for value in args]
-    kwargs = {key: made.traced(value) for key, value in kwargs.items()}
+    result = _Call(tracer, name)
+    args = [result.traced(value) for value in args]
+    kwargs = {key: result.traced(value) for key, value in kwargs.items()}
     if isinstance(function, numpy.ufunc) or (function in _OPERATORS):
-        return _ufunc(made, function, args, kwargs)
+        return _ufunc(result, function, args, kwargs)
     if function is operator.getitem:
-        return _getitem(made, *args)
+        return _getitem(result, *args)
     if type(function) is ArrayMethod:
-        return _method(made, name, args, kwargs)
+        return _method(result, name, args, kwargs)
     if name in _METADATA:
-        return made.asked(function, args, kwargs)
+        return result.asked(function, args, kwargs)
     path = f"linalg.{name}" if function is getattr(numpy.linalg, name, None) else name
     if path == "linalg.norm" and args[0].tensor.dtype is torch.float16:
-        return made.refuse("of half precision")
+        return result.refuse("of half precision")
     known = path in _FUNCTIONS and function is functools.reduce(getattr, path.split("."), numpy)
     by_numpy = path in numpy_calls.FUNCTIONS and function is getattr(numpy, path, None)
     if by_numpy:
-        return made.called(made.asked(function, args, kwargs), args, kwargs)
+        return result.called(result.asked(function, args, kwargs), args, kwargs)
     version = numpy_functions.function(path) if known else None
     if version is None:
-        return made.refuse("of an array from the trace")
-    return made.answer(version, made.asked(function, args, kwargs), args, kwargs)
+        return result.refuse("of an array from the trace")
+    return result.answer(version, result.asked(function, args, kwargs), args, kwargs)
 
 
-def _ufunc(made: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    ufunc = getattr(numpy, made.name) if function in _OPERATORS else function
-    name = made.name = ufunc.__name__
+def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    ufunc = getattr(numpy, result.name) if function in _OPERATORS else function
+    name = result.name = ufunc.__name__
     if name not in _UFUNCS or kwargs or len(args) != ufunc.nin:
-        return made.refuse("of an array from the trace")
-    want = made.asked(function, args, {})  # the operator also where a ufunc is behind it
+        return result.refuse("of an array from the trace")
+    want = result.asked(function, args, {})  # the operator also where a ufunc is behind it
     if type(want) not in ARRAY and type(want) not in SCALARS:
-        return made.refuse("is not implemented for these operands")
-    if not all(type(one) in (TracedArray, int, float, bool, *SCALARS) for one in args):
-        return made.refuse("of other operands than arrays and numbers")
-    given = [
+        return result.refuse("is not implemented for these operands")
+    if not all(type(arg) in (TracedArray, int, float, bool, *SCALARS) for arg in args):
+        return result.refuse("of other operands than arrays and numbers")
+    inputs = [
         type(value)
         if type(value) in (int, float, complex)
-        else numpy.asarray(made.stood_in(value)).dtype
+        else numpy.asarray(result.stood_in(value)).dtype
         for value in args
     ]
-    loop = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout))
+    loop = ufunc.resolve_dtypes((*inputs, *[None] * ufunc.nout))
     if any(dtype.name not in _DTYPES for dtype in loop):
-        return made.refuse(f"of {loop}")
+        return result.refuse(f"of {loop}")
     if name in _BY_OPERAND and loop[0].kind in "biu" and not _is_tame(name, args):
-        return made.refuse("of integers, where torch raises and NumPy warns")
+        return result.refuse("of integers, where torch raises and NumPy warns")
     if name == "power" and type(args[1]) is not TracedArray and abs(args[1]) == 0.5:
-        return made.refuse("of a root, whose infinities differ")
-    native = made.tracer.native_calls.native
+        return result.refuse("of a root, whose infinities differ")
+    native = result.tracer.native_calls.native
     operands = []
     for value, dtype in zip(args, loop[: ufunc.nin], strict=True):
         to = getattr(torch, dtype.name)
@@ -477,7 +479,7 @@ def _ufunc(made: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) 
             try:
                 number = dtype.type(value.item() if type(value) in SCALARS else value).item()
             except OverflowError as error:
-                return made.refuse(str(error))
+                return result.refuse(str(error))
             operands.append(native(torch.tensor, number, dtype=to))
         elif value.tensor.dtype is to:
             operands.append(value.tensor)
@@ -486,8 +488,8 @@ def _ufunc(made: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) 
     version = numpy_functions.function(name)
     assert version is not None, name
     if loop[-1] != want.dtype:
-        return made.refuse("its operator computes in another dtype")
-    return made.answer(version, want, list(map(TracedArray, operands)), {})
+        return result.refuse("its operator computes in another dtype")
+    return result.answer(version, want, list(map(TracedArray, operands)), {})
 
 
 def _is_tame(name: str, args: list[Any]) -> bool:
@@ -499,69 +501,71 @@ def _is_tame(name: str, args: list[Any]) -> bool:
     return last >= 0 if name == "power" else last > 0
 
 
-def _method(made: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _method(built: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     array = args[0]
     if name in _VALUES and not kwargs:
         read = torch.Tensor.tolist if name == "tolist" else torch.Tensor.item
-        chosen = array if len(args) == 1 else _getitem(made, array, _flat_key(made, args))
-        return made.tracer.native_calls.call_torch(read, [chosen.tensor], {})
+        chosen = array if len(args) == 1 else _getitem(built, array, _flat_key(built, args))
+        return built.tracer.native_calls.call_torch(read, [chosen.tensor], {})
     version = numpy_functions.method(name) if name in _METHODS else None
     if version is None and (array.scalar or name not in numpy_calls.METHODS):
-        return made.refuse("of an array from the trace")
-    want = made.asked(lambda one, *rest, **named: getattr(one, name)(*rest, **named), args, kwargs)
+        return built.refuse("of an array from the trace")
+    want = built.asked(
+        lambda value, *rest, **named: getattr(value, name)(*rest, **named), args, kwargs
+    )
     if version is None:
-        return made.called(want, args, kwargs)
-    return made.answer(version, want, args, kwargs)
+        return built.called(want, args, kwargs)
+    return built.answer(version, want, args, kwargs)
 
 
-def _flat_key(made: _Call, args: list[Any]) -> Any:
+def _flat_key(result: _Call, args: list[Any]) -> Any:
     key = tuple(args[1:])
     if len(key) != args[0].tensor.dim() or any(type(part) is not int for part in key):
-        made.refuse("item() by a flat index, or by what is no int")
+        result.refuse("item() by a flat index, or by what is no int")
     return key
 
 
-def _getitem(made: _Call, array: Any, key: Any) -> Any:
+def _getitem(result: _Call, array: Any, key: Any) -> Any:
     if type(array) is not TracedArray:
-        return made.refuse("the index of what is no array is an array")
-    want = made.asked(operator.getitem, [array, key], {})
-    got = made.computed(_subscript, [array, key], {})
-    return made.result(want, got)
+        return result.refuse("the index of what is no array is an array")
+    want = result.asked(operator.getitem, [array, key], {})
+    got = result.computed(_subscript, [array, key], {})
+    return result.result(want, got)
 
 
 def _subscript(array: Any, key: Any) -> Any:
-    return array.tensor[_plain_key(key)]
+    return array.tensor[_concrete_key(key)]
 
 
-def _plain_key(key: Any) -> Any:
+def _concrete_key(key: Any) -> Any:
     if type(key) is tuple:
-        return tuple(map(_plain_key, key))
+        return tuple(map(_concrete_key, key))
     return key.tensor if hasattr(key, "tensor") else key
 
 
 def setitem(tracer: Tracing, array: Any, key: Any, value: Any) -> None:
     """array[key] = value"""
-    made = _Call(tracer, "__setitem__")
-    target, key, value = (made.traced(one) for one in (array, key, value))
+    result = _Call(tracer, "__setitem__")
+    target, key, value = (result.traced(item) for item in (array, key, value))
     if type(target) is not TracedArray or (type(array) in ARRAY and target.real is None):
-        made.refuse("an array that the trace made is given values of an array")
-    source = made.stood_in(value)
+        result.refuse("an array that the trace made is given values of an array")
+    source = result.stood_in(value)
     if numpy.iscomplexobj(source) and not target.tensor.is_complex():
-        made.refuse("complex numbers are stored as real ones")
-    made.asked(operator.setitem, [target, key, value], {})
+        result.refuse("complex numbers are stored as real ones")
+    result.asked(operator.setitem, [target, key, value], {})
     if type(value) in (list, tuple):
-        made.refuse("a list is stored")
+        result.refuse("a list is stored")
     if type(value) is TracedArray:
         stored = tracer.native_calls.native(torch.Tensor.to, value.tensor, target.tensor.dtype)
-        if made._shares(stored, target.tensor):
+        if result._shares(stored, target.tensor):
             stored = tracer.native_calls.native(torch.clone, stored)
     else:
         stored = _numpy_dtype(target.tensor).type(value).item()
-    place = tuple(_tensors(one) for one in key) if type(key) is tuple else _tensors(key)
+    place = tuple(_tensors(item) for item in key) if type(key) is tuple else _tensors(key)
     try:
         tracer.native_calls.native(operator.setitem, target.tensor, place, stored)
     except Exception as error:
-        made.refuse(f"torch's version: {type(error).__name__}: {error}")
+        result.refuse(f"torch's version: {type(error).__name__}: {error}")
 
 
 def _tensors(value: Any) -> Any:
@@ -572,14 +576,14 @@ def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
     """array += other"""
     if (type(array) is TracedArray and array.scalar) or type(array) not in (TracedArray, *ARRAY):
         return call(tracer, _INPLACE[function], [array, other], {})
-    made = _Call(tracer, function.__name__)
+    created = _Call(tracer, function.__name__)
     if not is_array(tracer, array):
-        made.refuse("an array that the trace made is given values of an array")
-    target, value = made.traced(array), made.traced(other)
-    made.asked(function, [target, value], {})
+        created.refuse("an array that the trace made is given values of an array")
+    target, value = created.traced(array), created.traced(other)
+    created.asked(function, [target, value], {})
     result = call(tracer, _INPLACE[function], [array, other], {})
     if type(result) is not TracedArray:
-        made.refuse("its result is no array")
+        created.refuse("its result is no array")
     tracer.native_calls.native(torch.Tensor.copy_, target.tensor, result.tensor)
     return array
 
@@ -588,17 +592,17 @@ def attribute(tracer: Tracing, array: Any, name: str) -> Any:
     """Returns an attribute of a traced array."""
     if name == "__class__":
         return array.kind
-    made = _Call(tracer, name)
-    traced = made.traced(array)
+    result = _Call(tracer, name)
+    traced = result.traced(array)
     if name in _ATTRIBUTES:
-        return made.asked(getattr, [traced, name], {})
+        return result.asked(getattr, [traced, name], {})
     if name in _VIEWS:
-        want = made.asked(getattr, [traced, name], {})
-        return made.result(want, made.computed(getattr, [traced, name], {}))
-    value = getattr(made.stood_in(traced), name)  # raises Python's own error
+        want = result.asked(getattr, [traced, name], {})
+        return result.result(want, result.computed(getattr, [traced, name], {}))
+    value = getattr(result.stood_in(traced), name)  # raises Python's own error
     if callable(value):
         return ArrayMethod(array, name)
-    return made.refuse(f"attribute {name!r} of an array")
+    return result.refuse(f"attribute {name!r} of an array")
 
 
 def number(tracer: Tracing, function: Any, array: Any) -> Any:
@@ -611,12 +615,12 @@ def number(tracer: Tracing, function: Any, array: Any) -> Any:
 
 
 def length(tracer: Tracing, array: Any) -> int:
-    made = _Call(tracer, "__len__")
-    return int(made.asked(len, [made.traced(array)], {}))
+    result = _Call(tracer, "__len__")
+    return int(result.asked(len, [result.traced(array)], {}))
 
 
 def truth(tracer: Tracing, array: Any) -> Any:
     """Raises NumPy's error for several elements; a branch on one breaks the graph."""
-    made = _Call(tracer, "__bool__")
-    made.asked(bool, [made.traced(array)], {})
+    result = _Call(tracer, "__bool__")
+    result.asked(bool, [result.traced(array)], {})
     tracer.break_graph("data_dependent_branch", "a branch on a value of an array")

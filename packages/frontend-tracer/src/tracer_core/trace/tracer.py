@@ -25,7 +25,7 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -36,10 +36,10 @@ from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace import torch_function
 from tracer_core.trace.assertions import (
-    CallForesight,
-    Expectations,
-    foreseen_answer,
-    foreseen_number,
+    Assumptions,
+    CallSpeculation,
+    speculated_answer,
+    speculated_scalar,
 )
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
@@ -55,14 +55,14 @@ from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
 from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
-from tracer_core.trace.plain_loops import PlainLoops
-from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand_in
-from tracer_core.trace.random_draws import RandomDraws
+from tracer_core.trace.python_rng import PythonRng
+from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_polyfill
 from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
 from tracer_core.trace.state_values import index_in
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
 from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.unrolled_loops import UnrolledLoops
 
 __all__ = ["Tracer", "opcodes"]
 
@@ -76,15 +76,15 @@ class Tracer(Machine, Tracing):
     """One trace of one code region. Mutable. forced: step -> (kind, reason, location) of breaks
     that an earlier trace asked for. unbuildable: types of values that no call could make again.
     shapes: decides which dimensions are symbolic. natives: code that is not inlined -> the kind
-    of break. unrolls: loops of plain Python may be long. as_eager: is_compiling() answers as in
-    eager mode. told_compiling: the first line that read the other answer. doubts: a failing
+    of break. unrolls: loops of eager Python may be long. as_eager: is_compiling() answers as in
+    eager mode. is_compiling_used: the first line that read the other answer. doubts: a failing
     program may be traced again with the other answer.
     """
 
     shapes: ShapePolicy
     side_effects: SideEffects
     scalars: Numbers
-    draws: RandomDraws
+    draws: PythonRng
     reads: GuardedReads
     names: Names
     exceptions: RaisedExceptions
@@ -94,7 +94,7 @@ class Tracer(Machine, Tracing):
     operators: Operations
     containers: Items
     calls: Calls
-    loops: PlainLoops
+    loops: UnrolledLoops
     native_calls: NativeCalls
     subclasses: TensorSubclasses
 
@@ -109,7 +109,7 @@ class Tracer(Machine, Tracing):
     ) -> None:
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
-        self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
+        self.as_eager, self.is_compiling_used, self.doubts = as_eager, "", False
         #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
         #: a later process could not know that it no longer holds.
         self.unguarded: dict[str, None] = {}
@@ -134,11 +134,11 @@ class Tracer(Machine, Tracing):
         self.recorder.handles = self._handles
         self.recorder.identify = partial(self.provenance.guard, GuardKind.IS)
         if shapes.follows_data:
-            self.recorder.follow_data(partial(foreseen_answer, self))
+            self.recorder.follow_data(partial(speculated_answer, self))
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
         self.scalars = Numbers(self, self.fakes.shape_env is not None)
-        self.draws = RandomDraws(self)
+        self.draws = PythonRng(self)
         self.reads = GuardedReads(self)
         self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)
@@ -153,9 +153,9 @@ class Tracer(Machine, Tracing):
         self.recorder.subclasses = self.subclasses
         self.fakes.mode.by_class = self.subclasses.dispatch
         self.finalization = Finalization(self, self.carried)
-        self.loops = PlainLoops(self, unrolls)
-        self.expected = Expectations(shapes.seen.outcomes)
-        self.foresight = CallForesight(shapes.foresight, self.recorder)
+        self.loops = UnrolledLoops(self, unrolls)
+        self.assumptions = Assumptions(shapes.specializations.outcomes)
+        self.speculation = CallSpeculation(shapes.speculation, self.recorder)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
@@ -188,16 +188,16 @@ class Tracer(Machine, Tracing):
         """Returns whether a frame stands inside of a ``try`` statement that it has entered in the
         trace."""
         return any(
-            not is_with(frame.code, one) and (id(frame), one.target) not in self._entered
+            not is_with(frame.code, item) and (id(frame), item.target) not in self._entered
             for frame in self.frames
             if frame.code.exceptions
-            for one in ranges_around(frame.code, frame.last)
+            for item in ranges_around(frame.code, frame.last)
         )
 
-    def _index_in(self, tensor: torch.Tensor, foresees: bool) -> Any:
+    def _index_in(self, tensor: torch.Tensor, speculates: bool) -> Any:
         known = index_in(self, tensor)
-        if known is None and foresees:
-            return foreseen_number(self, self.fakes.current(tensor))
+        if known is None and speculates:
+            return speculated_scalar(self, self.fakes.current(tensor))
         return known
 
     def _concrete(self, leaf: Any) -> Any:
@@ -209,8 +209,8 @@ class Tracer(Machine, Tracing):
     def is_compiling(self) -> bool:
         if any(policy.is_answered_as_eager(frame.function) for frame in self.frames):
             return False
-        if not self.as_eager and not self.told_compiling:
-            self.told_compiling = self.where()
+        if not self.as_eager and not self.is_compiling_used:
+            self.is_compiling_used = self.where()
         return not self.as_eager
 
     def _dims(self, tensor: torch.Tensor) -> Any:
@@ -237,14 +237,18 @@ class Tracer(Machine, Tracing):
         if self.steps >= self.loops.look_at:
             self.loops.look()
 
-    def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
+    def check_generators(
+        self, is_live_across_break: Callable[[Any], bool] = lambda _: False
+    ) -> None:
         """Restarts with a break before each generator that the program left inside ``try`` or
         ``with``: its handlers run when its last reference goes, which a trace does not see.
-        is_carried(generator): the generator is live across the graph break."""
-        for made in self.calls.generators:
-            if is_left_inside(made) and not is_carried(made):
+        is_live_across_break(generator): the generator is live across the graph break."""
+        for generator in self.calls.generators:
+            if is_left_inside(generator) and not is_live_across_break(generator):
                 raise Restart(
-                    made.born, "unsupported_value", f"{made.code_name} is left inside try or with"
+                    generator.allocation_step,
+                    "unsupported_value",
+                    f"{generator.code_name} is left inside try or with",
                 )
 
     def _break_before_unbuildable(self) -> None:
@@ -252,11 +256,11 @@ class Tracer(Machine, Tracing):
         make again."""
         stack = self.frames[-1].stack
         if stack and type(stack[-1]) in self.unbuildable and self.provenance.is_fresh(stack[-1]):
-            made = type(stack[-1])
+            cls = type(stack[-1])
             step = self._step_before if self.nesting == 0 else self.outer_step
             if step not in self.forced:
                 raise Restart(
-                    step, "unsupported_value", f"a {made.__module__}.{made.__qualname__} is made"
+                    step, "unsupported_value", f"a {cls.__module__}.{cls.__qualname__} is made"
                 )
 
     def close(self) -> None:
@@ -288,8 +292,8 @@ class Tracer(Machine, Tracing):
                 )
                 raise Restart(self.outer_step, broken.kind, broken.reason)
             if type(error) is RecursionError and error is not self.raising:
-                raise RunNatively("the interpreter's recursion is deeper than the program's")
-            if may_name_stand_in(error):
+                raise RunEagerly("the interpreter's recursion is deeper than the program's")
+            if may_name_polyfill(error):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
             self.exceptions.note(error)
         try:
@@ -301,9 +305,9 @@ class Tracer(Machine, Tracing):
         """Breaks the reference cycles of a finished trace, so that the program's objects die
         without the garbage collector."""
         self.exceptions.forget_frames()
-        components = [one for one in vars(self).values() if isinstance(one, Component)]
+        components = [var for var in vars(self).values() if isinstance(var, Component)]
         others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects,
-                  self.foresight)  # fmt: skip
+                  self.speculation)  # fmt: skip
         for part in (*components, *others, self.side_effects, self):
             vars(part).clear()
 
@@ -311,9 +315,9 @@ class Tracer(Machine, Tracing):
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
         self._entered = {
-            (id(frame), one.target)
+            (id(frame), item.target)
             for frame in frames
-            for one in ranges_around(frame.code, frame.last)
+            for item in ranges_around(frame.code, frame.last)
         }
         self.loops.begin(frames)
         before = settings.snapshot()
@@ -355,8 +359,8 @@ class Tracer(Machine, Tracing):
             call = calls.call_object if function is _MODULE_CALL else calls.call_past_slot
             frame = call(self.open(args[0]), args[1:], kwargs)
         else:
-            plain = type(function.__globals__) is dict and not decode(function.__code__).unsupported
-            if function.__code__.co_flags & NOT_PLAIN or not plain:
+            basic = type(function.__globals__) is dict and not decode(function.__code__).unsupported
+            if function.__code__.co_flags & NOT_PLAIN or not basic:
                 self.provenance.constant(function)
                 function, args = _called_from_outside(function), [function, *args]
             frame = self.calls.frame_of(function, args, kwargs)

@@ -49,7 +49,7 @@ class TracedScalars(Protocol):
     def concrete(self, value: Any) -> Any:
         """Specializes a symbol: returns its value, guarded; any other value unchanged."""
 
-    def settled(self, value: Any, depth: int = 6) -> Any:
+    def specialized(self, value: Any, depth: int = 6) -> Any:
         """Specializes the symbolic scalars in a value, for code that is not interpreted."""
 
     def operates(self, left: Any, right: Any) -> bool:
@@ -73,7 +73,7 @@ class TracedFinalization(Protocol):
         """Notes that the program changes `holder`, which held these values."""
 
 
-class TracedDraws(Protocol):
+class TracedRng(Protocol):
     """Random numbers of Python that a trace draws."""
 
     def require_unused(self, source: Source) -> None:
@@ -147,7 +147,7 @@ class TracedReads(Protocol):
     def note_orders(self, obj: Any) -> None:
         """Does `note_order` for a set that native code gets, perhaps in a container."""
 
-    def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
+    def guard_keys(self, obj: Any, source: Any, result: list[Any]) -> None:
         """Guards the keys of a dictionary and their order."""
 
     def guard_members(self, source: Any, members: Any) -> None:
@@ -284,7 +284,7 @@ class TracedOperators(semantics.OperatorSemantics, Protocol):
 
 
 class TracedCalls(semantics.CallSemantics, Protocol):
-    """Calls in a trace: inline, record, run natively, or break. interpreted: every interpreted code
+    """Calls in a trace: inline, record, run eagerly, or break. interpreted: every interpreted code
     object, with a function that has it."""
 
     interpreted: dict[types.CodeType, types.FunctionType]
@@ -307,7 +307,7 @@ class TracedNativeCalls(Protocol):
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """Calls a C function by its row of the effect table."""
+        """Calls a C function by its row of the native effects table."""
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls and records a torch operator."""
@@ -321,7 +321,7 @@ class TracedNativeCalls(Protocol):
     def native_reads(self, *values: Any) -> None:
         """Guards the argument contents that a native function may read."""
 
-    def born(self, result: Any) -> Any:
+    def note_allocation(self, result: Any) -> Any:
         """Notes the allocation site of an object that native code made."""
 
 
@@ -351,13 +351,13 @@ class TracedSubclasses(Protocol):
         """Returns the program's object for a fake, or for the plain tensor in its place."""
 
 
-class TracedExpectations(Protocol):
+class TracedAssumptions(Protocol):
     """What a trace expects of branches that follow data."""
 
     def take(self, frame: Frame) -> bool | None: ...
 
 
-class TracedForesight(Protocol):
+class TracedSpeculation(Protocol):
     """How branches that follow data go in the call that is captured, and which numbers it has."""
 
     @property
@@ -387,7 +387,7 @@ class Tracing(semantics.CallBinder, Protocol):
     recorder: Recorder
     fakes: Fakes
     scalars: TracedScalars
-    draws: TracedDraws
+    draws: TracedRng
     shapes: ShapePolicy
     side_effects: TracedSideEffects
     finalization: TracedFinalization
@@ -401,8 +401,8 @@ class Tracing(semantics.CallBinder, Protocol):
     calls: TracedCalls
     native_calls: TracedNativeCalls
     subclasses: TracedSubclasses
-    expected: TracedExpectations
-    foresight: TracedForesight
+    assumptions: TracedAssumptions
+    speculation: TracedSpeculation
     frames: list[Frame]
     outer_step: int
     advanced_at: int

@@ -19,7 +19,7 @@ import torch
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import specification
-from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
+from inductor_backend.ir.nodes import BufferLayout, ExternNode, LoopProgram, Strided
 from inductor_backend.runtime.cuda import measurement
 from inductor_backend.runtime.cuda.build import build_side_by_side
 from inductor_backend.runtime.cuda.triton_compile import Kernel
@@ -60,11 +60,11 @@ class Kernels(Mapping[str, TritonKernel]):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TunedChoice:
     """The candidates for one piece of work: generated kernels, distinguished by name, and
     optionally (`instead`) an ATen operator with a kernel for the rest of the fused group."""
 
-    program: Program
+    program: LoopProgram
     kernels: Kernels
     instead: tuple[ExternNode, TritonKernel | None] | None
 
@@ -74,24 +74,26 @@ class Choice:
         return f"{self.kernels.first().label} {beside}".strip()
 
 
-def build_all(c: Compilation, choices: Sequence[Choice]) -> None:
+def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
     """Builds in parallel every kernel that is going to be measured: nothing can be timed while
     kernels are built."""
     if c.target.interpreted:
         return
     by_key = {_key(c, choice): choice for choice in choices}
     missing = {
-        key: one for key, one in by_key.items() if measurement.stored(key, c.target.device) is None
+        key: item
+        for key, item in by_key.items()
+        if measurement.stored(key, c.target.device) is None
     }
-    found = [
+    specifications = [
         kernel
         for choice in missing.values()
         for kernel in _specifications(c, choice.kernels).values()
     ]
-    build_side_by_side([kernel for kernel, _ in found], c.target.device)
+    build_side_by_side([kernel for kernel, _ in specifications], c.target.device)
 
 
-def choose(c: Compilation, choice: Choice) -> str:
+def choose(c: Compilation, choice: TunedChoice) -> str:
     """Returns the name of the fastest kernel, or `ATEN` where the operator (and the kernel beside
     it) is faster."""
     if c.target.interpreted or not choice.kernels:
@@ -104,7 +106,7 @@ def choose(c: Compilation, choice: Choice) -> str:
         return ATEN
 
 
-def _key(c: Compilation, choice: Choice) -> str:
+def _key(c: Compilation, choice: TunedChoice) -> str:
     """Returns the key of the choice. The first kernel's text stands for the others' computation."""
     first = choice.kernels.first()
     sizes = [layout_hint(c, choice.program.buffers[name].layout) for name in first.pointers]
@@ -129,19 +131,19 @@ def _name(call: ExternNode) -> str:
     )
 
 
-def layout_hint(c: Compilation, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def layout_hint(c: Compilation, layout: BufferLayout) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(map(c.sizes.hint, layout.sizes)), tuple(map(c.sizes.hint, layout.strides))
 
 
-def _ways(c: Compilation, choice: Choice) -> dict[str, Callable[[], None]]:
+def _ways(c: Compilation, choice: TunedChoice) -> dict[str, Callable[[], None]]:
     memory = _Memory(c, choice.program)
     ways: dict[str, Callable[[], None]] = {}
     if choice.instead is not None:
         call, beside = choice.instead
         rest = None if beside is None else memory.ways({ATEN: beside})[ATEN]
         ways[ATEN] = memory.operator(call, rest)
-    found = memory.ways(choice.kernels)
-    return {**ways, **_trusted(found, choice.kernels, memory.storages)}
+    result = memory.ways(choice.kernels)
+    return {**ways, **_trusted(result, choice.kernels, memory.storages)}
 
 
 def _trusted(
@@ -149,29 +151,29 @@ def _trusted(
 ) -> dict[str, Callable[[], None]]:
     """Drops the kernels whose results differ from those of the first, plainest kernel. Only kernels
     with tensor descriptors or persistent loops are verified: those features are young in Triton."""
-    plain, *others = kernels
+    basic, *others = kernels
     young = [
         name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)
     ]
     if not young:
         return dict(ways)
-    if plain not in ways:
+    if basic not in ways:
         return {name: run for name, run in ways.items() if name not in young}
-    written = [storages[kernels[plain].pointers[number]] for number in kernels[plain].written]
-    before = [one.clone() for one in written]
+    written = [storages[kernels[basic].pointers[number]] for number in kernels[basic].written]
+    before = [item.clone() for item in written]
 
     def results(name: str) -> list[torch.Tensor]:
         ways[name]()
-        made = [one.clone() for one in written]
-        for one, old in zip(written, before, strict=True):
-            one.copy_(old)
-        return made
+        result = [item.clone() for item in written]
+        for item, old in zip(written, before, strict=True):
+            item.copy_(old)
+        return result
 
-    expected = results(plain)
+    expected = results(basic)
     wrong = [name for name in young if not all(map(_close, results(name), expected))]
     for name in wrong:
         logger().warning(
-            "%s: %s gives other results than %s and is left out", kernels.first().label, name, plain
+            "%s: %s gives other results than %s and is left out", kernels.first().label, name, basic
         )
     return {name: run for name, run in ways.items() if name not in wrong}
 
@@ -179,28 +181,28 @@ def _trusted(
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     """Compares by the norm: both were computed from the same operands, rounded or truncated to the
     same type."""
-    a, b = (torch.nan_to_num(one.float(), 0.0, 0.0, 0.0) for one in (mine, theirs))
-    apart, whole = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (a - b, b))
-    return bool(apart <= CLOSE * whole)
+    a, b = (torch.nan_to_num(value.float(), 0.0, 0.0, 0.0) for value in (mine, theirs))
+    apart, full = (torch.linalg.vector_norm(value, dtype=torch.float64) for value in (a - b, b))
+    return bool(apart <= CLOSE * full)
 
 
 def _specifications(
     c: Compilation, kernels: Mapping[str, TritonKernel]
 ) -> dict[str, tuple[Kernel, int]]:
     """Returns what is compiled for each kernel, and its number of programs."""
-    found = {}
+    result = {}
     for name, kernel in kernels.items():
         label = f"fused_{kernel.label}"
         programs = math.prod(-(-c.sizes.hint(numel) // block) for numel, block in kernel.grid)
         described = specification(kernel, label, kernel.text.replace(NAME, label))
-        found[name] = (described, min(programs, kernel.most) if kernel.most else programs)
-    return found
+        result[name] = (described, min(programs, kernel.most) if kernel.most else programs)
+    return result
 
 
 class _Memory:
     """Tensors of the captured sizes for the storages that candidates touch."""
 
-    def __init__(self, c: Compilation, program: Program) -> None:
+    def __init__(self, c: Compilation, program: LoopProgram) -> None:
         self.c, self.program = c, program
         self.storages: dict[str, torch.Tensor] = {}
 
@@ -210,10 +212,10 @@ class _Memory:
             buffers = [b for b in self.program.buffers.values() if b.storage == name]
             count = max(hint(b.layout.extent) + hint(b.layout.offset) for b in buffers)
             dtype = self.program.buffers[name].dtype
-            made = torch.zeros(max(count, 1), dtype=dtype, device=self.c.target.device)
+            result = torch.zeros(max(count, 1), dtype=dtype, device=self.c.target.device)
             if dtype.is_floating_point:
-                made.normal_()
-            self.storages[name] = made
+                result.normal_()
+            self.storages[name] = result
         return self.storages[name]
 
     def ways(self, kernels: Mapping[str, TritonKernel]) -> dict[str, Callable[[], None]]:

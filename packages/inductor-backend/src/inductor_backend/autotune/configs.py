@@ -12,8 +12,8 @@ from functools import cache
 
 import torch
 
+from inductor_backend.codegen.triton.block_sizes import PROCESSORS
 from inductor_backend.codegen.triton.matmul import Blocks
-from inductor_backend.codegen.triton.tiling import PROCESSORS
 from inductor_backend.limits import MAX_MATMUL_CANDIDATES, MAX_TMA_CANDIDATES
 
 #: block_m, block_n, block_k, warps, stages
@@ -93,20 +93,20 @@ def device_of(device: torch.device) -> Device:
 
 def candidates(work: Work, device: Device) -> list[Blocks]:
     """Returns the configurations to measure, the plainest first."""
-    plain = _best(BLOCKS[work.width], work, device, MAX_MATMUL_CANDIDATES)
-    found = [Blocks(*shape) for shape in plain]
+    simple = _best(BLOCKS[work.width], work, device, MAX_MATMUL_CANDIDATES)
+    result = [Blocks(*shape) for shape in simple]
     if work.bulk and device.bulk:
         bulk = [
             Blocks(*shape, bulk=True)
             for shape in _best(BULK_BLOCKS[work.width], work, device, MAX_TMA_CANDIDATES)
         ]
-        found += bulk
-        found += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]
+        result += bulk
+        result += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]
     elif device.capability >= 80:
-        found += [
-            walking for shape in plain[:2] for walking in _walking(Blocks(*shape), work, device)
+        result += [
+            walking for shape in simple[:2] for walking in _walking(Blocks(*shape), work, device)
         ]
-    return found
+    return result
 
 
 def _walking(blocks: Blocks, work: Work, device: Device) -> Iterator[Blocks]:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor_backend.autotune.choices import Choice, Kernels, build_all, choose, layout_hint
+from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose, layout_hint
 from inductor_backend.autotune.configs import Work, candidates, device_of
+from inductor_backend.codegen.triton.block_sizes import Tile, variants
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter
-from inductor_backend.codegen.triton.tiling import Tile, variants
-from inductor_backend.ir.nodes import ExternNode, LoopNode, Program, Strided
+from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.runtime.cuda import tf32
 from inductor_backend.runtime.module_runner import ModuleRunner
@@ -81,7 +81,7 @@ def choose_matmuls(c: Compilation) -> None:
 def _allowed(c: Compilation, node: ExternNode) -> bool:
     """Returns whether a generated kernel may compute the call. A float32 convolution may use TF32
     where cuDNN's kernel for it rounds to TF32 too."""
-    dtypes = {c.program.buffers[one.buffer].dtype for one in node.tensors()}
+    dtypes = {c.program.buffers[tensor.buffer].dtype for tensor in node.tensors()}
     if torch.float32 not in dtypes:
         return True
     if node.target is not torch.ops.aten.convolution.default:
@@ -102,20 +102,24 @@ def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
 
 
 def matmul_kernel(
-    program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks
+    program: LoopProgram, body: KernelBody, sizes: SizeVars, blocks: Blocks
 ) -> TritonKernel:
     return MatmulKernelWriter(program, body, sizes, blocks, operand_type(program, body)).write()
 
 
-def operand_type(program: Program, body: KernelBody) -> torch.dtype:
+def operand_type(program: LoopProgram, body: KernelBody) -> torch.dtype:
     """Returns the dtype in which the operator multiplies."""
     (store,) = (store for phase in body.phases for store in phase.reductions)
     return program.operands[store.buffers[0]]
 
 
 def _possible(
-    c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool], call: ExternNode
-) -> tuple[dict[str, Blocks], Choice]:
+    c: Compilation,
+    trial: LoopProgram,
+    group: Group,
+    needed: Callable[[str], bool],
+    call: ExternNode,
+) -> tuple[dict[str, Blocks], TunedChoice]:
     """Returns the blocks to try, by name, and the choice between their kernels and the operator.
     Raises BackendError where there is no candidate."""
     assert group.domain is not None
@@ -132,10 +136,10 @@ def _possible(
         }
     )
     kernels.first()  # raises where no generated kernel can compute the matmul
-    return tried, Choice(trial, kernels, (call, _rest(c, trial, group, needed)))
+    return tried, TunedChoice(trial, kernels, (call, _rest(c, trial, group, needed)))
 
 
-def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks]:
+def _candidates(c: Compilation, trial: LoopProgram, body: KernelBody) -> list[Blocks]:
     operands = operand_type(trial, body)
     writer = MatmulKernelWriter(trial, body, c.sizes, Blocks(64, 64, 64, 4, 3), operands)
     rows, columns = writer.tile.axes
@@ -145,13 +149,13 @@ def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks
         c.sizes.hint(writer.left_tile.axes[1].numel),
         math.prod(c.sizes.hint(writer.nest.sizes[loop]) for loop in writer.batch),
         operands.itemsize,
-        writer.bulk_factors(),
+        writer.bulk_operands(),
     )
     return candidates(work, device_of(c.target.device))
 
 
 def _rest(
-    c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool]
+    c: Compilation, trial: LoopProgram, group: Group, needed: Callable[[str], bool]
 ) -> TritonKernel | None:
     """Returns the kernel that the operator would need for the rest of the fused group; a lone bias
     needs none."""
@@ -174,22 +178,22 @@ def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile |
     if not tuned(c):
         return [None] * len(bodies)
     possible = [None if body is None else _tiles(c, body) for body in bodies]
-    build_all(c, [found[1] for found in possible if found is not None])
-    return [None if found is None else found[0].get(choose(c, found[1])) for found in possible]
+    build_all(c, [result[1] for result in possible if result is not None])
+    return [None if result is None else result[0].get(choose(c, result[1])) for result in possible]
 
 
-def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], Choice] | None:
+def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], TunedChoice] | None:
     """Returns tiles by name, and the choice between them; None for kernels that move few bytes."""
-    plain = TritonKernelWriter(c.program, body, c.sizes).tile
+    simple = TritonKernelWriter(c.program, body, c.sizes).tile
     moved = sum(
         c.sizes.hint(c.program.buffers[name].layout.extent) * c.program.buffers[name].dtype.itemsize
         for name in {*body.reads(), *body.writes}
     )
     if moved < MIN_BYTES:
         return None
-    tiles = {str(tile): tile for tile in variants(plain)}
+    tiles = {str(tile): tile for tile in variants(simple)}
     kernels = {name: partial(_tiled, c, body, tile) for name, tile in tiles.items()}
-    return tiles, Choice(c.program, Kernels(kernels), None)
+    return tiles, TunedChoice(c.program, Kernels(kernels), None)
 
 
 def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:

@@ -15,22 +15,22 @@ import torch
 
 from inductor_backend.codegen.common.module import Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal, plain
-from inductor_backend.codegen.own_calls import OWN_CALLS, OwnCall, call_text
+from inductor_backend.codegen.native_calls import NATIVE_CALLS, NativeCall, call_source
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import (
     Buffer,
     BufferKind,
+    BufferLayout,
     ExternNode,
-    Layout,
-    Program,
+    LoopProgram,
     Strided,
     same_strides,
 )
-from inductor_backend.ir.size_text import size_expression
-from inductor_backend.ir.values import Number
+from inductor_backend.ir.size_source import size_expression
+from inductor_backend.ir.values import ScalarValue
 from inductor_backend.kernels.packed_ops import name_of
-from inductor_backend.kernels.selection import Choice, KernelKind
+from inductor_backend.kernels.selection import KernelChoice, KernelKind
 from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
@@ -51,7 +51,7 @@ HEADER = (
 
 
 @dataclass(slots=True)
-class Step:
+class WrapperStep:
     """A run of kernels, or one operator call."""
 
     run: Run | None = None
@@ -75,15 +75,15 @@ _BINDINGS = {
 }
 
 
-def size_text(size: Expr) -> str:
+def size_source(size: Expr) -> str:
     return size_expression(size, "python")
 
 
 def tuple_text(sizes: Sequence[Expr]) -> str:
-    return "(" + "".join(size_text(size) + ", " for size in sizes) + ")"
+    return "(" + "".join(size_source(size) + ", " for size in sizes) + ")"
 
 
-def constant_text(value: Any) -> str:
+def constant_source(value: Any) -> str:
     """Returns a constant argument of an operator as Python text."""
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
@@ -94,15 +94,15 @@ def constant_text(value: Any) -> str:
             else f"float({str(value)!r})"
         )
     if isinstance(value, complex):
-        return f"complex({constant_text(value.real)}, {constant_text(value.imag)})"
-    if isinstance(value, Number):
+        return f"complex({constant_source(value.real)}, {constant_source(value.imag)})"
+    if isinstance(value, ScalarValue):
         return value.text
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return str(value)
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if hasattr(value, "free_symbols"):
-        return size_text(value)
+        return size_source(value)
     raise unsupported("codegen", f"an operator's argument {value!r} of type {type(value).__name__}")
 
 
@@ -115,10 +115,10 @@ class Wrapper:
 
     def __init__(
         self,
-        program: Program,
+        program: LoopProgram,
         plan: MemoryPlan,
         sizes: Sequence[SizeSpec],
-        choices: dict[str, Choice],
+        choices: dict[str, KernelChoice],
     ) -> None:
         self.program, self.plan, self.specs, self.choices = program, plan, sizes, choices
         self.definitions: dict[str, None] = {}  # an ordered set of module-level lines
@@ -147,12 +147,12 @@ class Wrapper:
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
             return self._arena_view(buffer, operand.layout, offset)
-        whole = (
+        full = (
             buffer.storage == buffer.name
             and operand.layout.sizes == buffer.layout.sizes
             and operand.layout.offset == buffer.layout.offset
         )
-        if whole and (
+        if full and (
             operand.layout.strides == buffer.layout.strides
             if exactly
             else same_strides(operand.layout, buffer.layout.strides)
@@ -160,11 +160,11 @@ class Wrapper:
             return buffer.name
         return _view_text(buffer, operand.layout)
 
-    def _arena_view(self, buffer: Buffer, layout: Layout, offset: Expr) -> str:
+    def _arena_view(self, buffer: Buffer, layout: BufferLayout, offset: Expr) -> str:
         key = (buffer.dtype, layout, offset)
         spec = (
-            f"({size_text(offset)}, {buffer.dtype}, {tuple_text(layout.sizes)},"
-            f" {tuple_text(layout.strides)}, {size_text(layout.offset)})"
+            f"({size_source(offset)}, {buffer.dtype}, {tuple_text(layout.sizes)},"
+            f" {tuple_text(layout.strides)}, {size_source(layout.offset)})"
         )
         if not self.static_arena:
             return f"arena_view(arena, {spec[1:-1]})"
@@ -178,7 +178,7 @@ class Wrapper:
             return self.tensor(value, exactly)
         if isinstance(value, (list, tuple)):
             return "[" + ", ".join(self.operand(item) for item in value) + "]"
-        return constant_text(value)
+        return constant_source(value)
 
     def target(self, node: ExternNode, overload: str = "") -> str:
         """Returns a module-level name for the operator. overload: another one than the node's."""
@@ -200,7 +200,7 @@ class Wrapper:
 
     # steps ---------------------------------------------------------------------------------------
 
-    def step(self, number: int, step: Step) -> None:
+    def step(self, number: int, step: WrapperStep) -> None:
         for name in step.fresh:
             buffer = self.program.buffers[name]
             size = nbytes(buffer)
@@ -224,36 +224,36 @@ class Wrapper:
         offset = self.plan.offsets.get(buffer.storage)
         skip = simplify(operand.layout.offset * buffer.dtype.itemsize)
         if offset is not None:
-            return f"arena_address + {size_text(simplify(offset + skip))}"
+            return f"arena_address + {size_source(simplify(offset + skip))}"
         if skip == 0:
             return buffer.storage
-        return f"{buffer.storage}.data_ptr() + {size_text(skip)}"
+        return f"{buffer.storage}.data_ptr() + {size_source(skip)}"
 
     def own(self, node: ExternNode) -> None:
         """Writes a call of a hand-written kernel, which writes into the arena or a fresh output."""
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
-        launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
-            OwnCall(self.program, node, self.address, result)
+        launcher, numbers = NATIVE_CALLS[self.choices[node.name].form or name_of(node.target)](
+            NativeCall(self.program, node, self.address, result)
         )
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None
-        self.body.line(call_text(launcher, numbers))
+        self.body.line(call_source(launcher, numbers))
 
     def loop(self, node: ExternNode) -> None:
         """Writes a call of a loop."""
         loop = node.target
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
-        numbers = [self.address(one) for one in (*node.args, *results)]
+        numbers = [self.address(arg) for arg in (*node.args, *results)]
         for launcher in loop.launchers:
             self.definitions[f"{launcher}_at = native.address({launcher!r})"] = None
             self.natives[launcher] = None
             numbers.append(f"{launcher}_at")
         numbers += loop.symbols
-        numbers += [] if loop.length is None else [size_text(loop.length)]
+        numbers += [] if loop.length is None else [size_source(loop.length)]
         function = f"library.function({loop.name!r}, {len(numbers)}, fails={loop.fails})"
         self.definitions[f"{loop.name} = {function}"] = None
-        self.body.line(call_text(loop.name, numbers))
+        self.body.line(call_source(loop.name, numbers))
 
     def extern(self, node: ExternNode) -> None:
         if self.choices[node.name].kind is KernelKind.LOOP:
@@ -300,7 +300,9 @@ class Wrapper:
 
     # the module ----------------------------------------------------------------------------------
 
-    def module(self, steps: Sequence[Step], sources: Sequence[str], name: str, kernels: int) -> str:
+    def module(
+        self, steps: Sequence[WrapperStep], sources: Sequence[str], name: str, kernels: int
+    ) -> str:
         """Returns the text of the whole module, and sets `code` to the part without what is needed
         only when it is run alone. kernels: number of distinct kernels."""
         self._write_steps(steps)
@@ -328,7 +330,7 @@ class Wrapper:
         return out.text()
 
     @staticmethod
-    def summary(steps: Sequence[Step], name: str, kernels: int) -> str:
+    def summary(steps: Sequence[WrapperStep], name: str, kernels: int) -> str:
         """Returns one line: how many kernels and operators a call runs. kernels: number of distinct
         kernels."""
         calls = sum(len(step.run.called) for step in steps if step.run is not None)
@@ -338,14 +340,16 @@ class Wrapper:
             " calls."
         )
 
-    def _write_steps(self, steps: Sequence[Step]) -> None:
+    def _write_steps(self, steps: Sequence[WrapperStep]) -> None:
         for number, step in enumerate(steps):
             self.step(number, step)
 
     def _write_constants(self, out: CodeWriter) -> None:
         """Writes what precedes the sources."""
 
-    def _load_kernels(self, out: CodeWriter, steps: Sequence[Step], sources: Sequence[str]) -> None:
+    def _load_kernels(
+        self, out: CodeWriter, steps: Sequence[WrapperStep], sources: Sequence[str]
+    ) -> None:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
             out.line(
@@ -416,7 +420,7 @@ class Wrapper:
         if not self._uses_arena():
             return
         if not self.static_arena:
-            out.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8)")
+            out.line(f"arena = torch.empty({size_source(self.plan.size)}, dtype=torch.uint8)")
             out.line("arena_address = arena.data_ptr()")
             return
         out.line("arena = pool.take()")
@@ -429,7 +433,7 @@ class Wrapper:
             return _view_text(self.program.buffers[item.buffer], item.layout)
         if isinstance(item, str):
             return item
-        return constant_text(item)
+        return constant_source(item)
 
     def _main(self, out: CodeWriter) -> None:
         """Writes random inputs and a timing, for a module that is run alone."""
@@ -458,7 +462,7 @@ class Wrapper:
         return f"example_tensor({sizes}, {strides}, {buffer.dtype})"
 
 
-def _view_text(buffer: Buffer, layout: Layout) -> str:
+def _view_text(buffer: Buffer, layout: BufferLayout) -> str:
     """Returns a strided view of a tensor that has separate storage."""
     own = buffer.layout
     if (
@@ -473,8 +477,8 @@ def _view_text(buffer: Buffer, layout: Layout) -> str:
     if layout.offset == 0:
         return base + ")"
     if buffer.kind is BufferKind.TEMP:
-        return base + f", {size_text(layout.offset)})"
-    return base + f", {buffer.name}.storage_offset() + {size_text(layout.offset)})"
+        return base + f", {size_source(layout.offset)})"
+    return base + f", {buffer.name}.storage_offset() + {size_source(layout.offset)})"
 
 
 _IMPORTS = """

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.ir.index_expr import render
-from inductor_backend.ir.nodes import ExternNode, LoopNode, Node, Program, Store
+from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Node, Store
 from inductor_backend.ir.values import Value, topological
 
 if TYPE_CHECKING:
-    from inductor_backend.kernels.selection import Choice
+    from inductor_backend.kernels.selection import KernelChoice
     from inductor_backend.schedule.fused_body import KernelBody
-    from inductor_backend.schedule.fusion import Plan
+    from inductor_backend.schedule.fusion import FusionPlan
     from inductor_backend.schedule.memory_plan import MemoryPlan
 
 
@@ -59,7 +59,7 @@ def node(item: Node) -> str:
     return "\n    ".join([f"{item.name}: for [{loops}]{where}", *statements(item.stores)])
 
 
-def program(p: Program) -> str:
+def program(p: LoopProgram) -> str:
     """Prints all buffers and nodes (a size followed by ``*`` is a reduction dimension)."""
     lines = [
         f"{b.name}: {b.kind.value} {b.dtype} {b.layout.sizes} strides {b.layout.strides}"
@@ -70,7 +70,7 @@ def program(p: Program) -> str:
     )
 
 
-def inlined(p: Program, refusals: Sequence[tuple[str, str]]) -> str:
+def inlined(p: LoopProgram, refusals: Sequence[tuple[str, str]]) -> str:
     return (
         program(p)
         + "\nnot inlined:\n"
@@ -79,7 +79,7 @@ def inlined(p: Program, refusals: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def plan(p: Plan) -> str:
+def plan(p: FusionPlan) -> str:
     """Prints the groups in order, then every refused fusion with its reason."""
     lines = []
     for number, group in enumerate(p.groups):
@@ -91,14 +91,14 @@ def plan(p: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def externs(p: Program, choices: Mapping[str, Choice]) -> str:
+def externs(p: LoopProgram, choices: Mapping[str, KernelChoice]) -> str:
     """Prints which kernel each operator call uses, and why."""
     lines = []
     for item in p.nodes:
         if isinstance(item, ExternNode):
             choice = choices[item.name]
             lines.append(
-                f"{item.name}: {item.target} -> {choice.kind.text} ({choice.reason}) post {item.post}"
+                f"{item.name}: {item.target} -> {choice.kind.text} ({choice.reason}) epilogue {item.epilogue}"
             )
     return "\n".join(lines) + "\n"
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from inductor_backend.debug import printer
 from inductor_backend.ir.index_expr import Index, range_of, within
-from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program, Store, loads_of
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node, Store, loads_of
 from inductor_backend.ir.ops import COMBINES, OPS, REDUCTIONS, SCANS, compute_dtype, outputs_of
 from inductor_backend.ir.values import Value, topological
 from tracer_core.plugin_api import VerifyError
 
 if TYPE_CHECKING:
-    from inductor_backend.ir.kernel_text import KernelText
+    from inductor_backend.ir.kernel_source import KernelSource
     from inductor_backend.schedule.fused_body import KernelBody
-    from inductor_backend.schedule.fusion import Plan
+    from inductor_backend.schedule.fusion import FusionPlan
     from inductor_backend.schedule.memory_plan import MemoryPlan
 
 
@@ -28,7 +28,7 @@ def _fail(rule: str, nodes: Sequence[Node], at: int) -> VerifyError:
     return VerifyError(f"loop IR: {nodes[at].name}: {rule}\n{around}")
 
 
-def program(p: Program) -> None:
+def program(p: LoopProgram) -> None:
     """Checks a program: reads after writes, indices inside buffers, dtypes, origins."""
     written = {name for name, b in p.buffers.items() if b.kind is BufferKind.INPUT}
     views = p.extends.keys() - p.writers().keys()  # views of matmul operands: nobody writes to them
@@ -48,7 +48,7 @@ def program(p: Program) -> None:
         raise VerifyError(f"loop IR: outputs {sorted(unwritten)} are never written")
 
 
-def _loop_problem(p: Program, node: LoopNode) -> str | None:
+def _loop_problem(p: LoopProgram, node: LoopNode) -> str | None:
     if any(isinstance(size, int) and size == 0 for size in node.sizes):
         return None
     for store in node.stores:
@@ -77,13 +77,13 @@ def _shared_places(node: LoopNode, store: Store) -> str | None:
 
 
 def _used(store: Store) -> set[int]:
-    found = set(store.value.variables)
+    items = set(store.value.variables)
     for index in store.index:
-        found |= index.variables()
-    return found
+        items |= index.variables()
+    return items
 
 
-def _store_problem(p: Program, store: Store) -> str | None:
+def _store_problem(p: LoopProgram, store: Store) -> str | None:
     if store.reduce is not None and store.reduce not in REDUCTIONS:
         return f"unknown reduction {store.reduce!r}"
     if store.scan is not None and store.scan not in SCANS:
@@ -129,13 +129,13 @@ def _index_problem(name: str, index: Sequence[Index], sizes: Sequence) -> str | 
     return None
 
 
-def plan(p: Program, made: Plan) -> None:
+def plan(p: LoopProgram, result: FusionPlan) -> None:
     """Checks that every node occurs once, in an order that respects the dependencies."""
     from inductor_backend.schedule.dependencies import (
         dependencies,  # a check of a later stage, on demand
     )
 
-    order = {node.name: place for place, group in enumerate(made.groups) for node in group.nodes}
+    order = {node.name: place for place, group in enumerate(result.groups) for node in group.nodes}
     if sorted(order) != sorted(node.name for node in p.nodes):
         raise VerifyError("fusion lost or duplicated nodes")
     for name, before in dependencies(p).before.items():
@@ -144,7 +144,7 @@ def plan(p: Program, made: Plan) -> None:
             raise VerifyError(f"fusion put {name} before {late}, which it depends on")
 
 
-def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
+def bodies(p: LoopProgram, items: Sequence[KernelBody | None]) -> None:
     """Checks that a phase reads only registers and row buffers of earlier phases, and no input that
     an earlier phase overwrote.
     """
@@ -173,7 +173,7 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
             known |= {name for store in phase.reductions for name in store.buffers}
 
 
-def reusable(p: Program, items: Sequence[KernelBody | None], kernels: Sequence[Any]) -> None:
+def reusable(p: LoopProgram, items: Sequence[KernelBody | None], kernels: Sequence[Any]) -> None:
     """Checks that a store that may reuse an operand's memory comes after every read of the operand
     in the kernel.
     """
@@ -185,24 +185,27 @@ def reusable(p: Program, items: Sequence[KernelBody | None], kernels: Sequence[A
                 _read_before(p, body, kernel.pointers[place], kernel.pointers[operand])
 
 
-def _read_before(p: Program, body: KernelBody, name: str, operand: str) -> None:
+def _read_before(p: LoopProgram, body: KernelBody, name: str, operand: str) -> None:
     seen: set[Value] = set()
     written = False
     for number, phase in enumerate(body.phases):
         for stores in (phase.row, phase.loop):
             loads = loads_of(root for store in stores for root in store.roots)
             loads = [load for load in loads if load.buffer not in body.registers]
-            found = {load for load in loads if p.buffers[load.buffer].storage == operand}
-            if written and not found <= seen:
+            result = {load for load in loads if p.buffers[load.buffer].storage == operand}
+            if written and not result <= seen:
                 raise VerifyError(
                     f"{name} may be written over {operand}, which phase {number} reads later"
                 )
-            seen |= found
+            seen |= result
             written = written or any(name in store.buffers for store in stores)
 
 
 def written_over(
-    p: Program, made: Plan, kernels: Sequence[KernelText | None], over: Mapping[str, str]
+    p: LoopProgram,
+    plan: FusionPlan,
+    kernels: Sequence[KernelSource | None],
+    over: Mapping[str, str],
 ) -> None:
     """Checks that memory is reused in place only by the kernel that uses the operand last."""
     from inductor_backend.schedule.memory_plan import (  # a check of a later stage
@@ -210,18 +213,20 @@ def written_over(
         touched_storages,
     )
 
-    life = lives(touched_storages(p, made.groups, kernels))
+    life = lives(touched_storages(p, plan.groups, kernels))
     kept = {p.buffers[name].storage for name in p.output_names}
     for name, operand in over.items():
         if operand in kept or life[operand].last != life[name].first:
             raise VerifyError(f"{name} is written over {operand}, which is used later")
 
 
-def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
+def memory(
+    p: LoopProgram, plan: FusionPlan, kernels: Sequence[KernelSource | None], m: MemoryPlan
+) -> None:
     """Checks that two storages which live at the same time do not overlap (static arenas)."""
     from inductor_backend.schedule.memory_plan import lives, nbytes, touched_storages  # likewise
 
-    life = lives(touched_storages(p, made.groups, kernels))
+    life = lives(touched_storages(p, plan.groups, kernels))
     ranges = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
     placed = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
     for at, (name, start, stop) in enumerate(placed):

@@ -11,17 +11,17 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Key in a node's ``meta``, in a graph cut by `passes.subgraph_cut`: the instance that the node
+#: Key in a node's ``meta``, in a graph cut by `passes.outline`: the instance that the node
 #: belongs to, and the node's position in it.
 INSTANCE = "inductor_instance"
 
 
 def instance_of(node: Any) -> tuple[int, int] | None:
     """Returns (instance of the four, position in it), or None for a node outside them."""
-    found: tuple[int, int] | None = (
+    numbers: tuple[int, int] | None = (
         node.meta.get(INSTANCE) if isinstance(node, torch.fx.Node) else None
     )
-    return found
+    return numbers
 
 
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:

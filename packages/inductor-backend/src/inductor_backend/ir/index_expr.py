@@ -165,15 +165,15 @@ class Index:
         """Returns the positions of all loop variables, those inside divisions and indirect values
         included.
         """
-        found: set[int] = set()
+        numbers: set[int] = set()
         for atom in self.terms:
             if isinstance(atom, Var):
-                found.add(atom.position)
+                numbers.add(atom.position)
             elif isinstance(atom, Indirect):
-                found |= atom.value.variables
+                numbers |= atom.value.variables
             else:
-                found |= atom.base.variables()
-        return frozenset(found)
+                numbers |= atom.base.variables()
+        return frozenset(numbers)
 
     def indirect_values(self) -> Iterator[Any]:
         """Yields the body values that the index reads."""
@@ -346,14 +346,14 @@ def recombine(index: Index) -> Index:
     for atom, coefficient in index.terms.items():
         if not isinstance(atom, Mod):
             continue
-        whole, partner = atom.base, FloorDiv(atom.base, atom.divisor)
-        if len(whole.terms) == 1 and whole.const == 0:
-            ((inner, one),) = whole.terms.items()
-            if isinstance(inner, FloorDiv) and one == 1:
+        base, partner = atom.base, FloorDiv(atom.base, atom.divisor)
+        if len(base.terms) == 1 and base.const == 0:
+            ((inner, item),) = base.terms.items()
+            if isinstance(inner, FloorDiv) and item == 1:
                 partner = FloorDiv(inner.base, simplify(inner.divisor * atom.divisor))
         if index.terms.get(partner) == simplify(coefficient * atom.divisor):
             rest = {a: c for a, c in index.terms.items() if a is not atom and a != partner}
-            return recombine(Index(index.const, rest) + whole * coefficient)
+            return recombine(Index(index.const, rest) + base * coefficient)
     return index
 
 

@@ -19,7 +19,7 @@ class NativeLoop:
     symbols: tuple[str, ...]
     length: Expr | None
     fails: bool
-    n_carried: int
+    n_live: int
 
     def __str__(self) -> str:
         return f"loop.{self.name}"

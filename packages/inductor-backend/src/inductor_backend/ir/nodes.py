@@ -1,4 +1,4 @@
-"""The loop IR: buffers, loop nodes, extern nodes and the `Program` that holds them.
+"""The loop IR: buffers, loop nodes, extern nodes and the `LoopProgram` that holds them.
 
 A loop node's body is a set of `Store`s over one domain (`sizes`, some of them `reduced`). Loads and
 stores address buffers by logical index (one `Index` a dimension), so that a layout may still
@@ -20,7 +20,7 @@ from inductor_backend.ir.values import Value, topological
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BufferLayout:
     """Maps element (i, j, ...) to ``offset + i * strides[0] + ...``, in elements."""
 
     sizes: tuple[Expr, ...]
@@ -59,7 +59,7 @@ class Buffer:
 
     name: str
     dtype: torch.dtype
-    layout: Layout
+    layout: BufferLayout
     kind: BufferKind
     #: Name of the buffer whose memory it shares (its own name where it owns it). Mutable: layouts
     #: may change before scheduling.
@@ -151,8 +151,8 @@ class LoopNode:
         every stage asks for it.
         """
         if self._loads is None:
-            found = tuple(loads_of(value for store in self.stores for value in store.roots))
-            object.__setattr__(self, "_loads", found)
+            items = tuple(loads_of(value for store in self.stores for value in store.roots))
+            object.__setattr__(self, "_loads", items)
         return self._loads  # type: ignore[return-value]
 
     def reads(self) -> frozenset[str]:
@@ -165,7 +165,7 @@ def loads_of(values: Iterable[Value]) -> list[Value]:
     return [value for value in topological(values) if value.name in ("load", "masked_load")]
 
 
-def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
+def same_strides(layout: BufferLayout, strides: Sequence[Expr]) -> bool:
     """Tells whether the strides agree in every dimension that has more than one element."""
     return all(
         a == b or (isinstance(size, int) and size <= 1)
@@ -178,7 +178,7 @@ class Strided:
     """A tensor argument of an extern: a strided view of a buffer."""
 
     buffer: str
-    layout: Layout
+    layout: BufferLayout
 
     def __repr__(self) -> str:
         return f"{self.buffer}[{self.layout.sizes}, {self.layout.strides}, {self.layout.offset}]"
@@ -200,11 +200,11 @@ class ExternNode:
     origin: Origin
     #: Whether it has a side effect (random numbers), so that its order among such nodes is kept.
     sequential: bool = False
-    #: It has no lowering. The epilogue (native matmuls only): post, an activation of the result;
-    #: residual, a tensor added after it; final, an activation after that.
+    #: It has no lowering. The epilogue (native matmuls only): epilogue, an activation of the
+    #: result; residual, a tensor added after it; final, an activation after that.
     fallback: bool = False
     after: tuple[str, ...] = ()
-    post: str = "none"
+    epilogue: str = "none"
     residual: Strided | None = None
     final: str = "none"
     #: The mutated input, whose memory the output shares.
@@ -236,7 +236,7 @@ Node = LoopNode | ExternNode
 
 
 @dataclass(slots=True)
-class Program:
+class LoopProgram:
     """The loop IR of one graph; mutable while it is lowered and scheduled."""
 
     name: str
@@ -264,21 +264,21 @@ class Program:
     #: Indices of saved outputs that are channels-last where eager's are not.
     channels_last: set[int] = field(default_factory=set)
     #: Names of the graph's convolutions whose results are.
-    images_last: frozenset[str] = frozenset()
+    channels_last_outputs: frozenset[str] = frozenset()
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """Returns the buffers, and the earlier versions whose memory they contain."""
-        found: set[str] = set()
+        texts: set[str] = set()
         for name in names:
             at: str | None = name
-            while at is not None and at not in found:
-                found.add(at)
+            while at is not None and at not in texts:
+                texts.add(at)
                 at = self.extends.get(at)
-        return found
+        return texts
 
     def writers(self) -> dict[str, list[Node]]:
-        found: dict[str, list[Node]] = {}
+        result: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.writes:
-                found.setdefault(name, []).append(node)
-        return found
+                result.setdefault(name, []).append(node)
+        return result

@@ -21,8 +21,8 @@ def hint(size: Any) -> int:
     """Returns a fake tensor's size, or its value in the captured call: for heuristics only."""
     if isinstance(size, int):
         return size
-    found = size.node.hint
-    return int(found) if found is not None else 1
+    result = size.node.hint
+    return int(result) if result is not None else 1
 
 
 class SizeVars:

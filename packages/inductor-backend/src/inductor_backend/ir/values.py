@@ -81,9 +81,9 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
         rounded = torch.tensor(number, dtype=kept).to(attr).item()
         return make("constant", attr=(rounded, kept))
     key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
-    found = _INTERNED.get(key)
-    if found is not None:
-        return found
+    result = _INTERNED.get(key)
+    if result is not None:
+        return result
     spec = OPS[name]
     if spec.arity != len(args):
         raise ValueError(f"op {name!r} takes {spec.arity} values, got {len(args)}")
@@ -110,7 +110,7 @@ def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class ScalarValue:
     """A float that the call brings."""
 
     #: What computes it in the generated module.
@@ -120,11 +120,11 @@ class Number:
 
 
 def const(value: Any, dtype: torch.dtype) -> Value:
-    """A constant of the compute dtype of `dtype`, or a number of the call (`Number`, an expression
-    over sizes).
+    """A constant of the compute dtype of `dtype`, or a number of the call (`ScalarValue`, an
+    expression over sizes).
     """
     dtype = compute_dtype(dtype)
-    if isinstance(value, Number):
+    if isinstance(value, ScalarValue):
         return cast(load(value.buffer, (), torch.float64), dtype)
     if hasattr(value, "free_symbols"):
         return cast(make("index", attr=Index(value)), dtype)
@@ -173,11 +173,11 @@ def checked(value: Value, position: Sequence[Index]) -> Value:
     """Attaches the checks of positions on which the value does not depend: a dimension of size 1,
     an expanded one, or a tensor of equal numbers needs no index, but eager rejects a bad one all
     the same."""
-    found = [one for index in position for one in index.indirect_values()]
-    checks = [one for one in topological(found) if one.name == "check_index"]
-    made = set(topological([value])) if checks else set()
+    indirect_values = [value for index in position for value in index.indirect_values()]
+    checks = [node for node in topological(indirect_values) if node.name == "check_index"]
+    items = set(topological([value])) if checks else set()
     for check in checks:
-        if check not in made:
+        if check not in items:
             value = make("where", make("ge", check, const(0, torch.int64)), value, value)
     return value
 

@@ -20,7 +20,7 @@ from inductor_backend.ir.index_expr import (
     substitute,
     variables,
 )
-from inductor_backend.ir.nodes import Buffer, Layout
+from inductor_backend.ir.nodes import Buffer, BufferLayout
 from inductor_backend.ir.values import Value, load
 
 
@@ -59,7 +59,7 @@ class Ref:
         """
         return Ref(self.buffer, tuple(sizes), self.place(position))
 
-    def strided(self) -> Layout | None:
+    def strided(self) -> BufferLayout | None:
         """Returns the layout as a strided tensor, or None where no strides describe it."""
         flat = self.buffer.layout.flat(self.index)
         if not flat.affine:
@@ -71,7 +71,7 @@ class Ref:
         )
         if any(isinstance(stride, int) and stride < 0 for stride in strides):
             return None  # a flip: torch's tensors have no negative strides
-        return Layout(self.sizes, strides, flat.const)
+        return BufferLayout(self.sizes, strides, flat.const)
 
     # view operations ----------------------------------------------------------------------------
 

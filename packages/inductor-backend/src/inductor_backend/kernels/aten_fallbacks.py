@@ -13,7 +13,7 @@ import torch
 #: (why loops do not compute them, aten overloads). A name that this torch does not have is left out.
 _GROUPS: tuple[tuple[str, str], ...] = (
     (
-        "a product or convolution: oneDNN, MKL and own kernels are tuned for it",
+        "a product or convolution: oneDNN, MKL and native kernels are tuned for it",
         """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
@@ -40,7 +40,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     ),
     ("rounding to decimals, which eager computes in float32 steps", "round.decimals"),
     (
-        "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters",
+        "a list of tensors at once: the optimizers' native kernels, a few launches for all parameters",
         """
         _foreach_add.Scalar _foreach_add.List _foreach_add.ScalarList _foreach_add.Tensor _foreach_sub.Scalar
         _foreach_sub.List _foreach_sub.ScalarList _foreach_mul.Scalar _foreach_mul.List _foreach_mul.ScalarList

@@ -49,7 +49,7 @@ def numbers(
     batch, heads, rows, depth = query
     factor = 1 / math.sqrt(depth) if scale is None else scale
     bits = struct.unpack("<i", struct.pack("<f", factor))[0]
-    apart = [stride for one in strides for stride in one[:3]]
+    apart = [stride for item in strides for stride in item[:3]]
     return [
         batch,
         heads,
@@ -78,11 +78,11 @@ def attention(
     scaled_dot_product_attention."""
     sizes = (*query.shape[:3], value.shape[3])
     out = torch.empty_strided(sizes, result_strides(sizes))
-    given = None if mask is None else mask.expand(*query.shape[:3], key.shape[2]).stride()
-    tensors = [one if one.stride(3) == 1 else one.contiguous() for one in (query, key, value)]
-    strides = [one.stride() for one in (*tensors, out)]
+    inputs = None if mask is None else mask.expand(*query.shape[:3], key.shape[2]).stride()
+    tensors = [item if item.stride(3) == 1 else item.contiguous() for item in (query, key, value)]
+    strides = [tensor.stride() for tensor in (*tensors, out)]
     native.function("run_attention")(
         *tensors, 0 if mask is None else mask, out,
-        *numbers(query.shape, key.shape, value.shape[3], strides, given, scale, causal, empty),
+        *numbers(query.shape, key.shape, value.shape[3], strides, inputs, scale, causal, empty),
     )  # fmt: skip
     return out

@@ -20,7 +20,7 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
     """Returns whether the kernel is fastest for a convolution between `channels` and `count`
     channels on images of size `image`, or one of its gradients. how: window, stride, padding,
     dilation."""
-    window, stride, padding, _ = (tuple(one) for one in how)
+    window, stride, padding, _ = (tuple(item) for item in how)
     if (window, stride, padding) != ((1, 1), (1, 1), (0, 0)):
         return False
     pixels = image[0] * image[1]  # in blocks of 64, where padding costs as much as pixels
@@ -36,18 +36,18 @@ def numbers(
     written: Any,
     gradient: bool,
 ) -> list[Any]:
-    """Returns the scalar arguments of `run_points`, forward or for the input's gradient. weight,
+    """Returns the scalar arguments of `run_conv1x1`, forward or for the input's gradient. weight,
     read, written: tensors. sizes, steps: of the weight. images: the sizes of what is read."""
-    made, given = (1, 0) if gradient else (0, 1)  # dimensions of the weight
+    result, inputs = (1, 0) if gradient else (0, 1)  # dimensions of the weight
     batch, _, height, width = images
     return [
         weight,
-        steps[made],
-        steps[given],
+        steps[result],
+        steps[inputs],
         read,
         batch,
-        sizes[made],
-        sizes[given],
+        sizes[result],
+        sizes[inputs],
         height * width,
         written,
     ]
@@ -57,19 +57,19 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tens
     """aten.convolution, for arguments that `pays` accepts."""
     batch, _, height, width = x.shape
     out = torch.empty(batch, weight.shape[0], height, width)
-    native.function("run_points")(
+    native.function("run_conv1x1")(
         *numbers(weight, weight.shape, weight.stride(), x.shape, x, out, False)
     )
     return out
 
 
 def weight_numbers(
-    dy: Any, x: Any, written: Any, made: Sequence[Any], given: Sequence[Any]
+    dy: Any, x: Any, written: Any, result: Sequence[Any], value: Sequence[Any]
 ) -> list[Any]:
-    """Returns the scalar arguments of `run_points_weight`. dy, x, written: tensors. made, given:
+    """Returns the scalar arguments of `run_conv1x1_weight`. dy, x, written: tensors. result, value:
     sizes of dy and of x."""
-    batch, count, height, width = made
-    return [dy, x, written, batch, count, given[1], height * width]
+    batch, count, height, width = result
+    return [dy, x, written, batch, count, value[1], height * width]
 
 
 def convolution_backward(
@@ -78,10 +78,10 @@ def convolution_backward(
     """aten.convolution_backward for exactly one gradient, other than the bias's."""
     if rest[-1][1]:
         dw = torch.empty(weight.shape)
-        native.function("run_points_weight")(*weight_numbers(dy, x, dw, dy.shape, x.shape))
+        native.function("run_conv1x1_weight")(*weight_numbers(dy, x, dw, dy.shape, x.shape))
         return None, dw, None
     dx = torch.empty(x.shape)
-    native.function("run_points")(
+    native.function("run_conv1x1")(
         *numbers(weight, weight.shape, weight.stride(), dy.shape, dy, dx, True)
     )
     return dx, None, None

@@ -119,25 +119,25 @@ def _tiles(
     block_size: tuple[int, int],
     options: Mapping[str, Any],
 ) -> Tiles | None:
-    found = next(
+    result = next(
         tiles for itemsize, widest, tiles in table if itemsize == dtype.itemsize and width <= widest
     )
     names = _OPTIONS[kernel]
     prefix = "fwd" if kernel == "forward" else "bwd"
-    given = [
+    inputs = [
         _given(options, prefix, name, default)
         for name, default in zip(
-            names, (found.rows, found.columns, found.warps, found.stages), strict=True
+            names, (result.rows, result.columns, result.warps, result.stages), strict=True
         )
     ]
     rows, columns = (
         _fitting(min(wanted, _enough(length)), block)
-        for wanted, length, block in zip(given, lengths, block_size, strict=False)
+        for wanted, length, block in zip(inputs, lengths, block_size, strict=False)
     )
     if min(rows, columns) < SMALLEST:
         return None
-    warps = min(given[2], 4) if rows * columns < 64 * 64 else given[2]
-    return Tiles(rows, columns, warps, given[3])
+    warps = min(inputs[2], 4) if rows * columns < 64 * 64 else inputs[2]
+    return Tiles(rows, columns, warps, inputs[3])
 
 
 def _enough(length: int) -> int:
@@ -177,14 +177,14 @@ def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) ->
     tensors."""
     if query.dtype not in DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}:
         return f"{query.dtype}, {key.dtype} and {value.dtype}"
-    widths = [one.shape[3] for one in (query, value)]
+    widths = [item.shape[3] for item in (query, value)]
     if not all(isinstance(size, int) for size in (*widths, query.shape[1], key.shape[1])):
         return "heads of a symbolic size"
     if max(widths) > MAX_HEAD_WIDTH:
         return f"heads wider than {MAX_HEAD_WIDTH}"
     if 0 in (*query.shape[:3], *key.shape[:3], *widths):
         return "empty tensors"
-    if any(one.dtype.is_complex or one.dtype.itemsize > 8 for one in buffers):
+    if any(buffer.dtype.is_complex or buffer.dtype.itemsize > 8 for buffer in buffers):
         return "a captured tensor of an unsupported dtype"
     return None
 

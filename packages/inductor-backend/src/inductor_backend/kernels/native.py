@@ -23,54 +23,65 @@ from tracer_core.plugin_api import BackendError
 FOLDER = Path(__file__).parent / "cpu"
 
 #: Activations that kernels fuse, by name: the numbers of kernels/cpu/tensors.h.
-POSTS = {
+EPILOGUES = {
     "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6,
     "hardswish": 7, "relu6": 8,
 }  # fmt: skip
 
-_GEMM = ("gemm", "rows", "dot", "panel", "posts")
+_GEMM = ("gemm", "epilogue_store", "dot", "panel", "epilogues")
 _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 
 #: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
-        ("blocked", "rows", "posts"),
-        {"run_blocked": 15, "run_points": 9, "run_points_weight": 7},
+        ("blocked", "epilogue_store", "epilogues"),
+        {"run_blocked": 15, "run_conv1x1": 9, "run_conv1x1_weight": 7},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (
         ("convolution_backward", "unfold", *_GEMM),
         {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
     ),
-    "draws": (("draws",), {"run_bernoulli": 4}),
-    "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5, "pack_first": 6}),
-    "dense": (("dense RUN=run_packed", _BLOCKS[0], "posts"), {"run_packed": 28}),
-    "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "posts"), {"run_packed_any": 28}),
+    "rng": (("rng",), {"run_bernoulli": 4}),
+    "pack": (
+        ("pack",),
+        {
+            "run_pack": 9,
+            "pack_depthwise": 4,
+            "pack_conv_small_groups": 5,
+            "pack_conv_few_channels": 6,
+        },
+    ),
+    "dense": (("dense RUN=run_packed", _BLOCKS[0], "epilogues"), {"run_packed": 28}),
+    "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "epilogues"), {"run_packed_any": 28}),
     "winograd": (
-        ("winograd", _BLOCKS[0], _BLOCKS[2], "posts"),
+        ("winograd", _BLOCKS[0], _BLOCKS[2], "epilogues"),
         {"run_winograd": 23, "pack_winograd": 7},
     ),
-    "planes": (("planes", "panel"), {"run_planes": 16}),
+    "winograd_planes": (("winograd_planes", "panel"), {"run_winograd_planes": 16}),
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
     "attention": (("attention",), {"run_attention": 30}),
     **{
         f"depthwise_{n}": (
-            (f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"),
+            (f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "epilogues"),
             {f"run_depthwise_{n}": 23},
         )
         for n in (3, 5, 7)
     },
     **{
-        f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24})
+        f"conv_few_channels_{n}": (
+            (f"conv_few_channels STRIDE={n} RUN=run_conv_few_channels_{n}", "epilogues"),
+            {f"run_conv_few_channels_{n}": 24},
+        )
         for n in (1, 2, 4)
     },
     **{
         f"{kind}_{n}": (
-            (f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "posts"),
+            (f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "epilogues"),
             {f"run_{kind}_{n}": 24},
         )
-        for kind, sizes in (("narrow", (2, 4, 8)), ("grouped", (8, 16, 32)))
+        for kind, sizes in (("conv_small_groups", (2, 4, 8)), ("grouped", (8, 16, 32)))
         for n in sizes
     },
 }
@@ -106,7 +117,7 @@ def _unit(text: str) -> Unit:
 
 def units_of(launchers: Iterable[str]) -> list[Unit]:
     """Returns the translation units of these functions, each once."""
-    texts = dict.fromkeys(text for one in launchers for text in FAMILIES[FAMILY_OF[one]][0])
+    texts = dict.fromkeys(text for item in launchers for text in FAMILIES[FAMILY_OF[item]][0])
     return [_unit(text) for text in texts]
 
 
@@ -128,14 +139,14 @@ def function(launcher: str) -> Callable[..., None]:
 
 def address(launcher: str) -> int:
     """Returns the address of an exported function of native/*.cpp, which stays loaded."""
-    found = library(FAMILY_OF[launcher])
-    _addressed[found.key] = found
-    return found.address(launcher)
+    result = library(FAMILY_OF[launcher])
+    _addressed[result.key] = result
+    return result.address(launcher)
 
 
 def prepare(launchers: Iterable[str]) -> None:
     """Starts building the libraries of these launchers in the background, beside lowering and the
-    compilation of the graph's own kernels."""
+    compilation of the graph's native kernels."""
     for family in dict.fromkeys(FAMILY_OF[launcher] for launcher in launchers):
         _started(family)
 
@@ -147,7 +158,7 @@ def _started(family: str) -> None:
         with contextlib.suppress(BackendError):
             library(family)
 
-    name, run = f"inductor own kernels: {family}", contextvars.copy_context().run
+    name, run = f"inductor native kernels: {family}", contextvars.copy_context().run
     threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.kernels import packed
+from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.attention import attention as attend
 from inductor_backend.kernels.native import function
-from inductor_backend.kernels.packed import Geometry
+from inductor_backend.kernels.packed_weights import Geometry
 
 
 def name_of(target: Any) -> str:
@@ -51,7 +51,7 @@ def matrix_geometry(k: int, n: int) -> Geometry:
 
 def pack(weight: torch.Tensor, numbers: Sequence[Any]) -> torch.Tensor:
     """Returns the weight in its kernel's layout."""
-    return packed.pack(weight, geometry(numbers))
+    return packed_weights.pack(weight, geometry(numbers))
 
 
 def convolution(
@@ -59,23 +59,24 @@ def convolution(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     numbers: Sequence[Any],
-    post: str = "none",
+    epilogue: str = "none",
     residual: torch.Tensor | None = None,
     final: str = "none",
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Computes ``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last;
+    """Computes ``final(epilogue(convolution(x, weight) * scale + bias) + residual)``,
+    channels-last;
     scale: one per channel."""
     last = torch.channels_last
-    given = None if residual is None else residual.contiguous(memory_format=last)
+    inputs = None if residual is None else residual.contiguous(memory_format=last)
     g = geometry(numbers)
-    return packed.convolution(
+    return packed_weights.convolution(
         x.contiguous(memory_format=last),
         weight,
         bias,
         g,
-        before=post,
-        residual=given,
+        before=epilogue,
+        residual=inputs,
         after=final,
         scale=scale,
     )
@@ -86,14 +87,14 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     count: int,
-    post: str = "none",
+    epilogue: str = "none",
     residual: torch.Tensor | None = None,
     final: str = "none",
 ) -> torch.Tensor:
-    """Computes ``final(post(x @ weight + bias) + residual)`` with x [M, K]."""
-    given = None if residual is None else residual.contiguous()
-    return packed.linear(
-        x.contiguous(), weight, count, bias, before=post, residual=given, after=final
+    """Computes ``final(epilogue(x @ weight + bias) + residual)`` with x [M, K]."""
+    inputs = None if residual is None else residual.contiguous()
+    return packed_weights.linear(
+        x.contiguous(), weight, count, bias, before=epilogue, residual=inputs, after=final
     )
 
 

@@ -2,7 +2,7 @@
 
 Values, and the state of torch's default generator afterwards, equal eager's. On processors where
 torch uses mt19937 (all but Intel's, where torch has MKL's generator) `bernoulli_` tempers one word
-after the other, 6 to 8 ns an element here; kernels/cpu/draws.cpp does it in vectors, 0.8 to 1.3 ns.
+after the other, 6 to 8 ns an element here; kernels/cpu/rng.cpp does it in vectors, 0.8 to 1.3 ns.
 `same_stream` tests once, on a separate generator, whether this torch and processor match.
 """
 

@@ -1,9 +1,9 @@
 """Selects the kernel of an operator that is not a loop: hand-written, oneDNN's, or ATen's.
 
 From an ATen operator and its operands' sizes, strides (both possibly symbolic) and dtypes, `best`
-returns a `Choice`: a callable with the operator's own signature and results, and its import path
-for the generated module. The result has eager's sizes, strides and dtype. Unsupported operators and
-operands get ATen's kernel. Measurements: docs/lab/cpu_kernels.md.
+returns a `KernelChoice`: a callable with the operator's own signature and results, and its import
+path for the generated module. The result has eager's sizes, strides and dtype. Unsupported
+operators and operands get ATen's kernel. Measurements: docs/lab/cpu_kernels.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from inductor_backend.kernels import (
     collectives,
     conv1x1,
     linear_algebra,
-    packed,
     packed_ops,
+    packed_weights,
     rng,
     small_gemm,
     strided_copy,
@@ -31,7 +31,7 @@ from inductor_backend.kernels import (
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from tracer_core.plugin_api import operators
 
-__all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
+__all__ = ["FALLBACKS", "RULES", "KernelChoice", "Operand", "aten_choice", "best"]
 
 aten = operators("aten")
 
@@ -43,7 +43,7 @@ OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
 KN_ROWS = 3
 #: Below this many multiplications call overhead dominates, and ATen's is the lowest.
-SMALL_PRODUCT = 200_000
+SMALL_MATMUL = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class KernelKind(enum.Enum):
     """Which code computes an operator. Each row has its name, `fills` and `is_native`."""
 
     #: A hand-written kernel.
-    OWN = "own", True, True
+    OWN = "native", True, True
     #: A kernel that is generated with the graph's own.
     GENERATED = "generated", True, True
     #: A loop in C++ over a compiled step.
@@ -83,7 +83,7 @@ class KernelKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """The kernel for one operator call."""
 
     #: What is called with the operator's arguments.
@@ -93,8 +93,8 @@ class Choice:
     kind: KernelKind
     #: Why this kernel.
     reason: str
-    #: The activations that it can apply (keyword ``post``).
-    posts: frozenset[str] = frozenset()
+    #: The activations that it can apply (keyword ``epilogue``).
+    epilogues: frozenset[str] = frozenset()
     #: Whether it takes the keyword ``residual``, a tensor of the result's layout that is added after
     #: the activation.
     residual: bool = False
@@ -105,29 +105,29 @@ class Choice:
 
 
 #: Products of matrices.
-PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
+MATMULS = frozenset({aten.mm.default, aten.addmm.default})
 
-_POSTS = frozenset(small_gemm.POSTS)
+_EPILOGUES = frozenset(small_gemm.EPILOGUES)
 
 
 def function_in(
     module: ModuleType, name: str, kind: KernelKind, reason: str, **rest: Any
-) -> Choice:
+) -> KernelChoice:
     """Returns the choice of a module's function. rest: other fields."""
-    return Choice(getattr(module, name), f"{module.__name__}:{name}", kind, reason, **rest)
+    return KernelChoice(getattr(module, name), f"{module.__name__}:{name}", kind, reason, **rest)
 
 
-def _own(name: str, reason: str, form: str = "") -> Choice:
-    traits: dict[str, Any] = {"posts": _POSTS, "residual": True, "form": form}
+def _own(name: str, reason: str, form: str = "") -> KernelChoice:
+    traits: dict[str, Any] = {"epilogues": _EPILOGUES, "residual": True, "form": form}
     return function_in(small_gemm, name, KernelKind.OWN, reason, **traits)
 
 
-def aten_choice(target: Any, reason: str) -> Choice:
+def aten_choice(target: Any, reason: str) -> KernelChoice:
     """Returns ATen's kernel, the operator itself."""
-    return Choice(target, f"torch:ops.{target!s}", KernelKind.ATEN, reason)
+    return KernelChoice(target, f"torch:ops.{target!s}", KernelKind.ATEN, reason)
 
 
-def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
+def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> KernelChoice:
     """Returns the kernel to call for `target` on `args`: `Operand` for tensors, the rest as the
     operator takes it.
 
@@ -139,15 +139,15 @@ def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> 
     )
 
 
-def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
+def _native_is_faster(m: int, k: int, n: int, layout: str) -> bool:
     if layout == "kn" and m < KN_ROWS:
         return False
-    return bool(m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8)
+    return bool(m <= OWN_ROWS and m * k * n >= SMALL_MATMUL and k >= 16 and n >= 8)
 
 
 def _blocked_is_faster(m: int, k: int, n: int) -> bool:
     """Columns are processed in blocks of 64, where padding costs as much as columns."""
-    return bool(m >= BLOCKED_ROWS and k >= 16 and m * k * n >= SMALL_PRODUCT and 4 * (-n % 64) <= n)
+    return bool(m >= BLOCKED_ROWS and k >= 16 and m * k * n >= SMALL_MATMUL and 4 * (-n % 64) <= n)
 
 
 def _all_float32(*operands: Operand | None) -> bool:
@@ -165,11 +165,11 @@ def _is_weight(operand: Operand) -> bool:
     return operand.strides in ((1, rows), (columns, 1))
 
 
-def _mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     return _product(target, None, args[0], args[1], hint)
 
 
-def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     if tuple(args[3:]) not in ((), (1,), (1, 1)):
         return aten_choice(target, "scaled by beta or alpha")
     bias = args[0]
@@ -180,7 +180,7 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choi
 
 def _product(
     target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
-) -> Choice:
+) -> KernelChoice:
     if not _all_float32(bias, a, b):
         return aten_choice(target, "not float32")
     m, k = (hint(size) for size in a.sizes)
@@ -190,12 +190,14 @@ def _product(
         return _own(f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked")
     if not (_dense_rows(a) and _is_weight(b)):
         return aten_choice(target, "operands are not dense")
-    if _own_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
+    if _native_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
         return _own(suffix, f"{m} rows: weights are read once")
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
 
 
-def own_product(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+def native_matmul(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice | None:
     """Returns the hand-written kernel for a product, however few multiplications it has; None where
     the operands have none. For calls from native code, where ATen's overhead is Python's."""
     bias, a, b = args if len(args) == 3 else (None, *args)
@@ -212,31 +214,35 @@ def own_product(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) ->
     return None
 
 
-def own_kernel(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+def native_kernel(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice | None:
     """Returns the hand-written kernel for a batch of products or a plain convolution, of whatever
     sizes; None where the operands have none. For graphs that are to need no ATen."""
     rule = _ANYWHERE.get(target)
     return None if rule is None else rule(target, args, hint)
 
 
-def _own_batch(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+def _own_batch(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice | None:
     a, b = args
     fits = _all_float32(a, b) and 1 in a.strides[1:] and 1 in b.strides[1:]
     return _own("blocked_bmm", "a product a matrix", "batch") if fits else None
 
 
-def _own_convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice | None:
+def _native_convolution(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice | None:
     x, weight, bias, *_, transposed, _, groups = args
-    plain = len(x.sizes) == 4 and not transposed and groups == 1 and _all_float32(x, weight, bias)
-    if not plain or not (_is_image(x) and _is_image(weight)):
+    simple = len(x.sizes) == 4 and not transposed and groups == 1 and _all_float32(x, weight, bias)
+    if not simple or not (_is_image(x) and _is_image(weight)):
         return None
     return _own("convolution", "no other kernel of ours takes it")
 
 
-def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     x, weight, bias = args[:3]
     transposed, _, groups = args[6:9]
-    stride, padding, dilation = ([hint(one) for one in numbers] for numbers in args[3:6])
+    stride, padding, dilation = ([hint(number) for number in numbers] for numbers in args[3:6])
     if not _all_float32(x, weight, bias):
         return aten_choice(target, "not float32")
     if len(x.sizes) != 4 or transposed or groups != 1:
@@ -255,22 +261,24 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     )
     pixels, depth = batch * oh * ow, channels * kh * kw
     contiguous = not (is_last_only(x) or is_last_only(weight))
-    plain = _is_contiguous(x) and _is_contiguous(weight)
-    if plain and winograd.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
-        return _on_planes("convolution")
+    simple = _is_contiguous(x) and _is_contiguous(weight)
+    if simple and winograd.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
+        return _winograd("convolution")
     how = ((kh, kw), stride, padding, dilation)
-    if plain and bias is None and pixels > 256 and conv1x1.pays(channels, count, (oh, ow), how):
-        return _on_points("convolution")
+    if simple and bias is None and pixels > 256 and conv1x1.pays(channels, count, (oh, ow), how):
+        return _conv1x1("convolution")
     form = small_gemm.form(pixels, oh * ow, count, kh * kw, contiguous)
-    if form is not None and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
+    if form is not None and pixels * depth * count >= SMALL_MATMUL and depth >= 16:
         return _own("convolution", f"{pixels} output pixels: {form}")
     return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
 
 
-def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _convolution_backward(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice:
     """Selects the kernel for one of the gradients of convolution_backward, other than the bias's."""
     dy, x, weight, _, *steps, transposed, _, groups, mask = args
-    stride, padding, dilation = ([hint(one) for one in numbers] for numbers in steps)
+    stride, padding, dilation = ([hint(number) for number in numbers] for numbers in steps)
     if sum(map(bool, mask)) != 1 or mask[2]:
         return aten_choice(target, "several gradients in one call")
     if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
@@ -282,16 +290,16 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
     pixels = batch * oh * ow
     how = (tuple(hint(size) for size in weight.sizes[2:]), stride, padding, dilation)
-    plain = all(map(_is_contiguous, (dy, x, weight)))
-    if plain and mask[0] and winograd.pays(hint(x.sizes[1]), count, (oh, ow), how):
-        return _on_planes("convolution_backward")
+    has_all = all(map(_is_contiguous, (dy, x, weight)))
+    if has_all and mask[0] and winograd.pays(hint(x.sizes[1]), count, (oh, ow), how):
+        return _winograd("convolution_backward")
     if (
-        plain
+        has_all
         and pixels > (128 if mask[0] else 255)
         and conv1x1.pays(hint(x.sizes[1]), count, (oh, ow), how)
     ):
-        return _on_points("convolution_backward")
-    if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
+        return _conv1x1("convolution_backward")
+    if pixels * depth * count < SMALL_MATMUL or depth < 16 or count < 16:
         return aten_choice(target, "small")
     if small_gemm.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
         reason = f"{pixels} pixels: weights as they lie"
@@ -299,14 +307,16 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
 
 
-def _on_planes(name: str) -> Choice:
+def _winograd(name: str) -> KernelChoice:
     reason = "fewer multiplications (Winograd)"
-    return function_in(winograd, name, KernelKind.OWN, reason, form="planes", symbolic=True)
+    return function_in(
+        winograd, name, KernelKind.OWN, reason, form="winograd_planes", symbolic=True
+    )
 
 
-def _on_points(name: str) -> Choice:
+def _conv1x1(name: str) -> KernelChoice:
     reason = "a product an image"
-    return function_in(conv1x1, name, KernelKind.OWN, reason, form="points", symbolic=True)
+    return function_in(conv1x1, name, KernelKind.OWN, reason, form="conv1x1", symbolic=True)
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -345,29 +355,29 @@ def is_last_only(operand: Operand) -> bool:
     )
 
 
-def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     return function_in(packed_ops, "pack", KernelKind.OWN, "a weight that is no constant")
 
 
-def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
-    traits: dict[str, Any] = {"posts": _PACKED_POSTS, "residual": True}
+def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]:
+    traits: dict[str, Any] = {"epilogues": _PACKED_EPILOGUES, "residual": True}
     choice = function_in(packed_ops, name, KernelKind.OWN, "packed weights", **traits)
     return lambda target, args, hint: choice
 
 
-def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "packed weights stay in each thread's cache"
     return function_in(packed_ops, "lstm", KernelKind.OWN, reason)
 
 
-def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "scores stay in the cache"
     return function_in(packed_ops, "attention", KernelKind.OWN, reason, symbolic=True)
 
 
-def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "torch's own stream, in vectors"
-    return Choice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
+    return KernelChoice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
 
 
 #: On every device.
@@ -380,13 +390,13 @@ CHECK = function_in(
 COPY = function_in(
     strided_copy, "copy", KernelKind.PYTHON, "a dtype that loops do not hold", symbolic=True
 )
-_PACKED_POSTS = frozenset(packed.POSTS)
+_PACKED_EPILOGUES = frozenset(packed_weights.EPILOGUES)
 
-#: operator -> rule for `own_kernel`.
-_ANYWHERE = {aten.bmm.default: _own_batch, aten.convolution.default: _own_convolution}
+#: operator -> rule for `native_kernel`.
+_ANYWHERE = {aten.bmm.default: _own_batch, aten.convolution.default: _native_convolution}
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
-RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] = {
+RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.convolution.default: _convolution,

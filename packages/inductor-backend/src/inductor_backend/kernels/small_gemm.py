@@ -1,7 +1,7 @@
 """Hand-written float32 CPU matmuls and convolutions for few rows: drop-in aten.mm, addmm,
 convolution.
 
-Arguments are those of the ATen operator, plus ``post`` (an activation, see `POSTS`) and
+Arguments are those of the ATen operator, plus ``epilogue`` (an activation, see `EPILOGUES`) and
 ``residual`` (added after it); the result is a new tensor, or `out`. Arguments are not checked:
 `selection.best` selects these functions only for arguments that they support.
 """
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import torch
 
 from inductor_backend.kernels import native
-from inductor_backend.kernels.native import POSTS as ALL_POSTS
+from inductor_backend.kernels.native import EPILOGUES as ALL_EPILOGUES
 
 #: Activations that the matmul fuses, by name: the number in kernels/cpu/tensors.h.
-POSTS = {
-    name: ALL_POSTS[name]
+EPILOGUES = {
+    name: ALL_EPILOGUES[name]
     for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
 }
 
@@ -57,7 +57,7 @@ def addmm(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
-    post: str = "none",
+    epilogue: str = "none",
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -65,7 +65,9 @@ def addmm(
     stride, bias [N] dense, residual [M,N] with dense rows. float32."""
     row, column = b.stride()
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
-    return _product("run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, post, residual, out)
+    return _product(
+        "run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, epilogue, residual, out
+    )
 
 
 def blocked_addmm(
@@ -73,13 +75,13 @@ def blocked_addmm(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
-    post: str = "none",
+    epilogue: str = "none",
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`addmm` for many rows: a and b may be transposed (each has one unit stride)."""
     return _product(
-        "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out
+        "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, epilogue, residual, out
     )
 
 
@@ -89,7 +91,7 @@ def _product(
     bias: torch.Tensor | None,
     a: torch.Tensor,
     b: torch.Tensor,
-    post: str,
+    epilogue: str,
     residual: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
@@ -101,7 +103,7 @@ def _product(
     native.function(launcher)(
         *operands, out, out.stride(0), m, n, k,
         0 if bias is None else bias, 0 if residual is None else residual,
-        0 if residual is None else residual.stride(0), POSTS[post],
+        0 if residual is None else residual.stride(0), EPILOGUES[epilogue],
     )  # fmt: skip
     return out
 
@@ -114,8 +116,8 @@ def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
 def blocked_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Computes ``torch.bmm(a, b)``, a product a matrix: see `blocked_addmm`."""
     out = torch.empty((a.shape[0], a.shape[1], b.shape[2]))
-    for one, other, result in zip(a, b, out, strict=True):
-        blocked_mm(one, other, out=result)
+    for item, other, result in zip(a, b, out, strict=True):
+        blocked_mm(item, other, out=result)
     return out
 
 
@@ -135,7 +137,7 @@ def convolution(
     output_padding: Sequence[int] = (0, 0),
     groups: int = 1,
     *,
-    post: str = "none",
+    epilogue: str = "none",
     residual: torch.Tensor | None = None,
     channels_last: bool | None = None,
     direct: bool | None = None,
@@ -158,7 +160,7 @@ def convolution(
         direct = form(batch * oh * ow, oh * ow, count, kh * kw, contiguous) == "direct"
     native.function("run_convolution")(
         x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
-        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post],
+        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, EPILOGUES[epilogue],
         x_last, w_last, int(last),
         int(direct and contiguous),
     )  # fmt: skip

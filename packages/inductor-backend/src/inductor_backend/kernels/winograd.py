@@ -2,8 +2,8 @@
 gradient.
 
 Takes float32 CPU tensors and the ATen operators' arguments; returns new contiguous tensors. `pays`
-says for which convolutions the kernel (kernels/cpu/planes.cpp) is the fastest. Errors are at most
-about twice those of direct sums of products.
+says for which convolutions the kernel (kernels/cpu/winograd_planes.cpp) is the fastest. Errors are
+at most about twice those of direct sums of products.
 
 Training uses this kernel: it changes no memory format, so saved tensors, ATen operators and weight
 gradients keep eager's.
@@ -24,7 +24,7 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
     """Returns whether the kernel is fastest for a convolution from `channels` to `count` channels
     whose result has the size `image`, or its input's gradient. how: window, stride, padding,
     dilation."""
-    window, stride, padding, dilation = (tuple(one) for one in how)
+    window, stride, padding, dilation = (tuple(item) for item in how)
     if (
         (window, stride, dilation) != ((3, 3), (1, 1), (1, 1))
         or max(padding) > 2
@@ -44,11 +44,12 @@ def numbers(
     weight: Sequence[Any],
     gradient: bool,
 ) -> list[Any]:
-    """Returns the scalar arguments of `run_planes`, which follow its tensors. sizes, result: of
-    what is read and what is written. padding: of the convolution. weight: its strides."""
+    """Returns the scalar arguments of `run_winograd_planes`, which follow its tensors. sizes,
+    result: of what is read and what is written. padding: of the convolution. weight: its
+    strides."""
     batch, channels, height, width = sizes
     _, count, oh, ow = result
-    around = [2 - one for one in padding] if gradient else list(padding)
+    around = [2 - item for item in padding] if gradient else list(padding)
     steps = (weight[1], weight[0]) if gradient else (weight[0], weight[1])
     return [batch, channels, height, width, count, *around, oh, ow, *steps, int(gradient)]
 
@@ -64,8 +65,8 @@ def convolution(
     """aten.convolution, for arguments that `pays` accepts."""
     sides = [size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True)]
     out = torch.empty(x.shape[0], weight.shape[0], *sides)
-    given = numbers(x.shape, out.shape, padding, weight.stride(), False)
-    native.function("run_planes")(x, weight, 0 if bias is None else bias, out, *given)
+    inputs = numbers(x.shape, out.shape, padding, weight.stride(), False)
+    native.function("run_winograd_planes")(x, weight, 0 if bias is None else bias, out, *inputs)
     return out
 
 
@@ -80,7 +81,7 @@ def convolution_backward(
 ) -> tuple[torch.Tensor, None, None]:
     """aten.convolution_backward for the input's gradient only."""
     dx = torch.empty(x.shape)
-    native.function("run_planes")(
+    native.function("run_winograd_planes")(
         dy, weight, 0, dx, *numbers(dy.shape, x.shape, padding, weight.stride(), True)
     )
     return dx, None, None

@@ -10,8 +10,8 @@ from inductor_backend.ir.index_expr import At
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.pointwise import clamp, elementwise, scaled_by
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 @elementwise(1, aten.hardtanh.default)
@@ -90,10 +90,10 @@ def in_vectors(*operands: Any) -> bool:
     """Returns whether kernels of ATen compute on these operands in vectors, on a CPU: where NaN is not
     less and not greater than a bound, vectors choose one branch and single elements the other."""
     first = operands[0]
-    sizes = (*first.shape, *(step for one in operands for step in one.stride()))
+    sizes = (*first.shape, *(step for operand in operands for step in operand.stride()))
     if not all(isinstance(size, int) for size in sizes):
         return True
-    alike = all(one.stride() == first.stride() for one in operands)
+    alike = all(operand.stride() == first.stride() for operand in operands)
     dense = Lowering.is_dense(tuple(first.shape), first.stride())
     return bool(alike and dense and first.numel() * first.element_size() >= TWO_VECTORS)
 
@@ -102,12 +102,12 @@ def in_vectors(*operands: Any) -> bool:
 def shrink_backward(ctx: Lowering, dy: Any, x: Any, width: float) -> Ref:
     """Of NaN, vectors of the CPU's kernel give 0, single elements and a GPU the gradient."""
     dtype = compute_dtype(ctx.meta().dtype)
-    given: Any = ctx.node.args[:2]
-    single = ctx.gpu or not in_vectors(*(one.meta["val"] for one in given))
-    low, high, zero = (const(one, dtype) for one in (-width, width, 0))
+    inputs: Any = ctx.node.args[:2]
+    single = ctx.gpu or not in_vectors(*(item.meta["val"] for item in inputs))
+    low, high, zero = (const(value, dtype) for value in (-width, width, 0))
 
     def body(at: At) -> Value:
-        slope, value = (ctx.element(one, at, dtype) for one in (dy, x))
+        slope, value = (ctx.element(value, at, dtype) for value in (dy, x))
         if single:
             inside = make("bit_and", make("ge", value, low), make("le", value, high))
             return make("where", inside, zero, slope)

@@ -19,6 +19,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.limits import MAX_UNROLLED_WINDOW
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import (
     Element,
@@ -30,7 +31,6 @@ from inductor_backend.lowering.pools import (
     read_if,
 )
 from inductor_backend.lowering.reduction import as_number
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def _start(at: Index, size: Expr, outputs: Expr) -> Index:
@@ -59,7 +59,7 @@ def _elements(
         isinstance(s, int) and isinstance(o, int) and s % o == 0
         for s, o in zip(spatial, outputs, strict=True)
     ]
-    found = []
+    result = []
     for offsets in itertools.product(*(range(w) for w in widest)):
         position = [start + offset for start, offset in zip(starts, offsets, strict=True)]
         test: Value | None = None
@@ -68,8 +68,8 @@ def _elements(
                 end = number(_end(at[lead + k], spatial[k], outputs[k]))
                 test = both(test, make("lt", number(position[k]), end))
         value = read_if(x, [*at[:lead], *position], test, compute_dtype(x.dtype), outside)
-        found.append(Element(value, number(flatten(position, dense_strides(spatial))), test))
-    return found
+        result.append(Element(value, number(flatten(position, dense_strides(spatial))), test))
+    return result
 
 
 def window_size(
@@ -116,9 +116,9 @@ def _adaptive_avg(rank: int) -> Any:
         if product(counts) <= MAX_UNROLLED_WINDOW:
 
             def average(at: At) -> Value:
-                found = _elements(x, at, outputs, counts, 0)
-                total = make("add", found[0].value, const(0, dtype))  # as eager's sums begin
-                for element in found[1:]:
+                result = _elements(x, at, outputs, counts, 0)
+                total = make("add", result[0].value, const(0, dtype))  # as eager's sums begin
+                for element in result[1:]:
                     total = make("add", total, element.value)
                 return make("div", total, divisor(at))
 

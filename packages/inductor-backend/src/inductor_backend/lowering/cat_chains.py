@@ -55,7 +55,7 @@ def find_chains(graph: torch.fx.Graph) -> dict[torch.fx.Node, Chain]:
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):
         if _parts(node) and _suits(node):
             families.setdefault((_parts(node)[0], _dim(node)), []).append(node)
-    found: dict[torch.fx.Node, Chain] = {}
+    result: dict[torch.fx.Node, Chain] = {}
     for family in families.values():
         chain: list[torch.fx.Node] = []
         for node in sorted(family, key=lambda n: len(_parts(n))):
@@ -63,5 +63,5 @@ def find_chains(graph: torch.fx.Graph) -> dict[torch.fx.Node, Chain]:
             if _parts(node)[: len(before)] == before and len(_parts(node)) > len(before):
                 chain.append(node)
         if len(chain) > 1:
-            found.update((node, Chain(tuple(chain))) for node in chain)
-    return found
+            result.update((node, Chain(tuple(chain))) for node in chain)
+    return result

@@ -11,8 +11,8 @@ from typing import Any
 from inductor_backend.ir.nodes import ExternNode, Strided
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import collectives
+from inductor_backend.lowering.context import Lowering, lower
 from inductor_backend.lowering.fallback import argument
-from inductor_backend.lowering.registry import Lowering, lower
 from tracer_core.plugin_api import BackendError, operators
 
 _ops, _of_autograd = operators("_c10d_functional"), operators("_c10d_functional_autograd")
@@ -34,15 +34,15 @@ _ops, _of_autograd = operators("_c10d_functional"), operators("_c10d_functional_
 )
 def collective(ctx: Lowering, *args: Any) -> Any:
     pairs = zip(args, ctx.node.args, strict=True)
-    made = [argument(ctx, value, node) for value, node in pairs]
-    results = ctx.externs(ctx.node.target, made, sequential=True)
+    result = [argument(ctx, value, node) for value, node in pairs]
+    results = ctx.externs(ctx.node.target, result, sequential=True)
     return results if isinstance(ctx.node.meta["val"], (tuple, list)) else results[0]
 
 
 @lower(_ops.wait_tensor.default)
 def wait(ctx: Lowering, tensor: Ref) -> Ref:
     name = tensor.buffer.name
-    maker = next((one for one in reversed(ctx.program.nodes) if name in one.writes), None)
+    maker = next((node for node in reversed(ctx.program.nodes) if name in node.writes), None)
     if not isinstance(maker, ExternNode):
         raise BackendError("inductor", "lower", "a wait for a collective that is not in the graph")
     layout = tensor.strided()

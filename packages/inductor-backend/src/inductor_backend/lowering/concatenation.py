@@ -15,7 +15,7 @@ from inductor_backend.ir.index_expr import Expr, Index, mod, simplify, variables
 from inductor_backend.ir.nodes import Buffer, Store
 from inductor_backend.ir.values import cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
+from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
 
 
 @lower(aten.cat.default)
@@ -63,7 +63,7 @@ def _bundled(ctx: Lowering, parts: Sequence[Ref], dim: int) -> list[Ref]:
     """Joins parts of one element (norms of parameters) to a few of BUNDLE elements, each selected in
     one loop. Stored one by one, each would be a kernel with a text of its own, because its place in
     the buffer is part of the text."""
-    dtype, made = ctx.meta().dtype, []
+    dtype, created = ctx.meta().dtype, []
     for first in range(0, len(parts), BUNDLE):
         some = parts[first : first + BUNDLE]
 
@@ -75,9 +75,9 @@ def _bundled(ctx: Lowering, parts: Sequence[Ref], dim: int) -> list[Ref]:
                 result = make("where", before, cast(some[number].at(inside), dtype), result)
             return result
 
-        sizes = [len(some) if one == dim else 1 for one in range(len(parts[0].sizes))]
-        made.append(ctx.pointwise(body, sizes=sizes, label="cat"))
-    return made
+        sizes = [len(some) if number == dim else 1 for number in range(len(parts[0].sizes))]
+        created.append(ctx.pointwise(body, sizes=sizes, label="cat"))
+    return created
 
 
 def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
@@ -117,11 +117,11 @@ def _version(ctx: Lowering, cats: Sequence[torch.fx.Node], parts: Sequence[Ref],
         sizes = ctx.sizes.exprs(fake.shape)
         strides = last_strides(sizes) if longest in ctx.last else None
         ctx.versions[longest] = ctx.buffer(sizes, fake.dtype, strides)
-    whole = ctx.versions[longest]
-    buffer = whole
+    version = ctx.versions[longest]
+    buffer = version
     if ctx.node is not longest:
-        buffer = ctx.buffer(ctx.shape(), whole.dtype, whole.layout.strides)
-        buffer.storage = whole.name
+        buffer = ctx.buffer(ctx.shape(), version.dtype, version.layout.strides)
+        buffer.storage = version.name
         ctx.versions[ctx.node] = buffer
     done: int = 0
     start: Expr = 0

@@ -1,5 +1,6 @@
-"""Lowers convolution_backward to one extern node per gradient, so that each may use its own kernel,
-and the bias's gradient to a sum, which fuses with the loops that compute the output's gradient.
+"""Lowers convolution_backward to one extern node per gradient, so that each may use its native
+kernels, and the bias's gradient to a sum, which fuses with the loops that compute the output's
+gradient.
 
 Gradients that are masked out or unread are not computed. Operands keep eager's strides or are
 channels-last, as the results then are.
@@ -12,7 +13,7 @@ from typing import Any
 
 from inductor_backend.ir.values import cast
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
+from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
 
 
 @lower(aten.convolution_backward.default)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
+from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
 
 
 @lower(aten.convolution.default)

@@ -10,7 +10,7 @@ from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 
 
 @lower(aten.full.default)

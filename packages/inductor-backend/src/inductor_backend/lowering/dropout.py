@@ -22,19 +22,19 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import rng
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 @lower(aten.bernoulli.p)
 def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> Ref:
     sizes, dtype = ctx.shape(), ctx.meta().dtype
-    if ctx.draws and is_drawn_by_kernels(ctx.node):
+    if ctx.draws and is_rng_of_kernels(ctx.node):
         kept = _kept(ctx, p)
         return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
-        given = {} if generator is None else {"generator": generator}
-        return call_aten(ctx, x, p, **given)
+        inputs = {} if generator is None else {"generator": generator}
+        return call_aten(ctx, x, p, **inputs)
     drawn = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
     ctx.add_call(rng.bernoulli, [tuple(sizes), p], [drawn], label="bernoulli", sequential=True)
     bits = Ref.of(drawn)
@@ -47,7 +47,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
 
 @lower(aten.native_dropout.default)
 def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
-    if not (ctx.draws and is_drawn_by_kernels(ctx.node)):
+    if not (ctx.draws and is_rng_of_kernels(ctx.node)):
         return call_aten(ctx, x, p, train)
     dtype = compute_dtype(x.dtype)
     kept = _kept(ctx, 1.0 - p)
@@ -59,17 +59,17 @@ def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
     return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), kept
 
 
-def is_drawn_by_kernels(node: torch.fx.Node) -> bool:
+def is_rng_of_kernels(node: torch.fx.Node) -> bool:
     """Checks for a probability between 0 and 1 and torch's own generator: kernels need a seed for
     it."""
     if node.target is aten.native_dropout.default:
-        probability, plain = node.args[1], node.args[2] is True
+        probability, simple = node.args[1], node.args[2] is True
     elif node.target is aten.bernoulli.p:
-        probability, plain = (*node.args, 0.5)[1], node.kwargs.get("generator") is None
-        plain = plain and node.meta["val"].dtype.is_floating_point
+        probability, simple = (*node.args, 0.5)[1], node.kwargs.get("generator") is None
+        simple = simple and node.meta["val"].dtype.is_floating_point
     else:
         return False
-    return plain and isinstance(probability, float) and 0 < probability < 1
+    return simple and isinstance(probability, float) and 0 < probability < 1
 
 
 def _kept(ctx: Lowering, p: float) -> Ref:
@@ -91,11 +91,11 @@ def _kept(ctx: Lowering, p: float) -> Ref:
 def _seeds(ctx: Lowering) -> Ref:
     """Returns one seed per dropout of the graph, generated at the first dropout."""
     if ctx.seeds is None:
-        made = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
+        result = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
         like = {"dtype": torch.int64, "device": ctx.program.device}
         bounds = (0, 2**63 - 1, [ctx.draws])
-        ctx.add_call(aten.randint.low, bounds, [made], like, "seeds", sequential=True)
-        ctx.seeds = Ref.of(made)
+        ctx.add_call(aten.randint.low, bounds, [result], like, "seeds", sequential=True)
+        ctx.seeds = Ref.of(result)
     return ctx.seeds
 
 

@@ -7,7 +7,7 @@ import torch
 from inductor_backend.ir.graph_meta import tensors_of
 from inductor_backend.ir.ops import MEMORY_DTYPES, READ_DTYPES
 from inductor_backend.ir.target import Target, reads_float8
-from inductor_backend.lowering.registry import aten
+from inductor_backend.lowering.context import aten
 from tracer_core.plugin_api import Trait, operators, overloads_with
 
 _STRIDED_VIEWS = overloads_with(Trait.STRIDED_VIEW)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.image_layout import FOLLOWERS
-from inductor_backend.lowering.registry import Lowering, aten, last_strides
+from inductor_backend.lowering.channels_last import FOLLOWERS
+from inductor_backend.lowering.context import Lowering, aten, last_strides
 from tracer_core.plugin_api import is_random
 
 #: Operators whose result keeps gaps between rows of their first operand; others return dense ones.
@@ -39,8 +39,8 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
 
 def call_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
     """Calls the node's own operator, which has one result."""
-    found: Ref = call_any(ctx, ctx.node.target, args, kwargs)
-    return found
+    ref: Ref = call_any(ctx, ctx.node.target, args, kwargs)
+    return ref
 
 
 def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -52,13 +52,13 @@ def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> A
         ]
         return ctx.extern(target, images, kwargs, fallback=True, strides=ctx.strides())
     nodes = [*ctx.node.args, *[None] * len(args)]
-    made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
+    result = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
     named = {
         name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()
     }
     sequential = is_random(target)
     how: dict[str, Any] = {"fallback": True, "sequential": sequential}
     if not isinstance(ctx.node.meta["val"], (tuple, list)):
-        return ctx.extern(target, made, named, **how)
+        return ctx.extern(target, result, named, **how)
     used = ctx.used_outputs() if isinstance(ctx.node.meta["val"], tuple) else None
-    return ctx.externs(target, made, named, used=used, **how)
+    return ctx.externs(target, result, named, used=used, **how)

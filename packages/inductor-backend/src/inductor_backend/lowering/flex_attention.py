@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from inductor_backend.lowering.context import Lowering, lower
 from inductor_backend.lowering.fallback import argument
-from inductor_backend.lowering.registry import Lowering, lower
 from tracer_core.plugin_api import FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD
 
 
 @lower(FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD)
 def attention(ctx: Lowering, *args: Any) -> Any:
     nodes = ctx.node.args
-    made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=True)]
+    result = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=True)]
     used = ctx.used_outputs() if ctx.node.target is FLEX_ATTENTION_BACKWARD else None
-    return ctx.externs(ctx.node.target, made, used=used)
+    return ctx.externs(ctx.node.target, result, used=used)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from inductor_backend.lowering.context import LOWERINGS, Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, lower
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,25 +57,25 @@ ANY_DTYPE = frozenset({aten._foreach_copy.default, aten._foreach_zero.default})
 
 
 def _of_lists(target: Any) -> Callable[..., Any]:
-    one = EACH[target]
+    item = EACH[target]
 
     def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
         node = ctx.node
         results = node.meta["val"]
         if target not in ANY_DTYPE and not _alike(results, (*node.args, *node.kwargs.values())):
             return call_aten(ctx, *args, **kwargs)
-        made = []
+        result = []
         try:
             for place, fake in enumerate(results):
-                given = tuple(_taken(argument, place) for argument in node.args)
+                items = tuple(_taken(argument, place) for argument in node.args)
                 meta = {**node.meta, "val": fake}
-                ctx.node = Item(f"{node.name}_{place}", one, given, meta)  # type: ignore[assignment]
-                made.append(
-                    LOWERINGS[one](ctx, *(_taken(argument, place) for argument in args), **kwargs)
+                ctx.node = Item(f"{node.name}_{place}", item, items, meta)  # type: ignore[assignment]
+                result.append(
+                    LOWERINGS[item](ctx, *(_taken(argument, place) for argument in args), **kwargs)
                 )
         finally:
             ctx.node = node
-        return made
+        return result
 
     return lowering
 

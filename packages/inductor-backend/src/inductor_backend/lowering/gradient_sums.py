@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten
+from inductor_backend.lowering.context import Lowering, aten
 from inductor_backend.lowering.scatter import Target, embedding_gradient
 from tracer_core.plugin_api import Trait, overloads_with
 
@@ -38,7 +38,7 @@ class Sum:
 
 def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
     """Maps each such gradient and its sum to their `Sum`."""
-    found: dict[torch.fx.Node, Sum] = {}
+    match: dict[torch.fx.Node, Sum] = {}
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
         if (
@@ -50,10 +50,10 @@ def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
         for gradient, other in (node.args, node.args[::-1]):
             if _fits(node, gradient, other) and order[other] < order[gradient]:
                 root = _root(other, node)
-                fresh = root is not None and (root.target in FRESH or root in found)
-                found[gradient] = found[node] = Sum(node, gradient, other, root if fresh else None)
+                fresh = root is not None and (root.target in FRESH or root in match)
+                match[gradient] = match[node] = Sum(node, gradient, other, root if fresh else None)
                 break
-    return found
+    return match
 
 
 def _root(other: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node | None:
@@ -70,7 +70,7 @@ def _fits(node: torch.fx.Node, gradient: torch.fx.Node, other: torch.fx.Node) ->
         node
     }:
         return False
-    values = [one.meta["val"] for one in (gradient, other, node)]
+    values = [value.meta["val"] for value in (gradient, other, node)]
     same = all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
     return same and gradient.args[4] is False and values[0].dtype in (torch.float32, torch.float64)
 

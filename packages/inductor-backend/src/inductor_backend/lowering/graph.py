@@ -1,6 +1,6 @@
-"""Lowers a functional ATen graph, with fake tensors in ``meta["val"]``, to a loop IR `Program`.
+"""Lowers a functional ATen graph, with fake tensors in ``meta["val"]``, to a loop IR `LoopProgram`.
 
-In: a `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Program`. Trailing ``copy_`` nodes
+In: a `torch.fx.GraphModule` and its `CompileSpec`. Out: a `LoopProgram`. Trailing ``copy_`` nodes
 become stores into the input's buffer; no other input is written to. Each output is a buffer of its
 own with exactly the strides of its fake tensor. An operator must have a lowering or be on the
 fallback table; else the compile fails and names it.
@@ -22,29 +22,29 @@ from inductor_backend.ir.index_expr import Expr, variables
 from inductor_backend.ir.nodes import (
     Buffer,
     BufferKind,
+    BufferLayout,
     ExternNode,
-    Layout,
     LoopNode,
-    Program,
+    LoopProgram,
     Store,
     Strided,
     same_strides,
 )
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.size_source import size_expression
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import target_of
-from inductor_backend.ir.values import Number, cast, topological
+from inductor_backend.ir.values import ScalarValue, cast, topological
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
-from inductor_backend.lowering.dropout import is_drawn_by_kernels
+from inductor_backend.lowering.channels_last import CONVOLUTIONS, channels_last_nodes
+from inductor_backend.lowering.context import LOWERINGS, Lowering, aten, last_strides
+from inductor_backend.lowering.dropout import is_rng_of_kernels
 from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.lowering.fallback import call_any
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
-from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
-from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides
 from tracer_core.plugin_api import BackendError, CompileSpec, Trait, communicates, overloads_with
 
 #: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
@@ -73,30 +73,35 @@ class GraphLowering:
         spec: CompileSpec,
         sizes: SizeVars,
         known_ops: Set[str],
-        images_last: frozenset[str] | None = None,
+        channels_last_outputs: frozenset[str] | None = None,
     ) -> None:
-        """known_ops: operators that loop bodies may contain. images_last: on GPUs, names of the
-        convolutions that run channels-last (None: where that is faster)."""
-        self.gm, self.sizes, self.known_ops, self.images_last = gm, sizes, known_ops, images_last
+        """known_ops: operators that loop bodies may contain. channels_last_outputs: on GPUs, names
+        of the convolutions that run channels-last (None: where that is faster)."""
+        self.gm, self.sizes, self.known_ops, self.channels_last_outputs = (
+            gm,
+            sizes,
+            known_ops,
+            channels_last_outputs,
+        )
         self.target = target_of(gm.graph)
-        self.program = Program(spec.name, device=self.target.device)
+        self.program = LoopProgram(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
-            self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
+            self.ctx.draws = sum(map(is_rng_of_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.ctx.refs = self.env
         # buffer -> the nodes that were lowered to views of it
         self.views: dict[str, list[torch.fx.Node]] = {}
         self.mutated: set[str] = set()
-        # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
+        # buffer -> the instance of a cut graph (`passes.outline`) that it was made for
         self.instances: dict[str, int] = {}
         self.in_place = in_place_writes(gm.graph)
         self.saved = {
-            number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton
+            number for number, item in enumerate(spec.outputs) if item.saved and self.target.triton
         }
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # needs ordered loops
 
-    def run(self) -> Program:
+    def run(self) -> LoopProgram:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
         dispatch = {
             "placeholder": self.placeholder,
@@ -105,8 +110,10 @@ class GraphLowering:
             "output": self.output,
         }
         self.ctx.chains = find_chains(self.gm.graph)
-        self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton, self.images_last)
-        self.program.images_last = frozenset(
+        self.ctx.last = channels_last_nodes(
+            self.gm.graph, self.target.triton, self.channels_last_outputs
+        )
+        self.program.channels_last_outputs = frozenset(
             node.name for node in self.ctx.last if node.target in CONVOLUTIONS
         )
         for node in self.gm.graph.nodes:
@@ -114,10 +121,10 @@ class GraphLowering:
             if step is None:
                 raise unsupported("lower", f"graph node of kind {node.op!r}", node)
             self.ctx.node = node
-            made = len(self.program.buffers)
+            count = len(self.program.buffers)
             try:
                 step(node)
-                self.note_instance(node, made)
+                self.note_instance(node, count)
                 if isinstance(value := self.env.get(node), Ref):
                     self.views.setdefault(value.buffer.name, []).append(node)
             except BackendError:
@@ -126,11 +133,11 @@ class GraphLowering:
                 raise unsupported("lower", f"{type(error).__name__}: {error}", node) from error
         return self.program
 
-    def note_instance(self, node: Any, made: int) -> None:
-        """Records the instance of the buffers after the first `made`."""
+    def note_instance(self, node: Any, number: int) -> None:
+        """Records the instance of the buffers after the first `number`."""
         place = instance_of(node)
         if place is not None:
-            for name in islice(reversed(self.program.buffers), len(self.program.buffers) - made):
+            for name in islice(reversed(self.program.buffers), len(self.program.buffers) - number):
                 self.instances.setdefault(name, place[0])
 
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
@@ -140,7 +147,7 @@ class GraphLowering:
             )
         if fake.is_quantized:
             raise unsupported("lower", f"an input of dtype {fake.dtype}", self.ctx.node)
-        layout = Layout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
+        layout = BufferLayout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
         buffer = Buffer(name, fake.dtype, layout, BufferKind.INPUT)
         self.program.buffers[name] = buffer
         if fake.device != self.program.device:
@@ -235,15 +242,17 @@ class GraphLowering:
         result = lowering(self.ctx, *args, **kwargs)
         if not self.target.triton:
             return result
-        made = [one for one in self.program.nodes[nodes:] if isinstance(one, LoopNode)]
+        output = [node for node in self.program.nodes[nodes:] if isinstance(node, LoopNode)]
         unknown = {
             value.name
-            for value in topological(root for one in made for s in one.stores for root in s.roots)
+            for value in topological(
+                root for item in output for s in item.stores for root in s.roots
+            )
         } - self.known_ops
         unknown |= {
             f"additions of {self.program.buffers[name].dtype} in any order"
-            for one in made
-            for store in one.stores
+            for item in output
+            for store in item.stores
             if store.combine is not None
             for name in store.buffers
             if not _adds_in_any_order(self.program.buffers[name].dtype)
@@ -341,7 +350,7 @@ class GraphLowering:
         (values,) = node.args
         items = list(values) if isinstance(values, (list, tuple)) else [values]
         for number, item in enumerate(items):
-            made = len(self.program.buffers)
+            count = len(self.program.buffers)
             returned: str | Strided | Expr | None = None
             if number in self.saved and (returned := self._channels_last(item)) is not None:
                 self.program.channels_last.add(number)
@@ -352,7 +361,7 @@ class GraphLowering:
                 self.program.output_names.add(
                     returned.buffer if isinstance(returned, Strided) else returned
                 )
-            self.note_instance(item, made)
+            self.note_instance(item, count)
 
     def _channels_last(self, item: Any) -> str | None:
         """Returns the buffer of a whole channels-last image of known sizes that may be returned as
@@ -388,14 +397,14 @@ class GraphLowering:
         owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken and own_storage
         if owned and same_strides(buffer.layout, strides):
             if buffer.kind is BufferKind.TEMP:  # eager's strides in dimensions of one element too
-                buffer.layout = Layout(buffer.layout.sizes, strides, buffer.layout.offset)
+                buffer.layout = BufferLayout(buffer.layout.sizes, strides, buffer.layout.offset)
             elif buffer.layout.strides != strides:
                 return Strided(
-                    buffer.name, Layout(buffer.layout.sizes, strides, buffer.layout.offset)
+                    buffer.name, BufferLayout(buffer.layout.sizes, strides, buffer.layout.offset)
                 )
             return buffer.name
         if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
-            buffer.layout = Layout(buffer.layout.sizes, strides)
+            buffer.layout = BufferLayout(buffer.layout.sizes, strides)
             return buffer.name
         return self._output_view(value, strides)
 
@@ -419,7 +428,7 @@ class GraphLowering:
             )
             and buffer.name not in taken
         ):
-            return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))
+            return Strided(buffer.name, BufferLayout(layout.sizes, strides, layout.offset))
         return self._output_copy(value, strides)
 
     def _output_copy(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
@@ -429,15 +438,15 @@ class GraphLowering:
         for dim, stride in enumerate(strides):
             if isinstance(stride, int) and stride == 0 and sizes[dim] != 1 and 0 not in sizes:
                 value = value.select(dim, 0).unsqueeze(dim)
-        made = self.ctx.copy(value, strides, "output", exactly=True)
-        if made.buffer.name in self.program.output_names:
-            made = self.ctx.copy(value, strides, "output", exactly=True, again=True)
-        name = made.buffer.name
-        return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
+        result = self.ctx.copy(value, strides, "output", exactly=True)
+        if result.buffer.name in self.program.output_names:
+            result = self.ctx.copy(value, strides, "output", exactly=True, again=True)
+        name = result.buffer.name
+        return name if value.sizes == sizes else Strided(name, BufferLayout(sizes, strides))
 
 
 def _number_text(value: Any) -> str:
-    if isinstance(value, Number):
+    if isinstance(value, ScalarValue):
         return value.text
     return repr(value) if isinstance(value, (int, float)) else size_expression(value, "python")
 

@@ -13,21 +13,21 @@ import torch
 
 from inductor_backend.ir.nodes import Buffer, BufferKind
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten
 from inductor_backend.lowering.fallback import argument
-from inductor_backend.lowering.registry import Lowering, aten
 from tracer_core.plugin_api import Trait, overloads_with
 
 #: Operator -> its in-place form.
 IN_PLACE: dict[Any, Any] = {
-    one: getattr(getattr(aten, f"{name}_"), overload)
-    for one in overloads_with(Trait.SCATTERS)
-    for name, overload in [str(one).split(".")[1:]]
+    item: getattr(getattr(aten, f"{name}_"), overload)
+    for item in overloads_with(Trait.SCATTERS)
+    for name, overload in [str(item).split(".")[1:]]
 }
 
 
 def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """Maps each writing node to the placeholder that it may write to."""
-    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
         target, last = write.args[0], write.args[1]
         if not isinstance(target, torch.fx.Node) or target.op != "placeholder":
@@ -44,8 +44,8 @@ def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]
             and _readers(target) == {chain[-1], write}
             and _alike(target, chain)
         ):
-            found.update(dict.fromkeys(chain, target))
-    return found
+            result.update(dict.fromkeys(chain, target))
+    return result
 
 
 def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
@@ -74,11 +74,11 @@ def write_in_place(
     (the input, or the previous writer's result)."""
     node = ctx.node
     nodes = [*node.args, *[None] * len(args)]
-    made = [argument(ctx, value, n) for value, n in list(zip(args, nodes, strict=False))[1:]]
+    created = [argument(ctx, value, n) for value, n in list(zip(args, nodes, strict=False))[1:]]
     named = {name: argument(ctx, value, node.kwargs.get(name)) for name, value in kwargs.items()}
     own = target.buffer
     result = Buffer(ctx.new_name("buf"), own.dtype, own.layout, BufferKind.INPUT)
     ctx.program.buffers[result.name] = result
-    form, args = IN_PLACE[node.target], (ctx.strided(written), *made)
+    form, args = IN_PLACE[node.target], (ctx.strided(written), *created)
     ctx.add_call(form, args, [result], named, fallback=True, in_place=own.name)
     return Ref.of(result)

@@ -15,7 +15,7 @@ from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index, Indirect
 from inductor_backend.ir.values import Value, cast, checked, make
 from inductor_backend.ir.views import Ref, broadcast
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 
 
 def indirect(position: Value, size: Expr, wrap: bool) -> Index:
@@ -72,14 +72,14 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     """Lowers advanced indexing with integer tensors (results of boolean masks have data-dependent
     sizes)."""
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
-    given = [k for k, item in enumerate(indices) if item is not None]
+    inputs = [k for k, item in enumerate(indices) if item is not None]
     if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
         raise unsupported(
             "lower", "indexing with a boolean mask has a size that depends on data", ctx.node
         )
-    adjacent = given == list(range(given[0], given[-1] + 1))
-    rank = max(len(indices[k].sizes) for k in given)  # type: ignore[union-attr]
-    first = given[0] if adjacent else 0
+    adjacent = inputs == list(range(inputs[0], inputs[-1] + 1))
+    rank = max(len(indices[k].sizes) for k in inputs)  # type: ignore[union-attr]
+    first = inputs[0] if adjacent else 0
 
     def body(at: Sequence[Index]) -> Value:
         shared = at[first : first + rank]

@@ -6,8 +6,8 @@ from typing import Any
 
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import linear_algebra
+from inductor_backend.lowering.context import Lowering, lower
 from inductor_backend.lowering.fallback import argument
-from inductor_backend.lowering.registry import Lowering, lower
 from tracer_core.plugin_api import LINALG_CHECKED
 
 

@@ -15,10 +15,10 @@ from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make, required
 from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.normalization import At
 from inductor_backend.lowering.reduction import mean_of
-from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
 
 
 @lower(aten._softmax_backward_data.default)
@@ -91,18 +91,18 @@ class _Likelihood:
 
     def share(self, at: At, where: Index) -> Value:
         """Returns the weight of the element, whose class is `where`: 0 where it is ignored."""
-        one = (
+        item = (
             const(1, self.dtype)
             if self.weight is None
             else cast(self.weight.at([where]), self.dtype)
         )
-        return make("where", self.counts(at), one, const(0, self.dtype))
+        return make("where", self.counts(at), item, const(0, self.dtype))
 
     def loss(self, at: At) -> Value:
         where = self.place(at)
         position = [*at[: self.dim], where, *at[self.dim :]]
-        found = make("mul", cast(self.x.at(position), self.dtype), self.share(at, where))
-        return make("where", self.counts(at), make("neg", found), const(0, self.dtype))
+        result = make("mul", cast(self.x.at(position), self.dtype), self.share(at, where))
+        return make("where", self.counts(at), make("neg", result), const(0, self.dtype))
 
 
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -149,12 +149,12 @@ def nll_loss_backward(
     def body(at: At) -> Value:
         here = [*at[: of.dim], *at[of.dim + 1 :]]
         mine = make("index", attr=at[of.dim])
-        one = const(1, of.dtype) if weight is None else cast(weight.at([at[of.dim]]), of.dtype)
+        item = const(1, of.dtype) if weight is None else cast(weight.at([at[of.dim]]), of.dtype)
         slope = cast(dy.at(broadcast(here, dy.sizes)), of.dtype)
         if reduction == _MEAN:
             slope = make("div", slope, cast(total.at([]), of.dtype))
         chosen = make("bit_and", of.counts(here), make("eq", of.number(here), mine))
-        return make("where", chosen, make("neg", make("mul", slope, one)), const(0, of.dtype))
+        return make("where", chosen, make("neg", make("mul", slope, item)), const(0, of.dtype))
 
     return ctx.pointwise(body, label="nll_loss_backward")
 
@@ -180,10 +180,10 @@ def binary_cross_entropy(
         yes = make("maximum", make("log", chance), least)
         no = make("maximum", make("log1p", make("neg", chance)), least)
         rest = make("sub", wanted, const(1, dtype))
-        found = make("sub", make("mul", rest, no), make("mul", wanted, yes))
+        result = make("sub", make("mul", rest, no), make("mul", wanted, yes))
         if weight is None:
-            return found
-        return make("mul", found, cast(weight.at(broadcast(at, weight.sizes)), dtype))
+            return result
+        return make("mul", result, cast(weight.at(broadcast(at, weight.sizes)), dtype))
 
     if reduction == _NONE:
         return ctx.pointwise(loss, label=label)

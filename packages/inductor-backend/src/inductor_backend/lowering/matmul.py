@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from inductor_backend.ir.index_expr import contiguous_strides
-from inductor_backend.ir.nodes import Layout, Strided
+from inductor_backend.ir.nodes import BufferLayout, Strided
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import unaligned_gemm
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 
 
-def is_blas_matrix(layout: Layout) -> bool:
+def is_blas_matrix(layout: BufferLayout) -> bool:
     """Checks that one of the last two dims has stride 1 and that the other's stride does not
     overlap, as BLAS requires."""
     rows, columns = layout.sizes[-2:]
@@ -38,8 +38,8 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
     if ctx.gpu:
         flat, last = x.buffer.layout.flat(x.index), len(x.sizes) - 1
         if flat.coefficient(last - 1) == 1 and flat.coefficient(last) != 1:
-            turned = contiguous_strides([*x.sizes[:-2], x.sizes[-1], x.sizes[-2]])
-            strides = (*turned[:-2], turned[-1], turned[-2])
+            transposed = contiguous_strides([*x.sizes[:-2], x.sizes[-1], x.sizes[-2]])
+            strides = (*transposed[:-2], transposed[-1], transposed[-2])
     copied = ctx.copy(x, strides)
     return Strided(copied.buffer.name, copied.buffer.layout)
 
@@ -69,8 +69,8 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
     def operand(x: Any) -> Any:
         return last_dense(ctx, x) if isinstance(x, Ref) else x
 
-    given: Any = ctx.node.args[0]
-    asked = ctx.strided(query, ctx.sizes.exprs(given.meta["val"].stride()))
+    arg: Any = ctx.node.args[0]
+    asked = ctx.strided(query, ctx.sizes.exprs(arg.meta["val"].stride()))
     first = asked if asked.layout.strides[-1] == 1 else operand(query)
     args = [first, *(operand(x) for x in (key, value, *rest))]
     named = {name: operand(x) for name, x in kwargs.items()}

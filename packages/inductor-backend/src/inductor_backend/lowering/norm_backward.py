@@ -19,9 +19,9 @@ from inductor_backend.ir.index_expr import Index, product, simplify, variables
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, make
 from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.normalization import At, inverse_std
 from inductor_backend.lowering.reduction import as_number, count
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def _mul(*factors: Value) -> Value:
@@ -197,7 +197,7 @@ def group_norm_backward(
     sizes = (x.sizes[0], groups, simplify(ctx.sizes.expr(c) // groups), product(x.sizes[2:]))
     rows, slopes = x.reshape(sizes), dy.reshape(sizes)
     scale = None if weight is None else weight.reshape(sizes[1:3]).unsqueeze(2)
-    mean, rstd = (one.unsqueeze(2).unsqueeze(3) for one in (mean, rstd))
+    mean, rstd = (value.unsqueeze(2).unsqueeze(3) for value in (mean, rstd))
     dims, label = ([2, 3], [0, 3]), "group_norm_backward"
     grad_x, *rest = _row_gradients(ctx, slopes, rows, mean, rstd, scale, *dims, mask, None, label)
     return None if grad_x is None else grad_x.reshape(x.sizes), *rest

@@ -17,15 +17,15 @@ from inductor_backend.ir.index_expr import At, product, simplify
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.reduction import as_number, count, mean_of_steps, variance_nodes
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 PerChannel = Callable[[At], Value]
 
 
 def inverse_std(variance: Value, eps: float) -> Value:
-    one = const(1, variance.dtype)
-    return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+    item = const(1, variance.dtype)
+    return make("div", item, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
 
 def _moments(
@@ -116,7 +116,7 @@ def _train(
     dims = [k for k in range(len(x.sizes)) if k != 1]
     average, squares, inverse = _moments(ctx, x, dims)
     saved = ctx.pointwise(lambda at: inverse(at, eps), average.sizes, dtype, label="batch_norm")
-    average, squares, saved = (one.reshape(channels) for one in (average, squares, saved))
+    average, squares, saved = (value.reshape(channels) for value in (average, squares, saved))
     output = _batch_norm_apply(ctx, x, weight, bias, average.at, saved.at)
     less_one = as_number(count(x.sizes, dims), squares.dtype)
     less_one = make("sub", less_one, const(1, squares.dtype))

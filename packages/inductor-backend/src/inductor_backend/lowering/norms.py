@@ -14,10 +14,10 @@ from inductor_backend.ir.index_expr import At, Index
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.reduction import as_number, reduced_input
-from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
 
 
 def norm_term(value: Value, order: float) -> tuple[str, Value]:
@@ -60,7 +60,7 @@ def vector_norm(
         return call_aten(ctx, x, order, dim, keepdim, **({"dtype": dtype} if dtype else {}))
     dims = normalize_dims(dim, len(x.sizes))
     source = reduced_input(x, result)
-    if order != 0 and (x.sizes or not dim) and all(x.sizes[one] == 1 for one in dims):
+    if order != 0 and (x.sizes or not dim) and all(x.sizes[dim] == 1 for dim in dims):
         # Its square may overflow; along a dimension of a number without any eager takes it all the same.
         only = x.reshape(ctx.shape())
         return ctx.pointwise(lambda at: make("abs", cast(only.at(at), result)), label="norm")
@@ -100,9 +100,9 @@ def cdist(ctx: Lowering, a: Ref, b: Ref, order: float, mode: Any) -> Ref:
     domain = (*shape, a.sizes[-1])
 
     def distance(at: At) -> Value:
-        one = cast(left.at([*at[:lead], at[lead], at[lead + 2]]), dtype)
+        item = cast(left.at([*at[:lead], at[lead], at[lead + 2]]), dtype)
         two = cast(right.at([*at[:lead], at[lead + 1], at[lead + 2]]), dtype)
-        return make("sub", one, two)
+        return make("sub", item, two)
 
     kind = norm_term(const(0, dtype), order)[0]
     (total,) = ctx.reduction(

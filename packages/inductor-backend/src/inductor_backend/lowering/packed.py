@@ -1,5 +1,5 @@
 """Lowers matmuls, convolutions and LSTM layers with packed weights, and attention, to calls of our
-own kernels.
+native kernels.
 
 Convolutions read and write channels-last buffers (those with few channels read contiguous ones,
 too). Operands that have the right strides are not copied.
@@ -13,10 +13,10 @@ from typing import Any
 from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.nodes import Strided, same_strides
 from inductor_backend.ir.views import Ref
-from inductor_backend.kernels import packed, packed_ops
+from inductor_backend.kernels import packed_ops, packed_weights
 from inductor_backend.kernels.attention import result_strides
+from inductor_backend.lowering.context import Lowering, last_strides, lower
 from inductor_backend.lowering.matmul import last_dense
-from inductor_backend.lowering.registry import Lowering, last_strides, lower
 
 
 @lower(packed_ops.convolution)
@@ -26,7 +26,7 @@ def convolution(
     weight: Ref,
     bias: Ref | None,
     numbers: Sequence[Any],
-    post: str = "none",
+    epilogue: str = "none",
     residual: Ref | None = None,
     final: str = "none",
     scale: Ref | None = None,
@@ -44,7 +44,7 @@ def convolution(
         ctx.node.target,
         arguments,
         strides=last_strides(sizes),
-        post=post,
+        epilogue=epilogue,
         residual=added,
         final=final,
     )
@@ -55,7 +55,7 @@ def pack(ctx: Lowering, weight: Ref, numbers: Sequence[Any]) -> Ref:
     """Packs a weight that is no constant, in each call."""
     layout = weight.strided()
     g = packed_ops.geometry(numbers)
-    if layout is None or not packed.packable(g, layout.sizes, layout.strides):
+    if layout is None or not packed_weights.packable(g, layout.sizes, layout.strides):
         return _pack(ctx, ctx.strided(weight, contiguous_strides(weight.sizes)), numbers)
     return _pack(ctx, Strided(weight.buffer.name, layout), numbers)
 
@@ -71,7 +71,7 @@ def linear(
     weight: Ref,
     bias: Ref | None,
     count: int,
-    post: str = "none",
+    epilogue: str = "none",
     residual: Ref | None = None,
     final: str = "none",
 ) -> Ref:
@@ -82,7 +82,7 @@ def linear(
         ctx.node.target,
         [_rows(ctx, x), ctx.strided(weight), offset, count],
         strides=contiguous_strides(sizes),
-        post=post,
+        epilogue=epilogue,
         residual=added,
         final=final,
     )
@@ -93,7 +93,8 @@ def lstm(
     ctx: Lowering, inputs: Ref, weight: Ref, hidden: Ref, cells: Ref, steps: Expr, backwards: bool
 ) -> Ref:
     tensors = [
-        ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)
+        ctx.strided(value, contiguous_strides(value.sizes))
+        for value in (inputs, weight, hidden, cells)
     ]
     return ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
 
@@ -109,11 +110,11 @@ def attention(
     causal: bool,
     empty: bool,
 ) -> Ref:
-    tensors = [last_dense(ctx, one) for one in (query, key, value)]
-    given = None if mask is None else ctx.strided(mask)
+    tensors = [last_dense(ctx, item) for item in (query, key, value)]
+    inputs = None if mask is None else ctx.strided(mask)
     return ctx.extern(
         ctx.node.target,
-        [*tensors, given, scale, causal, empty],
+        [*tensors, inputs, scale, causal, empty],
         strides=result_strides(ctx.shape()),
         label="attention",
     )

@@ -16,9 +16,9 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import both, inside, number, read_if
-from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import zeros
 
 
@@ -193,7 +193,7 @@ def _outputs(size: Expr, kernel: int, dilation: int, padding: int, stride: int) 
 def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Ref:
     *batch, channels, h, w = x.sizes
     spans = [
-        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride)))
+        _outputs(n, *(value[k] for value in (kernel, dilation, padding, stride)))
         for k, n in enumerate((h, w))
     ]
     outputs = [n for n in spans if n is not None]
@@ -221,7 +221,7 @@ def col2im(
     """Adds up in a buffer that includes the padding and returns its middle."""
     *batch, channels, h, w = ctx.shape()
     spans = [
-        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride)))
+        _outputs(n, *(value[k] for value in (kernel, dilation, padding, stride)))
         for k, n in enumerate((h, w))
     ]
     outputs = [n for n in spans if n is not None]

@@ -19,7 +19,7 @@ from inductor_backend.ir.index_expr import At, product
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 from tracer_core.plugin_api import operators
 
 _Values = TypeVar("_Values", bound=Callable[..., Value])
@@ -84,11 +84,11 @@ def elementwise(
     def register(fn: _Values) -> _Values:
         def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
             def body(at: At) -> Value:
-                given = (
+                inputs = (
                     None if x is None else converted(ctx, x, at, keeps_numbers)
                     for x in args[:operands]
                 )  # fmt: skip
-                return fn(*given, *args[operands:], **kwargs)
+                return fn(*inputs, *args[operands:], **kwargs)
 
             return ctx.pointwise(body)
 
@@ -158,17 +158,17 @@ def _with_scaled(name: str, a: Value, b: Value, alpha: Any, exact: torch.dtype) 
     return make("fma", b, factor if name == "add" else make("neg", factor), a)
 
 
-def _sum(name: str, turned: bool = False) -> Callable[..., Ref]:
+def _sum(name: str, transposed: bool = False) -> Callable[..., Ref]:
     """Lowers a sum or difference. The CPU's kernels take numbers and alpha in the tensors' 16-bit
     dtype, a GPU's in float32."""
 
     def lowering(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
         exact = compute_dtype(ctx.meta().dtype) if ctx.gpu else ctx.meta().dtype
-        first, second = (b, a) if turned else (a, b)
+        first, second = (b, a) if transposed else (a, b)
         kind = "bit_or" if name == "add" and exact == torch.bool else name
 
         def body(at: At) -> Value:
-            left, right = (converted(ctx, one, at, ctx.gpu) for one in (first, second))
+            left, right = (converted(ctx, value, at, ctx.gpu) for value in (first, second))
             return _with_scaled(kind, left, right, alpha, exact)
 
         return ctx.pointwise(body)
@@ -178,7 +178,7 @@ def _sum(name: str, turned: bool = False) -> Callable[..., Ref]:
 
 add = lower(aten.add.Tensor, aten.add.Scalar)(_sum("add"))
 lower(aten.sub.Tensor, aten.sub.Scalar)(_sum("sub"))
-lower(aten.rsub.Tensor, aten.rsub.Scalar)(_sum("sub", turned=True))
+lower(aten.rsub.Tensor, aten.rsub.Scalar)(_sum("sub", transposed=True))
 
 
 _DIVISIONS = {None: "div", "trunc": "trunc_div", "floor": "floor_div"}
@@ -215,7 +215,7 @@ def _truncated(a: Value, b: Value, dtype: torch.dtype) -> Value:
 
 def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
     """Divides as c10::div_floor_floating of 16-bit floats, which rounds after each operation."""
-    zero, one = const(0, a.dtype), const(1, a.dtype)
+    zero, item = const(0, a.dtype), const(1, a.dtype)
 
     def rounded(name: str, x: Value, y: Value) -> Value:
         return make("round_to", make(name, x, y), attr=dtype)
@@ -224,10 +224,10 @@ def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
     quotient = rounded("div", rounded("sub", a, rest), b)
     other_sign = make("bit_xor", make("lt", b, zero), make("lt", rest, zero))
     below = make("bit_and", make("ne", rest, zero), other_sign)
-    quotient = make("where", below, rounded("sub", quotient, one), quotient)
+    quotient = make("where", below, rounded("sub", quotient, item), quotient)
     floor = make("floor", quotient)
     above = make("gt", rounded("sub", quotient, floor), const(0.5, a.dtype))
-    floor = make("where", above, rounded("add", floor, one), floor)
+    floor = make("where", above, rounded("add", floor, item), floor)
     floor = make("where", make("eq", quotient, zero), make("mul", zero, direct), floor)
     return make("where", make("eq", b, zero), direct, floor)
 
@@ -343,8 +343,8 @@ def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -
         low, high = (None if number != number else number for number in (low, high))
 
     def body(at: At) -> Value:
-        given = (None if one is None else ctx.element(one, at, dtype) for one in (x, low, high))
-        return clamp(*given)  # type: ignore[arg-type]
+        inputs = (None if item is None else ctx.element(item, at, dtype) for item in (x, low, high))
+        return clamp(*inputs)  # type: ignore[arg-type]
 
     return ctx.pointwise(body)
 
@@ -395,10 +395,10 @@ def _scaled_term(name: str) -> Callable[..., Ref]:
     def lowering(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
         dtype = compute_dtype(ctx.meta().dtype)
 
-        def product_and(term: Value, one: Value, other: Value) -> Value:
+        def product_and(term: Value, value: Value, other: Value) -> Value:
             if dtype.is_floating_point:
-                return make("fma", one, other, term)
-            return make("add", term, make("mul", one, other))
+                return make("fma", value, other, term)
+            return make("add", term, make("mul", value, other))
 
         def body(at: At) -> Value:
             term, left, right = (ctx.element(operand, at, dtype) for operand in (x, a, b))

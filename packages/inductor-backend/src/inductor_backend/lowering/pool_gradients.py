@@ -21,15 +21,23 @@ from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.limits import MAX_GATHERED_WINDOWS
 from inductor_backend.lowering.adaptive_pools import window_size
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.pools import Windows, both, inside, number, reach, read_if, windows
+from inductor_backend.lowering.pools import (
+    PoolWindows,
+    both,
+    inside,
+    number,
+    reach,
+    read_if,
+    windows,
+)
 from inductor_backend.lowering.reduction import as_number
-from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import to_positions
 from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
 
 
-def offsets_of(indices: torch.fx.Node, w: Windows, width: Expr) -> torch.fx.Node | None:
+def offsets_of(indices: torch.fx.Node, w: PoolWindows, width: Expr) -> torch.fx.Node | None:
     """Returns the node of offsets within these windows over an image of this width, where the graph
     rebuilds the indices from one, else None.
 
@@ -37,14 +45,14 @@ def offsets_of(indices: torch.fx.Node, w: Windows, width: Expr) -> torch.fx.Node
     of one pooling with the windows of another: there the indices themselves are read.
     """
     lie = (tuple(w.kernel), tuple(w.stride), tuple(w.padding), width)
-    if indices.meta.get(OFFSETS_IN_WINDOWS) != lie or any(one != 1 for one in w.dilation):
+    if indices.meta.get(OFFSETS_IN_WINDOWS) != lie or any(item != 1 for item in w.dilation):
         return None
     waiting = [indices]
     while waiting:
-        one = waiting.pop()
-        if one.meta["val"].dtype is torch.int8:
-            return one
-        waiting += one.all_input_nodes
+        item = waiting.pop()
+        if item.meta["val"].dtype is torch.int8:
+            return item
+        waiting += item.all_input_nodes
     return None
 
 
@@ -68,8 +76,8 @@ def _max_backward(rank: int) -> Any:
             for size, d, s in zip(w.kernel, w.dilation, w.stride, strict=True)
         ]
         count = 1
-        for one in steps:
-            count *= len(one)
+        for step in steps:
+            count *= len(step)
         if count > MAX_GATHERED_WINDOWS:
             return call_aten(ctx, dy, x, kernel, stride, padding, dilation, ceil_mode, indices)
         dtype, sizes = compute_dtype(dy.dtype), ctx.shape()
@@ -78,7 +86,7 @@ def _max_backward(rank: int) -> Any:
 
         def body(at: At) -> Value:
             total = None
-            for back in itertools.product(*(reversed(one) for one in steps)):
+            for back in itertools.product(*(reversed(step) for step in steps)):
                 term = _term(w, dy, chosen, places is not None, sizes, at, back, dtype)
                 total = term if total is None else make("add", total, term)
             assert total is not None
@@ -92,7 +100,7 @@ def _max_backward(rank: int) -> Any:
 
 
 def _term(
-    w: Windows,
+    w: PoolWindows,
     dy: Ref,
     chosen: Ref,
     offsets: bool,
@@ -140,8 +148,8 @@ def _sum_of_windows(
     total: Value | None = None
     for windows_ in itertools.product(*choices):
         test: Value | None = None
-        for _, one in windows_:
-            test = both(test, one)
+        for _, item in windows_:
+            test = both(test, item)
         position = [*at[:lead], *(place for place, _ in windows_)]
         value = divided(read_if(dy, position, test, dtype, 0), position)
         total = value if total is None else make("add", total, value)
@@ -150,7 +158,7 @@ def _sum_of_windows(
 
 
 def _candidates(
-    w: Windows, k: int, here: Index, size: Expr, outputs: Expr
+    w: PoolWindows, k: int, here: Index, size: Expr, outputs: Expr
 ) -> list[tuple[Index, Value | None]]:
     """Returns the windows of one dimension that may contain the element, in ascending order, each
     with its test."""
@@ -159,15 +167,15 @@ def _candidates(
     if exact and outputs * stride == size:
         return [(floordiv(here, stride), None)]
     newest = floordiv(here + padding, stride)
-    found: list[tuple[Index, Value | None]] = []
+    indexes: list[tuple[Index, Value | None]] = []
     for back in reversed(range(-(-kernel // stride))):
         window = newest - back
         test = inside(window, outputs, low=back > 0)
         if kernel % stride or kernel < stride:
             end = window * stride + (kernel - padding)
             test = both(test, make("lt", number(here), number(end)))
-        found.append((window, test))
-    return found
+        indexes.append((window, test))
+    return indexes
 
 
 def _avg_backward(rank: int) -> Any:
@@ -234,8 +242,8 @@ def _adaptive_avg_backward(rank: int) -> Any:
         dtype, lead = compute_dtype(dy.dtype), len(x.sizes) - rank
         spatial, outputs = x.sizes[-rank:], dy.sizes[-rank:]
         known = all(isinstance(v, int) for v in (*spatial, *outputs))
-        whole = all(size == 1 for size in outputs)
-        if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):
+        has_all = all(size == 1 for size in outputs)
+        if not has_all and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):
             return call_aten(ctx, dy, x)  # uneven: divisions cost more than they save
 
         def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
@@ -243,7 +251,7 @@ def _adaptive_avg_backward(rank: int) -> Any:
             return [(Index() if output == 1 else floordiv(here, size // output), None)]
 
         def divided(value: Value, position: At) -> Value:
-            if whole:
+            if has_all:
                 return make("div", value, as_number(product(spatial), dtype))
             return make("div", value, window_size(position, lead, spatial, outputs, dtype))
 

@@ -21,12 +21,12 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.limits import MAX_POOL_REGIONS, MAX_UNROLLED_WINDOW
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any, call_aten
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class PoolWindows:
     """The windows of a pool: for k in range(kernel), window o of a dimension has the elements at
     ``o * stride - padding + k * dilation``."""
 
@@ -52,10 +52,10 @@ def per_dimension(value: Any, rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
-def windows(rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Windows:
+def windows(rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> PoolWindows:
     kernel, padding, dilation = (per_dimension(v, rank) for v in (kernel, padding, dilation))
     stride = per_dimension(stride, rank) if stride not in ((), [], None) else kernel
-    return Windows(kernel, stride, padding, dilation)
+    return PoolWindows(kernel, stride, padding, dilation)
 
 
 def number(index: Index) -> Value:
@@ -105,7 +105,7 @@ class _Span:
     reach: int
 
 
-def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
+def _spans(size: int, output: int, w: PoolWindows, k: int) -> list[_Span]:
     """Splits the output positions of one dimension where the shape of windows changes."""
     spans: list[_Span] = []
     for at in range(output):
@@ -121,20 +121,20 @@ def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
     return spans
 
 
-def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, ...]] | None:
+def _regions(x: Ref, outputs: Sequence[Expr], w: PoolWindows) -> list[tuple[_Span, ...]] | None:
     """Splits the output so that no window needs a test; None where sizes are symbolic, regions too
     many, or a window is empty."""
     sizes = x.sizes[-w.rank :]
     if not all(isinstance(v, int) for v in (*sizes, *outputs)):
         return None
-    found: list[tuple[_Span, ...]] = [()]
+    result: list[tuple[_Span, ...]] = [()]
     for k in range(w.rank):
         spans = _spans(int(sizes[k]), int(outputs[k]), w, k)
-        found = [(*head, span) for head in found for span in spans]
-    usable = len(found) <= MAX_POOL_REGIONS and all(
-        span.offsets for region in found for span in region
+        result = [(*head, span) for head in result for span in spans]
+    usable = len(result) <= MAX_POOL_REGIONS and all(
+        span.offsets for region in result for span in region
     )
-    return found if usable else None
+    return result if usable else None
 
 
 #: (a window's elements, divisor of an average or None) -> the results.
@@ -147,7 +147,7 @@ class Pool:
 
     ctx: Lowering
     x: Ref
-    w: Windows
+    w: PoolWindows
     combine: Combine
     #: (output number, or None where the node has one output; dtype).
     results: Sequence[tuple[int | None, torch.dtype]]
@@ -212,7 +212,7 @@ class Pool:
         """Returns the window's elements, each with its test."""
         x, w, lead = self.x, self.w, self.lead
         dtype = compute_dtype(x.dtype)
-        found: list[Element] = []
+        elements: list[Element] = []
         for offsets in w.offsets:
             position, test = list(at[:lead]), None
             for k, offset in enumerate(offsets):
@@ -223,8 +223,8 @@ class Pool:
                 test = both(test, inside(here, size, offset < w.padding[k], not fits))
                 position.append(here)
             value = read_if(x, position, test, dtype, self.outside)
-            found.append(Element(value, self._flat(position), test))
-        return found
+            elements.append(Element(value, self._flat(position), test))
+        return elements
 
     def _tested(self, of_point: Callable[[At], Value | None]) -> list[Ref]:
         def result(k: int, place: int | None, kind: torch.dtype) -> Ref:
@@ -290,8 +290,8 @@ def _max_pool(rank: int) -> Any:
         pool = Pool(
             ctx, x, w, combine, results[: 1 + with_indices], least_value(x.dtype), "max_pool"
         )
-        found = pool.run(lambda region: None, lambda at: None)
-        return tuple(found) if with_indices else (found[0], None)
+        result = pool.run(lambda region: None, lambda at: None)
+        return tuple(result) if with_indices else (result[0], None)
 
     return lowering
 

@@ -16,7 +16,7 @@ from inductor_backend.ir.index_expr import Expr, Index, product
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
-from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
+from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 
 
 def count(sizes: Sequence[Expr], dims: Iterable[int]) -> Expr:
@@ -211,7 +211,7 @@ def var_mean(
 
 
 def _nothing(ctx: Lowering) -> Ref:
-    """Returns an empty result: eager has some operators of whole numbers for empty tensors only."""
+    """Returns an empty result: eager has some operators of integers for empty tensors only."""
     return ctx.pointwise(lambda at: const(0, ctx.meta().dtype))
 
 

@@ -19,10 +19,10 @@ from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.padding import known, position_dtype
 from inductor_backend.lowering.pools import both, number, read_if
-from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import zeros
 from inductor_backend.lowering.whole_resize import (
     linear_columns,
@@ -67,11 +67,11 @@ def _source(
     """Returns the position in the operand, with its fraction."""
     here = cast(cast(number(at), position_dtype(size, output)), dtype)
     if corners:
-        one, two = (cast(number(Index(n - 1)), dtype) for n in (size, output))
+        item, two = (cast(number(Index(n - 1)), dtype) for n in (size, output))
         if isinstance(output, int) and output == 1:
             return const(0, dtype)
         step = make(
-            "where", make("gt", two, const(0, dtype)), make("div", one, two), const(0, dtype)
+            "where", make("gt", two, const(0, dtype)), make("div", item, two), const(0, dtype)
         )
         return make("mul", step, here)
     centre = make("add", here, const(0.5, dtype))
@@ -99,20 +99,20 @@ def linear(
 def _cubic_weights(t: Value) -> list[Value]:
     """Returns Keys' kernel with a = -0.75 at the distances t + 1, t, 1 - t, 2 - t."""
     dtype, a = t.dtype, -0.75
-    one = const(1, dtype)
+    item = const(1, dtype)
 
     def linear_in(x: Value, slope: float, start: float) -> Value:
         return make("fma", x, const(slope, dtype), const(start, dtype))
 
     def inner(x: Value) -> Value:
-        return make("fma", make("mul", linear_in(x, a + 2, -(a + 3)), x), x, one)
+        return make("fma", make("mul", linear_in(x, a + 2, -(a + 3)), x), x, item)
 
     def outer(x: Value) -> Value:
         square = make("fma", linear_in(x, a, -5 * a), x, const(8 * a, dtype))
         return make("fma", square, x, const(-4 * a, dtype))
 
-    rest = make("sub", one, t)
-    return [outer(make("add", t, one)), inner(t), inner(rest), outer(make("add", rest, one))]
+    rest = make("sub", item, t)
+    return [outer(make("add", t, item)), inner(t), inner(rest), outer(make("add", rest, item))]
 
 
 def cubic(
@@ -155,15 +155,15 @@ def _taps(
     options: Any,
 ) -> list[list[Tap]]:
     corners, scales, dtype = options
-    found = []
+    result = []
     for k, (size, output) in enumerate(zip(sizes, outputs, strict=True)):
         here, scale = at[lead + k], scales[k]
         if kind in ("nearest", "exact"):
-            found.append(nearest(here, size, output, scale, kind == "exact"))
+            result.append(nearest(here, size, output, scale, kind == "exact"))
         else:
             form = linear if kind == "linear" else cubic
-            found.append(form(here, size, output, scale, corners, dtype))
-    return found
+            result.append(form(here, size, output, scale, corners, dtype))
+    return result
 
 
 def _options(kind: str, rank: int, rest: Sequence[Any], dtype: torch.dtype) -> Options:
@@ -182,9 +182,9 @@ def _resize(kind: str, rank: int) -> Any:
             return call_aten(ctx, x, list(output_size), *rest, **named)
         options = _options(kind, rank, [*rest, *named.values()], x.dtype)
         dtype = compute_dtype(x.dtype)
-        whole = _by_rows(ctx, kind, x, options, rank)
-        if whole is not None:
-            return whole
+        full = _by_rows(ctx, kind, x, options, rank)
+        if full is not None:
+            return full
         # two gathers per element: ATen's are faster
         if kind == "linear" and _contiguous_rows(ctx, x):
             return call_aten(ctx, x, list(output_size), *rest, **named)
@@ -247,9 +247,9 @@ def _resize_backward(kind: str, rank: int) -> Any:
 
         def one(choice: tuple[int, ...]) -> Any:
             def taps(at: At) -> list[Tap]:
-                found = _taps(ctx, kind, at, lead, sizes, outputs, options)
+                match = _taps(ctx, kind, at, lead, sizes, outputs, options)
                 return [
-                    of_dim[min(c, len(of_dim) - 1)] for of_dim, c in zip(found, choice, strict=True)
+                    of_dim[min(c, len(of_dim) - 1)] for of_dim, c in zip(match, choice, strict=True)
                 ]
 
             def place(at: At) -> Sequence[Index]:

@@ -16,8 +16,8 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, from_zero, lower
 from inductor_backend.lowering.fallback import call_any, call_aten
-from inductor_backend.lowering.registry import Lowering, aten, from_zero, lower
 
 #: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and MAX_ROW fits in registers.
 #: Parts of rows have a length within PARTS, for about PROGRAMS parts in all.
@@ -49,14 +49,14 @@ def is_slow_on_gpus(node: torch.fx.Node) -> bool:
     """Checks for few long rows that cannot be split into parts or, with symbolic sizes, are not:
     ATen's kernel is faster."""
     dim: Any = node.args[1]
-    given = node.args[0].meta["val"]  # type: ignore[union-attr]
-    if not given.dim():
+    inputs = node.args[0].meta["val"]  # type: ignore[union-attr]
+    if not inputs.dim():
         return False
-    if not all(isinstance(size, int) for size in given.shape):
-        hints = [size if isinstance(size, int) else size.node.hint for size in given.shape]
+    if not all(isinstance(size, int) for size in inputs.shape):
+        hints = [size if isinstance(size, int) else size.node.hint for size in inputs.shape]
         return any(hint is None for hint in hints) or part_length(hints, dim % len(hints)) != 0
-    length = part_length(list(given.shape), dim % given.dim())
-    together = _KINDS[node.target] in _TOGETHER or _values_alone(node, given.dtype)
+    length = part_length(list(inputs.shape), dim % inputs.dim())
+    together = _KINDS[node.target] in _TOGETHER or _values_alone(node, inputs.dtype)
     return length is None or (length > 0 and not together)
 
 
@@ -164,13 +164,13 @@ def _running_extreme(kind: str) -> Any:
         if used == {0} and x.dtype != torch.bool:
             length = _length(ctx, kind, x.sizes, dim)
             if length:
-                found = _in_parts(ctx, kind, body, x.sizes, dim, length, ctx.strides(0), x.dtype)
-                return found, found
-            (found,) = ctx.scan(kind, body, x.sizes, dim, [values])
-            return found, found
+                result = _in_parts(ctx, kind, body, x.sizes, dim, length, ctx.strides(0), x.dtype)
+                return result, result
+            (result,) = ctx.scan(kind, body, x.sizes, dim, [values])
+            return result, result
         outputs = [values, (torch.int64, ctx.strides(1))]
-        found, where = ctx.scan(kind + "_at", body, x.sizes, dim, outputs)
-        return found, where
+        result, where = ctx.scan(kind + "_at", body, x.sizes, dim, outputs)
+        return result, where
 
     return lowering
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import contiguous_strides
-from inductor_backend.lowering.registry import Lowering, lower
+from inductor_backend.lowering.context import Lowering, lower
 from tracer_core.plugin_api import ASSOCIATIVE_SCAN, COND, SCAN, WHILE_LOOP
 
 #: Dtypes that the Triton kernel of an associative scan takes: blocks of one byte are not supported.
@@ -17,14 +17,14 @@ SCANNED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.in
 
 
 def _dense(ctx: Lowering, tensors: Any) -> list[Any]:
-    return [ctx.strided(one, contiguous_strides(one.sizes)) for one in tensors]
+    return [ctx.strided(tensor, contiguous_strides(tensor.sizes)) for tensor in tensors]
 
 
 @lower(SCAN)
 def loop(ctx: Lowering, *args: Any) -> Any:
     outer, carried, rows, *rest = args
-    made = [_dense(ctx, part) for part in (outer, carried, rows)]
-    return ctx.externs(SCAN, [*made, *rest])
+    result = [_dense(ctx, part) for part in (outer, carried, rows)]
+    return ctx.externs(SCAN, [*result, *rest])
 
 
 @lower(ASSOCIATIVE_SCAN)
@@ -34,11 +34,11 @@ def associative(ctx: Lowering, rows: Any, program: str) -> Any:
 
 @lower(WHILE_LOOP)
 def while_loop(ctx: Lowering, more: Any, outer: Any, carried: Any, *rest: Any) -> Any:
-    made = [_dense(ctx, part) for part in ((more,), outer, carried)]
-    return ctx.externs(WHILE_LOOP, [made[0][0], *made[1:], *rest])
+    result = [_dense(ctx, part) for part in ((more,), outer, carried)]
+    return ctx.externs(WHILE_LOOP, [result[0][0], *result[1:], *rest])
 
 
 @lower(COND)
 def cond(ctx: Lowering, predicate: Any, inputs: Any, *rest: Any) -> Any:
-    made = _dense(ctx, (predicate, *inputs))
-    return ctx.externs(COND, [made[0], made[1:], *rest])
+    result = _dense(ctx, (predicate, *inputs))
+    return ctx.externs(COND, [result[0], result[1:], *rest])

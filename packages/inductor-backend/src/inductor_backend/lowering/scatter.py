@@ -18,9 +18,9 @@ from inductor_backend.ir.nodes import Buffer, Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.indexing import indirect
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 Place = Callable[[Sequence[Index]], Sequence[Index]]
 Body = Callable[[Sequence[Index]], Value]
@@ -62,9 +62,9 @@ class Target:
             and before.buffer.dtype == ctx.meta().dtype
         ):
             return before
-        made = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
-        ctx.scattered[ctx.node] = made
-        return made
+        result = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
+        ctx.scattered[ctx.node] = result
+        return result
 
     def scatter(self, combine: str, domain: Sequence[Expr], place: Place, body: Body) -> None:
         """Combines each point of the domain into its place. Dimensions whose points cannot collide
@@ -325,25 +325,23 @@ def _masked(ctx: Lowering, x: Ref, mask: Ref, first: int, values: Ref, accumulat
 def index_put(
     ctx: Lowering, x: Ref, indices: Sequence[Ref | None], values: Ref, accumulate: bool = False
 ) -> Ref:
-    given = [k for k, item in enumerate(indices) if item is not None]
-    masks = [k for k in given if _is_mask(indices[k])]
+    inputs = [k for k, item in enumerate(indices) if item is not None]
+    masks = [k for k in inputs if _is_mask(indices[k])]
     if (
         masks
-        and len(given) == 1
+        and len(inputs) == 1
         and product(values.sizes) == 1
         and _covers(x, indices[masks[0]], masks[0])
     ):
         single = values.reshape(())
         return _masked(ctx, x, indices[masks[0]], masks[0], single, accumulate)  # type: ignore[arg-type]
-    if masks or not given or len(indices) > len(x.sizes):
-        found: Ref = call_any(
-            ctx, aten.index_put.default, [x, list(indices), values, accumulate], {}
-        )
-        return found
+    if masks or not inputs or len(indices) > len(x.sizes):
+        ref: Ref = call_any(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
+        return ref
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
-    adjacent = given == list(range(given[0], given[-1] + 1))
-    shared = _common([indices[k].sizes for k in given])  # type: ignore[union-attr]
-    first = given[0] if adjacent else 0
+    adjacent = inputs == list(range(inputs[0], inputs[-1] + 1))
+    shared = _common([indices[k].sizes for k in inputs])  # type: ignore[union-attr]
+    first = inputs[0] if adjacent else 0
     rest = [size for k, size in enumerate(x.sizes) if indices[k] is None]
     domain = [*rest[:first], *shared, *rest[first:]]
     dtype, rank = compute_dtype(x.dtype), len(shared)
@@ -368,13 +366,13 @@ def index_put(
 def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
     """Returns the broadcast shape; guards symbols to equal the sizes that they broadcast with."""
     rank = max(len(shape) for shape in shapes)
-    found: list[Expr] = [1] * rank
+    expressions: list[Expr] = [1] * rank
     for shape in shapes:
         for k, size in enumerate(shape):
             place = rank - len(shape) + k
-            if found[place] == 1 or (isinstance(size, int) and size != 1):
-                found[place] = size
-    return found
+            if expressions[place] == 1 or (isinstance(size, int) and size != 1):
+                expressions[place] = size
+    return expressions
 
 
 @lower(aten.put.default)
@@ -420,9 +418,9 @@ def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, pad
         if isinstance(padding, int) and padding < 0:
             return body(at)
         here = cast(indices.at(at[:rank]), torch.int64)
-        found = body(at)
+        result = body(at)
         return make(
-            "where", make("eq", here, const(padding, torch.int64)), const(0, found.dtype), found
+            "where", make("eq", here, const(padding, torch.int64)), const(0, result.dtype), result
         )
 
     def place(at: Sequence[Index]) -> Sequence[Index]:

@@ -15,9 +15,9 @@ import torch
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, const, make
 from inductor_backend.ir.views import Ref
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pointwise import elementwise
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 #: Unary operators whose own form is float32 only.
 SINGLE = {

@@ -25,7 +25,7 @@ from inductor_backend.ir.index_expr import (
 from inductor_backend.ir.nodes import BufferKind
 from inductor_backend.ir.values import const
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.scatter import Target
 from inductor_backend.torch_private import storage_key
 
@@ -92,8 +92,8 @@ def as_strided_scatter(
 def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any) -> Ref:
     """Calls ATen: without an offset at the operand's begin, or anywhere in an input's memory."""
     if _is_read_only_input(ctx, x):
-        given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
-        return ctx.extern(ctx.node.target, given, fallback=True)
+        inputs = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
+        return ctx.extern(ctx.node.target, inputs, fallback=True)
     if _counts_in_an_input(ctx, x, offset):
         raise unsupported("lower", "as_strided_scatter into an input that is written to", ctx.node)
     value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
@@ -109,13 +109,15 @@ def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
     an input did."""
     node: Any = ctx.node.args[0]
     while node.op == "call_function":
-        given = node.all_input_nodes
+        all_input_nodes = node.all_input_nodes
         # an item of a tuple, such as split's
-        if given and isinstance(given[0].meta.get("val"), (tuple, list)):
-            given = given[0].all_input_nodes
-        sources = [one for one in given if isinstance(one.meta.get("val"), torch.Tensor)]
+        if all_input_nodes and isinstance(all_input_nodes[0].meta.get("val"), (tuple, list)):
+            all_input_nodes = all_input_nodes[0].all_input_nodes
+        sources = [
+            item for item in all_input_nodes if isinstance(item.meta.get("val"), torch.Tensor)
+        ]
         mine = storage_key(node.meta["val"])
-        source = next((one for one in sources if storage_key(one.meta["val"]) == mine), None)
+        source = next((item for item in sources if storage_key(item.meta["val"]) == mine), None)
         if source is None:
             return node if isinstance(ctx.refs.get(node), Ref) else None
         node = source
@@ -127,11 +129,11 @@ def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
     can address it: an offset counts from the begin of the memory; without one the view begins where
     the input does."""
     inputs = list(_inputs_there(ctx))
-    if len(inputs) != 1 or not isinstance(found := ctx.refs.get(inputs[0]), Ref):
+    if len(inputs) != 1 or not isinstance(ref := ctx.refs.get(inputs[0]), Ref):
         return None
     mine: Any = ctx.node.args[0]
-    start, other = (ctx.sizes.expr(one.meta["val"].storage_offset()) for one in (inputs[0], mine))
-    return found if offset is not None or simplify(start - other) == 0 else None
+    start, other = (ctx.sizes.expr(item.meta["val"].storage_offset()) for item in (inputs[0], mine))
+    return ref if offset is not None or simplify(start - other) == 0 else None
 
 
 def _place(ctx: Lowering, offset: Any) -> Any:
@@ -147,7 +149,7 @@ def _place_is_known(ctx: Lowering) -> bool:
         if node.target is aten.as_strided.default and len(node.args) > 3:
             return node.args[3] is not None
         mine = _memory_of(node)
-        node = next((one for one in node.all_input_nodes if _memory_of(one) == mine), None)
+        node = next((source for source in node.all_input_nodes if _memory_of(source) == mine), None)
     return False
 
 
@@ -212,11 +214,11 @@ def _flat_memory(
     for size, step in zip(sizes, steps, strict=True):
         last = last + (size - 1) * step
     total = product(x.sizes)
-    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(
+    full = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(
         value.untyped_storage().nbytes()
     )
     known = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
-    if order is None or not (start >= 0 and last < total if known else whole):
+    if order is None or not (start >= 0 and last < total if known else full):
         return None  # fake tensors do not check that a view ends within its storage
 
     def place(at: Sequence[Index]) -> Index:

@@ -13,7 +13,7 @@ import torch
 from inductor_backend.ir.index_expr import Index, floordiv, simplify
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.views import element_at, slice_start
 
 

@@ -12,8 +12,8 @@ from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index, mod, product, simplify, variables
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.concatenation import store_parts
+from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 @lower(operator.getitem)
@@ -166,15 +166,15 @@ def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
         if size and shift % size:
             start = size - shift % size
             if dim == rank - 1:
-                whole = ctx.buffer(result.sizes, result.dtype)
+                full = ctx.buffer(result.sizes, result.dtype)
                 store_parts(
                     ctx,
-                    whole,
+                    full,
                     [result.slice(dim, start, shift % size), result.slice(dim, 0, start)],
                     dim,
                     0,
                 )
-                result = Ref.of(whole)
+                result = Ref.of(full)
             else:
                 position = list(variables(result.sizes))
                 position[dim] = mod(position[dim] + start, size)

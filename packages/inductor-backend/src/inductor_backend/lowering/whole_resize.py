@@ -17,7 +17,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.limits import MAX_UNROLLED_RESIZE
-from inductor_backend.lowering.registry import Lowering
+from inductor_backend.lowering.context import Lowering
 
 #: Reads the row of the operand that a row of the result needs at a column: (position before it,
 #: column) -> value.
@@ -47,14 +47,14 @@ def nearest_columns(factor: int) -> list[Column]:
 
 def linear_columns(factor: int) -> list[Column]:
     """Result ``factor * j + r`` lies at ``j + (r + 0.5) / factor - 0.5``."""
-    found = []
+    result = []
     for r in range(factor):
         distance = (r + 0.5) / factor - 0.5
         low = -1 if distance < 0 else 0
         far = distance - low
         # Eager multiplies by a weight of zero, too: infinity becomes NaN.
-        found.append(Column(((low, 1 - far), (low + 1, far))))
-    return found
+        result.append(Column(((low, 1 - far), (low + 1, far))))
+    return result
 
 
 def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> Ref:
@@ -87,8 +87,8 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
                 parts.append((row(at[:-1], here), weight))
             first, weight = parts[0]
             total = first if weight == 1 else make("mul", first, const(weight, dtype))
-            for one, weight in parts[1:]:
-                total = make("fma", one, const(weight, dtype), total)
+            for item, weight in parts[1:]:
+                total = make("fma", item, const(weight, dtype), total)
             return total
 
         stores = [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.size_source import size_expression
 
 #: sympy's relations and connectives: the operator in C++.
 _RELATIONS = {
@@ -23,17 +23,17 @@ def conditions_of(gm: torch.fx.GraphModule, symbols: Collection[str]) -> list[st
 
     Raises BackendError for a guard on anything else."""
     env: Any = None
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for node in gm.graph.find_nodes(op="placeholder"):
         value = node.meta["val"]
         for size in value.shape if isinstance(value, torch.Tensor) else ():
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
-                found |= {one.name: one for one in size.node.expr.free_symbols}
+                result |= {symbol.name: symbol for symbol in size.node.expr.free_symbols}
     if env is None:
         return []
     texts: dict[str, None] = {}
-    for name, symbol in found.items():
+    for name, symbol in result.items():
         replaced = env.replacements.get(symbol)
         if replaced is not None:
             texts[f"{name} == {_size(replaced, symbols)}"] = None
@@ -44,7 +44,7 @@ def conditions_of(gm: torch.fx.GraphModule, symbols: Collection[str]) -> list[st
 
 
 def _size(expr: Any, symbols: Collection[str]) -> str:
-    others = sorted({one.name for one in expr.free_symbols} - set(symbols))
+    others = sorted({symbol.name for symbol in expr.free_symbols} - set(symbols))
     if others:
         raise unsupported("native library", f"the graph depends on {others[0]}, which is no size")
     return size_expression(expr)
@@ -55,7 +55,7 @@ def _condition(expr: Any, symbols: Collection[str]) -> str:
     if kind in _RELATIONS:
         return f"{_size(expr.lhs, symbols)} {_RELATIONS[kind]} {_size(expr.rhs, symbols)}"
     if kind in _CONNECTIVES:
-        parts = [f"({_condition(one, symbols)})" for one in expr.args]
+        parts = [f"({_condition(arg, symbols)})" for arg in expr.args]
         return _CONNECTIVES[kind].join(parts)
     if kind == "Not":
         return f"!({_condition(expr.args[0], symbols)})"

@@ -10,11 +10,18 @@ from typing import Any
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.module import PREAMBLE
 from inductor_backend.codegen.cpp.step_calls import StepCalls
-from inductor_backend.codegen.own_calls import BATCH
+from inductor_backend.codegen.native_calls import BATCH
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.index_expr import contiguous_strides, simplify
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Strided, same_strides
-from inductor_backend.ir.size_text import ALIGNMENT, size_expression
+from inductor_backend.ir.nodes import (
+    Buffer,
+    BufferKind,
+    BufferLayout,
+    ExternNode,
+    Strided,
+    same_strides,
+)
+from inductor_backend.ir.size_source import ALIGNMENT, size_expression
 from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.limits import MAX_CONTEXT_BYTES
 from inductor_backend.native_library.interface import ERRORS, Interface, Parameter
@@ -50,7 +57,7 @@ _FEATURES = {
 }
 
 
-class Entry(StepCalls):
+class EntryPoint(StepCalls):
     """Writes the entry of one library. Its memory is the plan's, then that of results which are
     copied to the caller's. conditions: on the caller's sizes, beside their ranges, in C++."""
 
@@ -67,8 +74,8 @@ class Entry(StepCalls):
         self.loops: dict[str, None] = {}  # an ordered set of the graph's own loops
         self.nbytes = c.memory.size
         self.places["arena"] = "memory"
-        for one in inputs:
-            self.places[one.buffer] = f"(int64_t)inputs->{one.name}"
+        for value in inputs:
+            self.places[value.buffer] = f"(int64_t)inputs->{value.name}"
         for storage, offset in weights.items():
             self.places[storage] = f"(int64_t)({SYMBOL} + {offset})"
         self.outputs: list[Parameter] = []
@@ -83,12 +90,16 @@ class Entry(StepCalls):
         else:
             sizes = item.layout.sizes
             output = Parameter(
-                name, source, buffer.dtype, Layout(sizes, contiguous_strides(sizes)), buffer.name
+                name,
+                source,
+                buffer.dtype,
+                BufferLayout(sizes, contiguous_strides(sizes)),
+                buffer.name,
             )
             self.copies.append((output, item))
         self.outputs.append(output)
 
-    def _is_whole(self, buffer: Buffer, layout: Layout) -> bool:
+    def _is_whole(self, buffer: Buffer, layout: BufferLayout) -> bool:
         """Returns whether a result is memory of its own, and all of it."""
         return (
             buffer.kind is not BufferKind.INPUT
@@ -103,7 +114,7 @@ class Entry(StepCalls):
     def place_rest(self) -> None:
         """Places what is neither an input, a weight, in the arena nor a result of the caller's."""
         read = [self.program.buffers[item.buffer].storage for _, item in self.copies]
-        for storage in (*(one for step in self.steps for one in self.touched(step)), *read):
+        for storage in (*(item for step in self.steps for item in self.touched(step)), *read):
             if storage not in self.places and storage not in self.memory.offsets:
                 self.places[storage] = f"memory + {self.size(self.nbytes)}"
                 self.nbytes = simplify(self.nbytes + aligned(nbytes(self.program.buffers[storage])))
@@ -135,11 +146,11 @@ class Entry(StepCalls):
         loop = node.target
         self.loops[loop.name] = None
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
-        numbers = [self.address(one) for one in (*node.args, *results)]
+        numbers = [self.address(arg) for arg in (*node.args, *results)]
         numbers += [f"(int64_t)&{self.kernel(launcher)}" for launcher in loop.launchers]
         numbers += loop.symbols
         numbers += [] if loop.length is None else [self.size(loop.length)]
-        return self.call_text(loop.name, numbers)
+        return self.call_source(loop.name, numbers)
 
     def _copy(self, output: Parameter, item: Strided) -> str:
         """Returns the loops that copy a result to the caller's memory."""
@@ -167,7 +178,7 @@ class Entry(StepCalls):
     def text(self, interface: Interface) -> str:
         """Returns the translation unit."""
         calls = [self.call(step) for step in self.steps]
-        copies = [self._copy(*one) for one in self.copies]
+        copies = [self._copy(*copy) for copy in self.copies]
         out = CodeWriter()
         out.raw(PREAMBLE)
         out.raw("#include <pthread.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n")
@@ -200,15 +211,16 @@ class Entry(StepCalls):
     @staticmethod
     def _write_sizes(out: CodeWriter, interface: Interface, kind: str = "int64_t") -> None:
         """Writes the symbols of the sizes that the caller gives."""
-        for one in interface.sizes:
-            out.line(f"const {kind} {one.symbol} = inputs->{one.name};")
+        for size in interface.sizes:
+            out.line(f"const {kind} {size.symbol} = inputs->{size.name};")
 
     def _write_bytes(self, out: CodeWriter, interface: Interface) -> None:
         """Writes the bytes of a context's memory, and of tensors whose sizes the caller gives."""
         name = interface.name
         functions = [("static int64_t needed", self.nbytes)]
         functions += [
-            (f"{_EXPORTED} int64_t {name}_{one.name}_bytes", one.nbytes) for one in interface.sized
+            (f"{_EXPORTED} int64_t {name}_{item.name}_bytes", item.nbytes)
+            for item in interface.sized
         ]
         for head, size in functions:
             with out.block(f"{head}(const {name}_inputs* inputs)"):
@@ -231,9 +243,9 @@ class Entry(StepCalls):
         ):
             self._write_sizes(out, interface)
             for what, parameters in (("inputs", interface.inputs), ("outputs", interface.outputs)):
-                for one in parameters:
-                    size = size_expression(one.nbytes)
-                    out.line(f"if ({size} != 0 && !{what}->{one.name}) return false;")
+                for parameter in parameters:
+                    size = size_expression(parameter.nbytes)
+                    out.line(f"if ({size} != 0 && !{what}->{parameter.name}) return false;")
             out.line("return true;")
         with out.block(f"static bool sized(const {name}_inputs* inputs)"):
             self._write_sizes(out, interface, "__int128")  # no product of them overflows
@@ -243,9 +255,9 @@ class Entry(StepCalls):
                     out.line(f"if ({number.symbol} > {number.upper}) return false;")
             for condition in self.conditions:
                 out.line(f"if (!{condition}) return false;")
-            for whole in (self.nbytes, *(one.nbytes for one in interface.sized)):
-                if not isinstance(whole, int):
-                    out.line(f"if ({size_expression(whole)} > {MAX_CONTEXT_BYTES}) return false;")
+            for nbyte in (self.nbytes, *(item.nbytes for item in interface.sized)):
+                if not isinstance(nbyte, int):
+                    out.line(f"if ({size_expression(nbyte)} > {MAX_CONTEXT_BYTES}) return false;")
             out.line("return true;")
 
 

@@ -15,27 +15,28 @@ def example_program(interface: Interface) -> str:
 
     def buffers(what: str, parameters: Sequence[Parameter]) -> str:
         return "".join(
-            f"    {what}.{one.name} = buffer({interface.bytes_of(one)});\n" for one in parameters
+            f"    {what}.{item.name} = buffer({interface.bytes_of(item)});\n" for item in parameters
         )
 
     def moved(function: str, what: str, parameters: Sequence[Parameter]) -> str:
         lines = []
-        for one in parameters:
-            size = f"(size_t){interface.bytes_of(one)}"
-            moved = f"{function}((void *){what}.{one.name}, 1, {size}, file)"
+        for parameter in parameters:
+            size = f"(size_t){interface.bytes_of(parameter)}"
+            moved = f"{function}((void *){what}.{parameter.name}, 1, {size}, file)"
             lines.append(f"    ok = ok && {moved} == {size};\n")
         return "".join(lines)
 
     sizes = "".join(
-        f"    inputs.{one.name} = atoll(words[{k}]);\n" for k, one in enumerate(interface.sizes, 4)
+        f"    inputs.{size.name} = atoll(words[{k}]);\n"
+        for k, size in enumerate(interface.sizes, 4)
     )
-    given = "".join(f" {one.name.upper()}" for one in interface.sizes)
+    text = "".join(f" {size.name.upper()}" for size in interface.sizes)
 
     return _TEXT.format(
         name=name,
         big=big,
-        runs=f" RUNS{given}" if given else " [RUNS]",
-        least=4 + len(interface.sizes) if given else 3,
+        runs=f" RUNS{text}" if text else " [RUNS]",
+        least=4 + len(interface.sizes) if text else 3,
         sizes=sizes,
         buffers=buffers("inputs", interface.inputs) + buffers("outputs", interface.outputs),
         read=moved("fread", "inputs", interface.inputs),

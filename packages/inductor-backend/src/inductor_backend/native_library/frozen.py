@@ -34,10 +34,10 @@ def with_weights_as_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> Weigh
             f"{spec.name}: the values of {names} are no tensors of the graph (get_attr)",
         )
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")
     for node in placeholders:
-        made[node] = copy_node(graph, node, made.__getitem__)
+        result[node] = copy_node(graph, node, result.__getitem__)
     first: dict[int, torch.fx.Node] = {}  # a tensor of several names is one input
     inputs, constants = list(spec.inputs), []
     for node in gm.graph.find_nodes(op="get_attr"):
@@ -50,10 +50,10 @@ def with_weights_as_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> Weigh
             first[id(value)].meta = dict(node.meta)
             inputs.append(InputSpec(node.name, Role.PARAMETER, name, stable_address=True))
             constants.append(value)
-        made[node] = first[id(value)]
+        result[node] = first[id(value)]
     for node in gm.graph.nodes:
-        if node not in made:
-            made[node] = copy_node(graph, node, made.__getitem__)
+        if node not in result:
+            result[node] = copy_node(graph, node, result.__getitem__)
     count = len(placeholders)
     numbers = tuple(range(count, count + len(constants)))
     changed = replace(spec, inputs=tuple(inputs), constants=numbers)

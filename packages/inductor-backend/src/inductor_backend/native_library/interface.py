@@ -16,7 +16,7 @@ from inductor_backend.codegen.common.writer import plain
 from inductor_backend.codegen.cpp.expressions import C_TYPES as REGISTER_TYPES
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import Layout
+from inductor_backend.ir.nodes import BufferLayout
 
 #: C types of elements: bools and 8- and 16-bit floats are passed as their bits.
 C_TYPES = {
@@ -66,11 +66,11 @@ def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str
         name = f"{prefix}_{name}".rstrip("_")
     if name in _RESERVED or name.lower() in _MACROS:
         name += "_"
-    found, number, used = name, 1, {one.lower() for one in taken}
-    while found.lower() in used:
+    result, number, used = name, 1, {item.lower() for item in taken}
+    while result.lower() in used:
         number += 1
-        found = f"{name}_{number}"
-    return found
+        result = f"{name}_{number}"
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Parameter:
     #: Where it is in the user's program.
     source: str
     dtype: torch.dtype
-    layout: Layout
+    layout: BufferLayout
     #: The buffer of the loop IR.
     buffer: str
 
@@ -127,35 +127,35 @@ class Interface:
     @property
     def exported(self) -> tuple[str, ...]:
         """Returns the names that the library exports."""
-        sized = [f"{one.name}_bytes" for one in self.sized]
+        sized = [f"{item.name}_bytes" for item in self.sized]
         return tuple(f"{self.name}_{what}" for what in ("open", "run", "close", "error", *sized))
 
     @property
     def sized(self) -> list[Parameter]:
         """Returns the tensors whose bytes depend on the caller's sizes."""
-        return [one for one in (*self.inputs, *self.outputs) if not isinstance(one.nbytes, int)]
+        return [item for item in (*self.inputs, *self.outputs) if not isinstance(item.nbytes, int)]
 
-    def bytes_of(self, one: Parameter) -> str:
+    def bytes_of(self, parameter: Parameter) -> str:
         """Returns the bytes of a tensor in C, where ``inputs`` is a variable."""
-        if isinstance(one.nbytes, int):
-            return f"{self.name.upper()}_{one.name.upper()}_BYTES"
-        return f"{self.name}_{one.name}_bytes(&inputs)"
+        if isinstance(parameter.nbytes, int):
+            return f"{self.name.upper()}_{parameter.name.upper()}_BYTES"
+        return f"{self.name}_{parameter.name}_bytes(&inputs)"
 
     def number(self, size: Expr) -> int | str:
         """Returns a size as JSON has it: an int, or a text with the names of the caller's sizes."""
         if isinstance(size, int):
             return size
-        names = {one.symbol: one.name for one in self.sizes}
+        names = {size.symbol: size.name for size in self.sizes}
         return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(size))
 
-    def _described(self, one: Parameter) -> dict[str, Any]:
+    def _described(self, parameter: Parameter) -> dict[str, Any]:
         return {
-            "name": one.name,
-            "source": one.source,
-            "dtype": str(one.dtype)[6:],
-            "sizes": list(map(self.number, one.layout.sizes)),
-            "strides": list(map(self.number, one.layout.strides)),
-            "bytes": self.number(one.nbytes),
+            "name": parameter.name,
+            "source": parameter.source,
+            "dtype": str(parameter.dtype)[6:],
+            "sizes": list(map(self.number, parameter.layout.sizes)),
+            "strides": list(map(self.number, parameter.layout.strides)),
+            "bytes": self.number(parameter.nbytes),
         }
 
     def json(self) -> str:
@@ -164,8 +164,8 @@ class Interface:
             "format": 1,
             "name": self.name,
             "sizes": [
-                {"name": one.name, "source": one.source, "least": one.lower, "most": one.upper}
-                for one in self.sizes
+                {"name": size.name, "source": size.source, "least": size.lower, "most": size.upper}
+                for size in self.sizes
             ],
             "inputs": list(map(self._described, self.inputs)),
             "outputs": list(map(self._described, self.outputs)),
@@ -217,37 +217,37 @@ const char *{name}_error(int code);
 
     def _struct(self, what: str, parameters: Sequence[Parameter], qualifier: str) -> str:
         lines = [
-            f"    int64_t {one.name}; /* {_plain(one.source)}: {one.range} */\n"
-            for one in (self.sizes if parameters is self.inputs else ())
+            f"    int64_t {size.name}; /* {_plain(size.source)}: {size.range} */\n"
+            for size in (self.sizes if parameters is self.inputs else ())
         ]
         lines += [
-            f"    {qualifier}{C_TYPES[one.dtype]} *{one.name}; /* {self._comment(one)} */\n"
-            for one in parameters
+            f"    {qualifier}{C_TYPES[item.dtype]} *{item.name}; /* {self._comment(item)} */\n"
+            for item in parameters
         ]
         members = "".join(lines) or "    int nothing; /* not read */\n"
         return f"typedef struct {{\n{members}}} {self.name}_{what};\n"
 
     def _bytes(self) -> str:
         lines = [
-            f"#define {self.name.upper()}_{one.name.upper()}_BYTES {one.nbytes}\n"
-            for one in (*self.inputs, *self.outputs)
-            if isinstance(one.nbytes, int)
+            f"#define {self.name.upper()}_{value.name.upper()}_BYTES {value.nbytes}\n"
+            for value in (*self.inputs, *self.outputs)
+            if isinstance(value.nbytes, int)
         ]
         if self.sized:
             lines.append("\n/* Bytes, for the sizes in `inputs`, whose pointers are not read. */\n")
         lines += [
-            f"int64_t {self.name}_{one.name}_bytes(const {self.name}_inputs *inputs);\n"
-            for one in self.sized
+            f"int64_t {self.name}_{item.name}_bytes(const {self.name}_inputs *inputs);\n"
+            for item in self.sized
         ]
         return "".join(lines)
 
-    def _comment(self, one: Parameter) -> str:
+    def _comment(self, parameter: Parameter) -> str:
         sizes, strides = (
             ", ".join(str(self.number(size)) for size in sizes)
-            for sizes in (one.layout.sizes, one.layout.strides)
+            for sizes in (parameter.layout.sizes, parameter.layout.strides)
         )
-        dtype = str(one.dtype)[6:]
-        return f"{_plain(one.source)}: {dtype}, sizes [{sizes}], strides [{strides}]"
+        dtype = str(parameter.dtype)[6:]
+        return f"{_plain(parameter.source)}: {dtype}, sizes [{sizes}], strides [{strides}]"
 
 
 def _plain(source: str) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import torch
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.size_text import ALIGNMENT
+from inductor_backend.ir.size_source import ALIGNMENT
 from inductor_backend.limits import MAX_LIBRARY_BYTES
 
 #: The symbol at their first byte.

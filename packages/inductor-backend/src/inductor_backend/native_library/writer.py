@@ -25,7 +25,7 @@ from inductor_backend.kernels import native
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.native_library import weights as weights_file
 from inductor_backend.native_library.conditions import conditions_of
-from inductor_backend.native_library.entry import Entry
+from inductor_backend.native_library.entry import EntryPoint
 from inductor_backend.native_library.example import example_program
 from inductor_backend.native_library.frozen import with_weights_as_inputs
 from inductor_backend.native_library.interface import Interface, Parameter, Size, identifier
@@ -61,11 +61,11 @@ def write_library(gm: torch.fx.GraphModule, spec: CompileSpec, directory: Path) 
     weighted = with_weights_as_inputs(gm, spec)
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
     spec = replace(weighted.spec, options=replace(options, freeze=True))
-    c = replace(start(weighted.graph, spec), alone=True)
+    c = replace(start(weighted.graph, spec), aot_standalone=True)
     run_stages(c, "memory")
-    _demand_own_kernels(c)
+    _require_native_kernels(c)
     run_stages(c, "group_runs", first="group_runs")
-    conditions = conditions_of(gm, {one.symbol for one in spec.sizes})
+    conditions = conditions_of(gm, {size.symbol for size in spec.sizes})
     library = _Library(c, weighted.constants, conditions, directory)
     directory.mkdir(parents=True, exist_ok=True)
     in_a_folder(lambda folder: library.build(folder, directory))
@@ -81,13 +81,13 @@ def _demand_plain(spec: CompileSpec) -> None:
         raise unsupported(STAGE, f"{spec.name}: a graph for training")
     for index in spec.mutations:
         raise unsupported(STAGE, f"{spec.name}: the graph writes to {spec.inputs[index].source}")
-    for one in spec.inputs:
-        if one.role is not Role.USER_INPUT:
-            raise unsupported(STAGE, f"{spec.name}: {one.source} is an input ({one.role.value}),"
+    for item in spec.inputs:
+        if item.role is not Role.USER_INPUT:
+            raise unsupported(STAGE, f"{spec.name}: {item.source} is an input ({item.role.value}),"
                                      " and no tensor of the graph (get_attr)")  # fmt: skip
 
 
-def _demand_own_kernels(c: Compilation) -> None:
+def _require_native_kernels(c: Compilation) -> None:
     """Raises BackendError naming the operators that need ATen or Python."""
     places: dict[str, Counter[str]] = {}
     for group in c.plan.groups:
@@ -95,7 +95,7 @@ def _demand_own_kernels(c: Compilation) -> None:
         if node is not None and not c.choices[node.name].kind.is_native:
             places.setdefault(_operator(node), Counter())[node.origin.user_frame] += 1
     if places:
-        lines = [_line(operator, found) for operator, found in places.items()]
+        lines = [_line(operator, place) for operator, place in places.items()]
         more = [f"and {len(lines) - _SHOWN} more operators"] if len(lines) > _SHOWN else []
         listed = "\n    ".join([*lines[:_SHOWN], *more])
         raise unsupported(STAGE, f"{c.spec.name} needs operators that have no kernel of ours:\n"
@@ -123,7 +123,7 @@ class _Library:
     c: Compilation
     #: See their types.
     interface: Interface
-    entry: Entry
+    entry: EntryPoint
     weights: Weights
     tools: Toolchain
     code: str
@@ -138,10 +138,10 @@ class _Library:
         self.c, self.tools = c, find_compiler()
         inputs = self._inputs()
         self.weights = self._weights(constants)
-        self.entry = Entry(c, inputs, self.weights.offsets, conditions)
-        sizes = self._sizes({one.name for one in inputs})
-        self._add_outputs({one.name for one in inputs} | {one.name for one in sizes})
-        self._demand_known_sizes(inputs, {one.symbol for one in sizes})
+        self.entry = EntryPoint(c, inputs, self.weights.offsets, conditions)
+        sizes = self._sizes({value.name for value in inputs})
+        self._add_outputs({value.name for value in inputs} | {size.name for size in sizes})
+        self._demand_known_sizes(inputs, {size.symbol for size in sizes})
         self.entry.place_rest()
         name = identifier(directory.resolve().name, prefix="model")
         self.interface = Interface(name, inputs, self.entry.outputs, sizes)
@@ -149,43 +149,45 @@ class _Library:
         self.interface = replace(self.interface, about=self._about())
 
     def _inputs(self) -> list[Parameter]:
-        found: list[Parameter] = []
-        for one, buffer in zip(self.c.spec.inputs, self.c.program.inputs, strict=True):
-            if one.role is Role.USER_INPUT:
+        parameters: list[Parameter] = []
+        for value, buffer in zip(self.c.spec.inputs, self.c.program.inputs, strict=True):
+            if value.role is Role.USER_INPUT:
                 held = self.c.program.buffers[buffer]
-                name = identifier(one.source, {other.name for other in found}, "input")
-                found.append(Parameter(name, one.source, held.dtype, held.layout, buffer))
-        return found
+                name = identifier(value.source, {other.name for other in parameters}, "input")
+                parameters.append(Parameter(name, value.source, held.dtype, held.layout, buffer))
+        return parameters
 
     def _sizes(self, taken: set[str]) -> list[Size]:
         """Returns the sizes that a caller gives, by the first dimension that has each."""
-        found: list[Size] = []
-        for one in self.c.spec.sizes:
-            given = self.c.spec.inputs[one.input_index].source
-            source = f"{given}.shape[{one.dim}]"
-            name = identifier(f"{given}_size_{one.dim}", {*taken, *(other.name for other in found)})
-            found.append(Size(one.symbol, name, source, one.lower, one.upper))
-        return found
+        sizes: list[Size] = []
+        for size in self.c.spec.sizes:
+            inputs = self.c.spec.inputs[size.input_index].source
+            source = f"{inputs}.shape[{size.dim}]"
+            name = identifier(
+                f"{inputs}_size_{size.dim}", {*taken, *(other.name for other in sizes)}
+            )
+            sizes.append(Size(size.symbol, name, source, size.lower, size.upper))
+        return sizes
 
     def _demand_known_sizes(self, inputs: Sequence[Parameter], known: set[str]) -> None:
         """Raises BackendError for a stride that no size determines."""
-        for one in (*inputs, *self.entry.outputs):
-            for number in (*one.layout.sizes, *one.layout.strides, one.layout.offset):
+        for value in (*inputs, *self.entry.outputs):
+            for number in (*value.layout.sizes, *value.layout.strides, value.layout.offset):
                 names = [] if isinstance(number, int) else [s.name for s in number.free_symbols]
                 if not set(names) <= known:
-                    raise unsupported(STAGE, f"{one.source}: {number} is no size of an input")
+                    raise unsupported(STAGE, f"{value.source}: {number} is no size of an input")
 
     def _weights(self, constants: tuple[torch.Tensor, ...]) -> Weights:
         """Returns the tensors that the program reads beside the user's inputs."""
-        program, given = self.c.program, list(constants)
+        program, items = self.c.program, list(constants)
         if self.c.frozen is not None:
             with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
-                given += self.c.frozen.folded.prepare(constants)
-        count = len(program.inputs) - len(given)
-        tensors = dict(zip(program.inputs[count:], given, strict=True)) | program.constants
+                items += self.c.frozen.folded.prepare(constants)
+        count = len(program.inputs) - len(items)
+        tensors = dict(zip(program.inputs[count:], items, strict=True)) | program.constants
         read = {program.buffers[name].storage for name in self._read()}
         wanted = {name: tensor for name, tensor in tensors.items() if name in read}
-        return weights_of({name: (one, self._extent(name, one)) for name, one in wanted.items()})
+        return weights_of({name: (item, self._extent(name, item)) for name, item in wanted.items()})
 
     def _read(self) -> set[str]:
         program = self.c.program
@@ -219,7 +221,7 @@ class _Library:
             self.entry.add_output(name, item, source)
 
     def _about(self) -> dict[str, Any]:
-        kernels = [one for one in self.c.kernels if one is not None]
+        kernels = [kernel for kernel in self.c.kernels if kernel is not None]
         return {
             "graph": self.c.spec.name,
             "kernels": len(kernels),
@@ -257,11 +259,11 @@ class _Library:
         name = self.interface.name
         with folder.scratch() as scratch:
             more = [*self._weights_object(scratch), *self._link_flags(scratch)]
-            made = link(self.units(), self.tools, folder, name, scratch, more)
-            made.chmod(0o755)
+            result = link(self.units(), self.tools, folder, name, scratch, more)
+            result.chmod(0o755)
             partial = directory / f".{name}.so.part"
             try:
-                shutil.move(made, partial)
+                shutil.move(result, partial)
                 os.replace(partial, directory / f"{name}.so")
             finally:
                 partial.unlink(missing_ok=True)
@@ -269,19 +271,19 @@ class _Library:
     def _weights_object(self, scratch: Path) -> list[str]:
         if not self.weights.offsets:
             return []
-        blob, source, made = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
+        blob, source, result = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
         self.weights.write(blob)
         source.write_text(weights_file.including(blob))
-        words = [*self.tools.command.words, "-c", str(source), "-o", str(made)]
+        words = [*self.tools.command.words, "-c", str(source), "-o", str(result)]
         run_compiler(words, self.tools, self.interface.name, scratch)
         blob.unlink()
-        return [str(made)]
+        return [str(result)]
 
     def _link_flags(self, scratch: Path) -> list[str]:
         """Returns the linker's arguments. Every name but the four is local, so that several libraries
         do not meet in one process; a name that is found nowhere is an error."""
         script, name = scratch / "exported", self.interface.name
-        exported = "".join(f"{one}; " for one in self.interface.exported)
+        exported = "".join(f"{item}; " for item in self.interface.exported)
         script.write_text(f"{{ global: {exported}local: *; }};\n")
         static = ["-static-libgcc", "-static-libstdc++"] if self.tools.kind == "gcc" else []
         return [

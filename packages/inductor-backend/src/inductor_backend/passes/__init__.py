@@ -1,3 +1,3 @@
-"""Rewrites of the ATen graph before it is lowered: constant folding, our own kernels, packed
+"""Rewrites of the ATen graph before it is lowered: constant folding, our native kernels, packed
 weights, repeated subgraphs.
 """

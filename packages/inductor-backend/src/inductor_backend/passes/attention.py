@@ -23,21 +23,21 @@ Node = torch.fx.Node
 
 FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 #: Bounds of factors of the scores, so that folding them into one neither overflows nor underflows.
-_LEAST, _MOST = 1e-9, 1e9
+_MIN_SCALE, _MAX_SCALE = 1e-9, 1e9
 _VIEWS = overloads_with(Trait.RESHAPES)
 
 
-def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_native_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy with our attention."""
     targets = {node.target for node in gm.graph.nodes}
     if spec.phase is not Phase.INFERENCE or not targets & {FLASH, aten._softmax.default}:
         return gm
     editor = Editor(copy_of(gm), ())
-    found = False
+    result = False
     for node in list(editor.graph.nodes):
         rule = _RULES.get(node.target)
-        found |= rule is not None and rule(editor, node)
-    return editor.gm if found else gm
+        result |= rule is not None and rule(editor, node)
+    return editor.gm if result else gm
 
 
 def _value(node: Any, rank: int = 4) -> torch.Tensor | None:
@@ -53,10 +53,10 @@ def _sizes(value: torch.Tensor | None) -> tuple[str, ...] | None:
 
 def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
     """Returns whether our kernel takes these operands and, unless `always`, is the fastest."""
-    values = [_value(one) for one in (query, key, value)]
-    if any(one is None for one in values):
+    values = [_value(item) for item in (query, key, value)]
+    if any(value is None for value in values):
         return False
-    q, k, v = (tuple(map(str, one.shape)) for one in values)  # type: ignore[union-attr]
+    q, k, v = (tuple(map(str, value.shape)) for value in values)  # type: ignore[union-attr]
     if q[:2] != k[:2] or k[:3] != v[:3] or q[3] != k[3] or "0" in (*q, *v):
         return False
     _, keys, depth, width = (*map(hint, values[1].shape[1:]), hint(values[2].shape[3]))  # type: ignore[union-attr]
@@ -77,26 +77,26 @@ def _erase_dead(editor: Editor, roots: list[Node]) -> None:
 # scaled_dot_product_attention ---------------------------------------------------------------------
 
 
-def own_attention(editor: Editor, node: Node, always: bool = False) -> bool:
+def native_attention(editor: Editor, node: Node, always: bool = False) -> bool:
     """Replaces scaled_dot_product_attention by ours, if that is possible and (unless `always`)
     faster; returns whether it did."""
     names = ("query", "key", "value", "dropout_p", "is_causal")
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    query, key, value = (given.get(name) for name in names[:3])
-    mask, causal = given.get("attn_mask"), given.get("is_causal", False)
-    if given.get("dropout_p", 0.0) != 0.0 or not _pays(query, key, value, always):
+    inputs = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    query, key, value = (inputs.get(name) for name in names[:3])
+    mask, causal = inputs.get("attn_mask"), inputs.get("is_causal", False)
+    if inputs.get("dropout_p", 0.0) != 0.0 or not _pays(query, key, value, always):
         return False
     if any(user.args[1] != 0 for user in node.users) or not node.users:
         return False
     if mask is not None and _value(mask, 2) is None and _value(mask) is None:
         return False
     assert isinstance(query, Node)
-    scale = given.get("scale")
+    scale = inputs.get("scale")
     depth = query.meta["val"].shape[3]
     known = (
         isinstance(depth, int)
         if scale is None
-        else isinstance(scale, (int, float)) and abs(scale) <= _MOST
+        else isinstance(scale, (int, float)) and abs(scale) <= _MAX_SCALE
     )
     if not known:  # the kernel takes the scale as a float32 constant
         return False
@@ -138,24 +138,24 @@ def _by_hand(editor: Editor, node: Node) -> bool:
         return False
     second, result_view = result
     query = _operand(editor, scores.product.args[0], shape[:3], None)
-    turned = _operand(editor, scores.product.args[1], shape[:2], shape[3])
+    transposed = _operand(editor, scores.product.args[1], shape[:2], shape[3])
     value = _operand(editor, second.args[1], (*shape[:2], shape[3]), None)
-    if query is None or turned is None or value is None:
+    if query is None or transposed is None or value is None:
         return False
     for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
         if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
             return False  # a view did not merge batch and heads
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
         return False
-    key = editor.call(node, aten.transpose.int, turned, 2, 3)
+    key = editor.call(node, aten.transpose.int, transposed, 2, 3)
     if not _pays(query, key, value) or any(
-        not 1 <= one.meta["val"].dim() <= 4 for one in scores.added
+        not 1 <= item.meta["val"].dim() <= 4 for item in scores.added
     ):
         _erase_dead(editor, [key])
         return False
     mask = None
-    for one in scores.added:
-        mask = one if mask is None else editor.call(node, aten.add.Tensor, mask, one)
+    for item in scores.added:
+        mask = item if mask is None else editor.call(node, aten.add.Tensor, mask, item)
     new = editor.call(
         result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False
     )
@@ -167,45 +167,45 @@ def _by_hand(editor: Editor, node: Node) -> bool:
 
 def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | None:
     """Follows the chain from softmax's input back to the matmul; None where it does not match."""
-    found = _Scores(x, 1.0, [])
+    match = _Scores(x, 1.0, [])
     while True:
         if (
             _only_user(x) is None
             or _sizes(_value(x)) != shape
-            or not _LEAST <= abs(found.scale) <= _MOST
+            or not _MIN_SCALE <= abs(match.scale) <= _MAX_SCALE
         ):
             return None
-        if x.target is aten.add.Tensor and not x.kwargs and len(x.args) == 2 and found.scale == 1.0:
+        if x.target is aten.add.Tensor and not x.kwargs and len(x.args) == 2 and match.scale == 1.0:
             step = _before_addition(editor, x, shape)
             if step is None:
                 return None
             x, added = step
-            found.added.append(added)
+            match.added.append(added)
         elif (
             x.target in (aten.mul.Tensor, aten.div.Tensor)
             and isinstance(x.args[1], (int, float))
             and not x.kwargs
         ):
             factor = x.args[1]
-            if not _LEAST <= abs(factor) <= _MOST:
+            if not _MIN_SCALE <= abs(factor) <= _MAX_SCALE:
                 return None
-            found.scale *= factor if x.target is aten.mul.Tensor else 1 / factor
+            match.scale *= factor if x.target is aten.mul.Tensor else 1 / factor
             x = x.args[0]  # type: ignore[assignment]
         elif (
             x.target in _VIEWS and isinstance(x.args[0], Node) and _value(x.args[0], 5) is not None
         ):
             step = _through_windows(editor, x, shape)
-            if step is None or found.scale != 1.0:
+            if step is None or match.scale != 1.0:
                 return None
             x, added = step
-            found.added.append(added)
+            match.added.append(added)
         elif (
             x.target in _VIEWS
             and isinstance(x.args[0], Node)
             and x.args[0].target is aten.bmm.default
         ):
-            found.product = x.args[0]
-            return found if _only_user(found.product) is x else None
+            match.product = x.args[0]
+            return match if _only_user(match.product) is x else None
         else:
             return None
 
@@ -216,12 +216,12 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
         fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
         if fits and _sizes(_value(chain)) == shape and _leads_to_matmul(chain):
             value = other.meta.get("val")  # type: ignore[union-attr]
-            plain = (
+            simple = (
                 isinstance(value, torch.Tensor)
                 and value.dtype == torch.float32
                 and 1 <= value.dim() <= 4
             )
-            return (chain, other) if plain else None  # type: ignore[return-value]
+            return (chain, other) if simple else None  # type: ignore[return-value]
     return None
 
 
@@ -233,7 +233,7 @@ def _leads_to_matmul(node: Any) -> bool:
         if node.target is aten.bmm.default:
             return True
         if node.target is aten.add.Tensor:
-            return any(_leads_to_matmul(one) for one in node.args)
+            return any(_leads_to_matmul(arg) for arg in node.args)
         if node.target not in (aten.mul.Tensor, aten.div.Tensor, *_VIEWS):
             return False
         node = node.args[0]
@@ -253,8 +253,8 @@ def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     ):
         return None
     inner, mask = total.args
-    value, given = _value(total, 5), _value(mask, 5)
-    if value is None or given is None or not isinstance(inner, Node) or inner.target not in _VIEWS:
+    value, inputs = _value(total, 5), _value(mask, 5)
+    if value is None or inputs is None or not isinstance(inner, Node) or inner.target not in _VIEWS:
         return None
     before = inner.args[0]
     if (
@@ -264,10 +264,10 @@ def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     ):
         return None
     images, windows = value.shape[:2]
-    whole = isinstance(images, int) and isinstance(windows, int) and _sizes(value)[2:] == shape[1:]  # type: ignore[index]
-    if not whole or str(images * windows) != shape[0] or str(given.shape[1]) != str(windows):
+    full = isinstance(images, int) and isinstance(windows, int) and _sizes(value)[2:] == shape[1:]  # type: ignore[index]
+    if not full or str(images * windows) != shape[0] or str(inputs.shape[1]) != str(windows):
         return None
-    sizes = list(given.shape)
+    sizes = list(inputs.shape)
     if images != sizes[0]:
         mask = editor.call(x, aten.expand.default, mask, [images, *sizes[1:]])
         mask = editor.call(x, aten.clone.default, mask, memory_format=torch.contiguous_format)
@@ -320,4 +320,4 @@ def _operand(editor: Editor, node: Any, first: tuple[str, ...], last: str | None
     return node  # type: ignore[no-any-return]
 
 
-_RULES = {FLASH: own_attention, aten._softmax.default: _by_hand}
+_RULES = {FLASH: native_attention, aten._softmax.default: _by_hand}

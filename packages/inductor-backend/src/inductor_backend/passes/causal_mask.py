@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.limits import MAX_MASK_ELEMENTS
 from inductor_backend.passes.constant_subgraph import made_of
-from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_constants
 from tracer_core.plugin_api import CompileSpec, Phase, has_effect, logger
 
 #: Operators with a mask as argument 3 -> the positions of dropout and is_causal.
@@ -37,18 +37,18 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
         return gm
     known = _known(gm.graph)
     # (mask, operator) -> the result of `_meaning`
-    found: dict[tuple[Node, Any], bool | None] = {}
+    result: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
         if _is_plain(node) and node.args[3] in known:
             mask, key = node.args[3], (node.args[3], node.target)
-            if key not in found:
-                found[key] = _meaning(gm, _whole(mask), node.target)
-    if all(meaning is None for meaning in found.values()):
+            if key not in result:
+                result[key] = _meaning(gm, _whole(mask), node.target)
+    if all(meaning is None for meaning in result.values()):
         return gm
     editor = Editor(copy_of(gm), ())
     copies = dict(zip(gm.graph.nodes, list(editor.graph.nodes), strict=True))
     for node in gm.graph.nodes:
-        meaning = found.get((node.args[3], node.target)) if _is_plain(node) else None
+        meaning = result.get((node.args[3], node.target)) if _is_plain(node) else None
         if meaning is not None:
             _replace(editor, copies[node], meaning)
     editor.graph.eliminate_dead_code()
@@ -74,20 +74,20 @@ def _is_plain(node: Node) -> bool:
 
 def _known(graph: torch.fx.Graph) -> set[Node]:
     """Returns the nodes of static sizes whose value is the same in every call."""
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for node in graph.nodes:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not all(
             isinstance(size, int) for size in value.shape
         ):
             continue
-        if node.op == "get_attr" or makes_known_values(node):
-            found.add(node)
+        if node.op == "get_attr" or makes_constants(node):
+            nodes.add(node)
         elif node.op == "call_function" and node.all_input_nodes:
             fixed = hasattr(node.target, "_schema") and not has_effect(node.target)
-            if fixed and found.issuperset(node.all_input_nodes):
-                found.add(node)
-    return found
+            if fixed and nodes.issuperset(node.all_input_nodes):
+                nodes.add(node)
+    return nodes
 
 
 def _whole(mask: Node) -> Node:
@@ -161,16 +161,16 @@ def _attribute(gm: torch.fx.GraphModule, node: Node) -> torch.Tensor:
 def _replace(editor: Editor, node: Node, causal: bool) -> None:
     rest: list[Any]
     query, key, value = node.args[:3]
-    scale = {name: given for name, given in node.kwargs.items() if name == "scale"}
-    if _has_flash(*(one.meta["val"] for one in (query, key, value))):  # type: ignore[union-attr]
+    scale = {name: value for name, value in node.kwargs.items() if name == "scale"}
+    if _has_flash(*(item.meta["val"] for item in (query, key, value))):  # type: ignore[union-attr]
         target, rest = aten._scaled_dot_product_flash_attention.default, [0.0, causal, False]
     else:
         target, rest = (
             aten._scaled_dot_product_efficient_attention.default,
             [None, False, 0.0, causal],
         )
-    made = editor.call(node, target, query, key, value, *rest, **scale)
-    node.replace_all_uses_with(made)
+    result = editor.call(node, target, query, key, value, *rest, **scale)
+    node.replace_all_uses_with(result)
     editor.graph.erase_node(node)
 
 
@@ -183,9 +183,9 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
         query.shape == key.shape == value.shape
     ):
         return False
-    plain = all(one.stride(-1) == 1 for one in (query, key, value))
+    has_all = all(item.stride(-1) == 1 for item in (query, key, value))
     fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
-    return plain and fits and 0 not in query.shape and generation(query.device) >= 8
+    return has_all and fits and 0 not in query.shape and generation(query.device) >= 8
 
 
 def generation(device: torch.device) -> int:

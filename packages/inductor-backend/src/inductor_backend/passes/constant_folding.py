@@ -15,7 +15,7 @@ import torch
 from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.limits import MAX_FOLDED_ELEMENTS, MAX_FOLDED_ELEMENTS_OF_GRAPH
 from inductor_backend.passes.constant_subgraph import VIEWS, made_of
-from inductor_backend.passes.fx_edit import copy_of, makes_known_values
+from inductor_backend.passes.fx_edit import copy_of, makes_constants
 from tracer_core.plugin_api import CompileSpec, Phase, Trait, has_effect, overloads_with
 
 Node = torch.fx.Node
@@ -53,7 +53,7 @@ def _is_known(node: Node, known: dict[Node, bool]) -> bool:
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, torch.Tensor):
         return node.op == "get_attr"
-    if makes_known_values(node):
+    if makes_constants(node):
         return value.device.type == "cpu"
     return (
         node.op == "call_function"
@@ -70,7 +70,7 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
     """Returns the nodes that the rest of the graph reads and that are worth storing."""
     known: dict[Node, bool] = {}
     dear: dict[Node, bool] = {}
-    found, elements = [], 0
+    result, elements = [], 0
     for node in graph.nodes:
         known[node] = _is_known(node, known)
         if not known[node] or node.op == "get_attr":
@@ -89,9 +89,9 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
             and size <= MAX_FOLDED_ELEMENTS
             and _is_read(node, known)
         ):
-            found.append(node)
+            result.append(node)
             elements += size
-    return found if elements <= MAX_FOLDED_ELEMENTS_OF_GRAPH else []
+    return result if elements <= MAX_FOLDED_ELEMENTS_OF_GRAPH else []
 
 
 def _is_read(node: Node, known: dict[Node, bool]) -> bool:

@@ -46,8 +46,8 @@ class Folded:
         for node, unused in self.steps:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
             env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-            for one in unused:
-                del env[one]
+            for item in unused:
+                del env[item]
         return [env[node] for node in self.results]
 
 
@@ -99,14 +99,14 @@ def _without(
     """Returns the graph without nodes that only served the results, and a map from old nodes to
     their copies."""
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in editor.graph.nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
-        made[node].meta = dict(node.meta)
+        result[node] = graph.node_copy(node, result.__getitem__)
+        result[node].meta = dict(node.meta)
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users and not has_effect(node.target):
             graph.erase_node(node)
-    return torch.fx.GraphModule(editor.gm, graph), made
+    return torch.fx.GraphModule(editor.gm, graph), result
 
 
 def _is_result(editor: Editor, node: torch.fx.Node) -> bool:
@@ -124,20 +124,20 @@ def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
         root = root.args[0]  # type: ignore[assignment]
     if root.op == "placeholder":
         return False
-    sources = [one for one in made_of([node]) if one.op == "placeholder"]
+    sources = [item for item in made_of([node]) if item.op == "placeholder"]
     return bool(
         node.meta["val"].numel()
-        <= max(SMALL, GROWTH * sum(one.meta["val"].numel() for one in sources))
+        <= max(SMALL, GROWTH * sum(source.meta["val"].numel() for source in sources))
     )
 
 
 def made_of(roots: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
     """Returns these nodes and all that they are computed from."""
-    found: set[torch.fx.Node] = set()
+    nodes: set[torch.fx.Node] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             stack.extend(node.all_input_nodes)
-    return found
+    return nodes

@@ -39,8 +39,12 @@ def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
 
 def _closed(graph: torch.fx.Graph) -> set[Node]:
     tensors = {node: _tensors(node) for node in graph.nodes}
-    cpu = {node for node, made in tensors.items() if all(one.device.type == "cpu" for one in made)}
-    found = {
+    cpu = {
+        node
+        for node, tensor in tensors.items()
+        if all(item.device.type == "cpu" for item in tensor)
+    }
+    nodes = {
         node
         for node in graph.nodes
         if node.op == "call_function"
@@ -50,28 +54,28 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
         and not is_random(node.target)
     }
     while True:
-        written = {node.args[0] for node in _writes(graph) if node not in found}
-        wrong = {node for node in found if not _alone(node, found, written)}
+        written = {node.args[0] for node in _writes(graph) if node not in nodes}
+        wrong = {node for node in nodes if not _alone(node, nodes, written)}
         if not wrong:
-            return found
-        found -= wrong
+            return nodes
+        nodes -= wrong
 
 
-def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
+def _alone(node: Node, nodes: set[Node], written: set[Any]) -> bool:
     """Checks that the node reads only host results and inputs that the device does not write to,
     and that only host nodes and the output read it."""
     for source in node.all_input_nodes:
-        if source not in found and (source.op != "placeholder" or source in written):
+        if source not in nodes and (source.op != "placeholder" or source in written):
             return False
-    return all(user in found or user.op == "output" for user in node.users)
+    return all(user in nodes or user.op == "output" for user in node.users)
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     return [
-        one
-        for one in (value if isinstance(value, (tuple, list)) else (value,))
-        if isinstance(one, torch.Tensor)
+        item
+        for item in (value if isinstance(value, (tuple, list)) else (value,))
+        if isinstance(item, torch.Tensor)
     ]
 
 
@@ -99,11 +103,11 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
     outputs = list(output.args[0])
     ours = [place for place, value in enumerate(outputs) if value not in host]
     device = torch.fx.Graph()
-    made: dict[Node, Node] = {}
+    result: dict[Node, Node] = {}
     for node in gm.graph.nodes:
         if node is not output and node not in host:
-            made[node] = device.node_copy(node, made.__getitem__)
-    device.output(tuple(_copied(outputs[place], made) for place in ours))
+            result[node] = device.node_copy(node, result.__getitem__)
+    device.output(tuple(_copied(outputs[place], result) for place in ours))
     graph = torch.fx.GraphModule(gm, device, "DeviceSide")
     written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]
     rest = dataclasses.replace(
@@ -118,8 +122,8 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
     return Split(graph, rest, lambda runner: _both(runner, run_host, ours, len(outputs)))
 
 
-def _copied(value: Any, made: dict[Node, Node]) -> Any:
-    return made[value] if isinstance(value, Node) else value
+def _copied(value: Any, result: dict[Node, Node]) -> Any:
+    return result[value] if isinstance(value, Node) else value
 
 
 def _host_runner(
@@ -134,33 +138,33 @@ def _host_runner(
     read = [
         index for index, node in enumerate(placeholders) if any(user in host for user in node.users)
     ]
-    made = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
+    result = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
     in_place = {node: form for node in host if (form := _in_place(node, host)) is not None}
     writes = [node for node in _writes(gm.graph) if node in host]
     for node in gm.graph.nodes:
         if node in in_place:
-            given = map_arg((node.args, node.kwargs), made.__getitem__)
-            graph.call_function(in_place[node], *given)
+            received = map_arg((node.args, node.kwargs), result.__getitem__)
+            graph.call_function(in_place[node], *received)
         elif node in host and node not in writes and node.args[0] not in in_place:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    writes = [node for node in writes if node.args[1] in made]
+            result[node] = graph.node_copy(node, result.__getitem__)
+    writes = [node for node in writes if node.args[1] in result]
     mine = [
         place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host
     ]
     values = [node.args[1] for node in writes] + [outputs[place] for place in mine]
-    graph.output([made[value] for value in values])
+    graph.output([result[value] for value in values])
     forward = torch.fx.GraphModule(torch.nn.Module(), graph, "HostSide")
     targets = [read.index(placeholders.index(node.args[0])) for node in writes]
 
     def prepare(inputs: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
-        given = [inputs[index] for index in read]
+        arguments = [inputs[index] for index in read]
 
         def work() -> list[tuple[int, Any]]:
             with torch.no_grad():
-                results = forward.forward(*given)
+                results = forward.forward(*arguments)
                 if targets:
                     aten._foreach_copy_.default(
-                        [given[place] for place in targets], results[: len(targets)]
+                        [arguments[place] for place in targets], results[: len(targets)]
                     )
             return list(zip(mine, results[len(targets) :], strict=True))
 

@@ -24,7 +24,7 @@ from inductor_backend.kernels.flex_attention import (
     why_not_in_cpp,
 )
 from inductor_backend.lowering.activations import in_vectors
-from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.lowering.context import LOWERINGS
 from inductor_backend.lowering.scan_loop import SCANNED
 from inductor_backend.passes import foreach
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
@@ -190,7 +190,7 @@ def _is_lowered(program: ScalarProgram | None) -> bool:
         return True
     functions = [scalar_function(name) for name, _, _ in program.steps
                  if name not in (SCALAR_LOAD, SCALAR_SIZE)]  # fmt: skip
-    return all(one in LOWERINGS for one in functions if isinstance(one, OpOverload))
+    return all(function in LOWERINGS for function in functions if isinstance(function, OpOverload))
 
 
 _OWN[FLEX_ATTENTION] = _flex_attention
@@ -202,12 +202,12 @@ def _associative_scan(rows: Any, program: str) -> Any:
     it."""
     if not (rows[0].device.type == "cuda" or target_of_cpu().triton):
         return scan_in_sequence(rows, program)
-    known = all(one.dtype in SCANNED for one in rows) and _is_lowered_graph(program, rows)
+    known = all(row.dtype in SCANNED for row in rows) and _is_lowered_graph(program, rows)
     return NotImplemented if known else scan_by_tree(rows, program)
 
 
 def _is_lowered_graph(program: str, rows: Any) -> bool:
-    graph = scan_scalars(program, [one.dtype for one in rows]).graph
+    graph = scan_scalars(program, [row.dtype for row in rows]).graph
     return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
 
 
@@ -228,9 +228,9 @@ def _of_aten() -> dict[Any, Callable[..., Any]]:
 _LOOP_PRODUCT = 1 << 18
 
 
-def step_products() -> dict[Any, Callable[..., Any]]:
+def step_matmuls() -> dict[Any, Callable[..., Any]]:
     """Returns decompositions of the products in a step of a loop that no hand-written kernel takes
-    (`kernels.selection.own_product`), into sums of products."""
+    (`kernels.selection.native_matmul`), into sums of products."""
     return {
         aten.mm.default: _as_sums,
         aten.bmm.default: _as_sums,

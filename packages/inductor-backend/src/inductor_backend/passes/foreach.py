@@ -58,7 +58,7 @@ def _each(name: str) -> Callable[..., list[Any]]:
     of_one = _OF_ONE.get(name) or getattr(torch.ops.aten, name)
 
     def decomposition(*args: Any, **kwargs: Any) -> list[Any]:
-        count = next(len(given) for given in args if isinstance(given, (list, tuple)))
+        count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
         return [
             of_one(*(a[i] if isinstance(a, (list, tuple)) else a for a in args), **kwargs)
             for i in range(count)
@@ -91,15 +91,15 @@ _NAMES = """
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {}
+    result: dict[Any, Callable[..., Any]] = {}
     for path in _NAMES.split():
         name, _, overload = path.partition(".")
         scaled = overload == "Tensor" and name in _SCALED
-        made = _scaled(_SCALED[name]) if scaled else _each(name)
+        created = _scaled(_SCALED[name]) if scaled else _each(name)
         target = getattr(getattr(aten, _PREFIX + name), overload)
         if isinstance(target, OpOverload):  # this torch has it
-            found[target] = made
-    return found
+            result[target] = created
+    return result
 
 
 DECOMPOSITIONS = _decompositions()

@@ -52,10 +52,10 @@ def frozen_runner(runner: Runner, frozen: FrozenGraph) -> Runner:
     run, indices = runner.run, frozen.spec.constants
 
     def bind_constants(tensors: Sequence[torch.Tensor]) -> RunFunction:
-        made = frozen.folded.prepare(tensors)
+        result = frozen.folded.prepare(tensors)
 
         def bound(inputs: list[Any]) -> Sequence[Any]:
-            inputs += made
+            inputs += result
             return run(inputs)
 
         return bound

@@ -14,13 +14,13 @@ import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
-from inductor_backend.kernels.packed import Geometry, for_result, is_fast
+from inductor_backend.kernels.packed_weights import Geometry, for_result, is_fast
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
 
 #: Matmuls of fewer multiplications stay ATen's: the overhead of the call decides there.
-SMALL_PRODUCT = 200_000
+SMALL_MATMUL = 200_000
 
 
 def _tensor(node: Any) -> torch.Tensor | None:
@@ -49,7 +49,7 @@ def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> 
         if x not in convolutions or len(x.users) != 1 or len(items) != 1 or len(node.users) != 1:
             continue
         if not _float32(x, weight, bias, mean, var) or any(
-            one is not None and _tensor(one) is None for one in node.args[1:5]
+            arg is not None and _tensor(arg) is None for arg in node.args[1:5]
         ):
             continue
         scale, shift = _scale_and_shift(editor, node)
@@ -169,7 +169,7 @@ def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _convolution(editor: Editor, node: Node) -> Node | None:
-    return packed_convolution(editor, node) if editor.is_constant(*node.args[1:3]) else None
+    return packed_weight_convolution(editor, node) if editor.is_constant(*node.args[1:3]) else None
 
 
 def geometry_of(node: Node, always: bool = False) -> Geometry | None:
@@ -199,7 +199,7 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     return for_result(g, batch, height, width)
 
 
-def packed_convolution(editor: Editor, node: Node, always: bool = False) -> Node | None:
+def packed_weight_convolution(editor: Editor, node: Node, always: bool = False) -> Node | None:
     """Returns the call of our kernel for a convolution, before it; None where it has none (see
     `geometry_of`)."""
     g = geometry_of(node, always)
@@ -221,7 +221,7 @@ def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
     in each call."""
     for node in list(editor.graph.nodes):
         if node in convolutions or "scale" in node.meta:
-            replacement = packed_convolution(editor, node)
+            replacement = packed_weight_convolution(editor, node)
             if replacement is not None:
                 put(editor, node, replacement)
 
@@ -249,7 +249,7 @@ def _product(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | No
     if x is None or matrix is None or not editor.is_constant(b, bias) or editor.is_constant(a):
         return None
     k, n = (int(size) for size in matrix.shape)
-    if not _float32(a, b, bias) or hint(x.shape[0]) * k * n < SMALL_PRODUCT or k < 16 or n < 8:
+    if not _float32(a, b, bias) or hint(x.shape[0]) * k * n < SMALL_MATMUL or k < 16 or n < 8:
         return None
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)
@@ -299,7 +299,7 @@ def _fuse_next(editor: Editor, node: Node) -> Node | None:
     kwargs = dict(node.kwargs)
     name = _activation(user)
     if name is not None and _float32(user):
-        place = "final" if "residual" in kwargs else "post"
+        place = "final" if "residual" in kwargs else "epilogue"
         if place in kwargs:
             return None
         kwargs[place] = name

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.graph_meta import INSTANCE
-from inductor_backend.kernels import packed
+from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.kernels.packed_ops import pack as pack_weight
 from inductor_backend.torch_private import lazy_graph_module
@@ -41,9 +41,9 @@ def copy_node(
 def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Copies the graph module, for edits."""
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    result: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in gm.graph.nodes:
-        made[node] = copy_node(graph, node, made.__getitem__)
+        result[node] = copy_node(graph, node, result.__getitem__)
     copied: torch.fx.GraphModule = lazy_graph_module(gm, graph)
     return copied
 
@@ -65,7 +65,7 @@ class Editor:
         if node.op != "call_function" or not node.all_input_nodes:
             return False
         return not has_effect(node.target) and all(
-            source in self.constant or makes_known_values(source) for source in node.all_input_nodes
+            source in self.constant or makes_constants(source) for source in node.all_input_nodes
         ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
 
     def is_constant(self, *nodes: Any) -> bool:
@@ -88,13 +88,13 @@ class Editor:
         first = next(source.meta["val"] for source in node.all_input_nodes)
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
         if node.target is pack_weight:
-            return first.new_empty(packed.packed_size(geometry(args[1])))
+            return first.new_empty(packed_weights.packed_size(geometry(args[1])))
         if node.target is lstm:
             hidden = values[0][2]
             return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
         if node.target is attention:
-            query, _, found = (one for one in values[0][:3])
-            return found.new_empty((*query.shape[:3], found.shape[3]))
+            query, _, result = (item for item in values[0][:3])
+            return result.new_empty((*query.shape[:3], result.shape[3]))
         assert node.target not in OPERATORS
         with first.fake_mode:
             return node.target(*values[0], **values[1])  # type: ignore[operator]
@@ -103,7 +103,7 @@ class Editor:
 _UNINITIALIZED = spelled_with(Trait.UNINITIALIZED)
 
 
-def makes_known_values(node: torch.fx.Node) -> bool:
+def makes_constants(node: torch.fx.Node) -> bool:
     """Checks for a constant tensor of the graph, or an operator without node arguments whose result
     is the same in every call, such as ``full(...)``."""
     if node.op == "get_attr":

@@ -41,9 +41,9 @@ def _constants_first(editor: Editor) -> None:
     } | editor.constant
     last = editor.graph.find_nodes(op="placeholder")[-1]
     for node in [
-        one
-        for one in editor.graph.nodes
-        if one.op in ("call_function", "get_attr") and one in needed
+        node
+        for node in editor.graph.nodes
+        if node.op in ("call_function", "get_attr") and node in needed
     ]:
         last.append(node)
         last = node
@@ -61,7 +61,7 @@ def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
         return None
     if node in editor.constant or not editor.is_constant(b, bias):
         return None
-    tensors = [one.meta["val"] for one in (a, b, bias) if one is not None]
+    tensors = [value.meta["val"] for value in (a, b, bias) if value is not None]
     if any(tensor.dtype != torch.float32 for tensor in tensors):
         return None
     columns = b.meta["val"].shape[1]
@@ -80,18 +80,18 @@ def _source(a: Node) -> Any:
 
 def _merge(editor: Editor, nodes: list[Node]) -> None:
     first = nodes[0]
-    found = [parts for parts in (_parts(editor, node) for node in nodes) if parts is not None]
-    a = found[0][0]
-    b = editor.call(first, aten.cat.default, [parts[1] for parts in found], 1)
-    if found[0][2] is None:
-        whole = editor.call(first, aten.mm.default, a, b)
+    result = [parts for parts in (_parts(editor, node) for node in nodes) if parts is not None]
+    a = result[0][0]
+    b = editor.call(first, aten.cat.default, [parts[1] for parts in result], 1)
+    if result[0][2] is None:
+        full = editor.call(first, aten.mm.default, a, b)
     else:
-        bias = editor.call(first, aten.cat.default, [parts[2] for parts in found])
-        whole = editor.call(first, aten.addmm.default, bias, a, b)
+        bias = editor.call(first, aten.cat.default, [parts[2] for parts in result])
+        full = editor.call(first, aten.addmm.default, bias, a, b)
     start = 0
-    for node, parts in zip(nodes, found, strict=True):
+    for node, parts in zip(nodes, result, strict=True):
         columns = int(parts[1].meta["val"].shape[1])
-        piece = editor.call(first, aten.slice.Tensor, whole, 1, start, start + columns)
+        piece = editor.call(first, aten.slice.Tensor, full, 1, start, start + columns)
         start += columns
         node.replace_all_uses_with(piece)
         editor.graph.erase_node(node)

@@ -1,4 +1,4 @@
-"""Starts compiling our own kernels in threads while a graph is still being lowered.
+"""Starts compiling our native kernels in threads while a graph is still being lowered.
 
 This is a prediction from the captured, torch-level graph or the ATen graph, and saves only time: a
 kernel that is not predicted here is built when the graph is compiled, and failures are raised
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
-from inductor_backend.kernels import native, packed, packed_ops
-from inductor_backend.kernels.packed import Geometry
+from inductor_backend.kernels import native, packed_ops, packed_weights
+from inductor_backend.kernels.packed_weights import Geometry
 from inductor_backend.kernels.selection import (
     BLOCKED_ROWS,
     RULES,
-    SMALL_PRODUCT,
-    Choice,
+    SMALL_MATMUL,
+    KernelChoice,
     KernelKind,
     Operand,
     aten_choice,
@@ -33,7 +33,7 @@ from tracer_core.plugin_api import operators
 aten = operators("aten")
 
 #: Names of captured functions and methods that become matmuls.
-PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})
+MATMULS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})
 
 #: Names of those that become Bernoulli random numbers.
 DRAWS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"})
@@ -41,8 +41,8 @@ DRAWS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli"
 
 def start(captured: torch.fx.GraphModule) -> None:
     """Starts building the kernels that a captured graph will probably need."""
-    given = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
-    if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in given):
+    inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
+    if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs):
         build.warm_up()
         return
     grad = torch.is_grad_enabled()
@@ -64,11 +64,11 @@ def start_lowered(nodes: Iterable[torch.fx.Node]) -> None:
 
 def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in PRODUCTS:
+    if name in MATMULS:
         operands = [
             value for value in map(_value, node.args) if value is not None and value.dim() > 1
         ]
-        if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_PRODUCT:
+        if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_MATMUL:
             rows = math.prod(map(hint, operands[0].shape[:-1])) if operands else 0
             yield "run_blocked" if rows >= BLOCKED_ROWS else "run_linear"
     elif name in DRAWS:
@@ -80,8 +80,8 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     elif name == "conv2d" and not grad:  # ours in inference only
         g = _geometry_of_call(node)
         sizes = (1, 1, *node.meta["val"].shape)[-4:]  # an image without a batch is one of its own
-        if g is not None and packed.is_fast(g) and pays(g, sizes):
-            yield from (packed.packer(g), packed.launcher(g))
+        if g is not None and packed_weights.is_fast(g) and pays(g, sizes):
+            yield from (packed_weights.packer(g), packed_weights.launcher(g))
 
 
 def _multiplications(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -96,19 +96,19 @@ def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
     if weight is None or weight.dim() != 4 or node.meta["val"].dim() != 4:
         return None
     names = ("stride", "padding", "dilation", "groups")
-    given = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
+    inputs = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
     pairs = [
-        _pair(given.get(name, usual))
+        _pair(inputs.get(name, usual))
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))
     ]
-    groups = given.get("groups", 1)
+    groups = inputs.get("groups", 1)
     stride, padding, dilation = pairs
     if stride is None or padding is None or dilation is None or not isinstance(groups, int):
         return None
     count, inside, kh, kw = map(hint, weight.shape)
     g = Geometry(inside * groups, count, (kh, kw), stride, padding, dilation, groups)
     batch, _, height, width = map(hint, node.meta["val"].shape)
-    return packed.for_result(g, batch, height, width)
+    return packed_weights.for_result(g, batch, height, width)
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
@@ -131,13 +131,17 @@ _LAUNCHERS = {
 def _lowered(node: torch.fx.Node) -> Iterator[str]:
     if node.target is packed_ops.pack or node.target is packed_ops.convolution:
         g = packed_ops.geometry(node.args[1 if node.target is packed_ops.pack else 3])  # type: ignore[arg-type]
-        yield packed.packer(g) if node.target is packed_ops.pack else packed.launcher(g)
+        yield (
+            packed_weights.packer(g)
+            if node.target is packed_ops.pack
+            else packed_weights.launcher(g)
+        )
     elif node.target is packed_ops.lstm:
         yield "run_lstm"
     elif node.target is packed_ops.attention:
         yield "run_attention"
     elif node.target is packed_ops.linear:
-        yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
+        yield packed_weights.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
             choice = _choice(node, [*node.args[:-1], mask])
@@ -151,7 +155,7 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
             yield f"run_{choice.form}" if choice.form else _LAUNCHERS[node.target]
 
 
-def _choice(node: torch.fx.Node, args: Any) -> Choice:
+def _choice(node: torch.fx.Node, args: Any) -> KernelChoice:
     assert node.target in RULES
     operands = [_operand(arg) for arg in args]
     if not all(isinstance(number, int) for number in _numbers(operands)):

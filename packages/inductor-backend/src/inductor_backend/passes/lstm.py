@@ -57,7 +57,7 @@ def _is_taken(node: Node) -> bool:
     batch_sizes, mode, units = node.args[8:11]
     training = node.args[15]
     operands = [x, hidden, cells, *_parameters(node)]
-    values = [one.meta["val"] for one in operands if isinstance(one, Node)]
+    values = [operand.meta["val"] for operand in operands if isinstance(operand, Node)]
     return bool(
         mode == _LSTM
         and not batch_sizes
@@ -104,12 +104,12 @@ def _rewrite(editor: Editor, node: Node) -> None:
     end = steps * batch * units
     results = new(aten.view.default, new(aten.slice.Tensor, flat, 0, 0, end), [steps, batch, units])
     last = new(aten.slice.Tensor, flat, 0, end, end + batch * units)
-    found = {
+    result = {
         0: results,
         1: new(aten.select.int, results, 0, 0 if backwards else -1),
         2: new(aten.view.default, last, [batch, units]),
     }
     for item in list(node.users):
-        item.replace_all_uses_with(found[item.args[1]])  # type: ignore[index]
+        item.replace_all_uses_with(result[item.args[1]])  # type: ignore[index]
         editor.graph.erase_node(item)
     editor.graph.erase_node(node)

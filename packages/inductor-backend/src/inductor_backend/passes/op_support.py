@@ -19,17 +19,17 @@ from inductor_backend.ir.graph_meta import copies_across, tensors_of
 from inductor_backend.ir.ops import MEMORY_DTYPES
 from inductor_backend.ir.target import main_device, target_of
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.lowering.context import LOWERINGS, aten
 from inductor_backend.lowering.element_types import can_be_lowered
-from inductor_backend.lowering.registry import LOWERINGS, aten
 from inductor_backend.passes.cpu_scalars import host_side
 
 
 def _one_class(node: torch.fx.Node) -> str | None:
     value = node.args[0].meta["val"]  # type: ignore[union-attr]
-    one = value.shape[0 if value.dim() == 1 else 1] == 1
+    item = value.shape[0 if value.dim() == 1 else 1] == 1
     return (
         "a class out of one: a loop needs no index there, and its check would go with it"
-        if one
+        if item
         else None
     )
 
@@ -76,14 +76,14 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
     if node in host_side(graph):
         return None
     value = node.meta.get("val")
-    made = [
+    result = [
         t
         for t in (value if isinstance(value, (tuple, list)) else (value,))
         if isinstance(t, torch.Tensor)
     ]
-    here = next((tensor.device for tensor in made if tensor.device.type == "cuda"), main)
-    if made and all(tensor.device != here for tensor in made):
-        return f"a result on {made[0].device} in a graph of {main}"
+    here = next((tensor.device for tensor in result if tensor.device.type == "cuda"), main)
+    if result and all(tensor.device != here for tensor in result):
+        return f"a result on {result[0].device} in a graph of {main}"
     for item in node.all_input_nodes:
         tensor = item.meta.get("val")
         if isinstance(tensor, torch.Tensor) and tensor.device != here and tensor.dim():

@@ -58,13 +58,13 @@ def _in_classes(node: torch.fx.Node) -> bool:
         or not in_tensor_cores(a.dtype, convolution=False)
     ):
         return False
-    (apart, along), (terms, columns), (step, turned), unit = (
+    (apart, along), (terms, columns), (step, transposed), unit = (
         numbers[:2],
         numbers[2:4],
         numbers[4:],
         16 // a.itemsize,
     )
-    if (along, step) != (1, 1) or apart % unit or turned % unit or not columns % unit:
+    if (along, step) != (1, 1) or apart % unit or transposed % unit or not columns % unit:
         return False
     rows = hint(a.shape[0]) // unaligned_gemm.classes(columns, unit)
     filled = rows >= MIN_ROWS and 2 * rows * terms * columns >= MIN_WORK and columns >= 2 * unit
@@ -145,8 +145,8 @@ def _grown(
     """Pads the matrix with zeros below and to the right and keeps its memory order."""
     if not down and not right:
         return operand
-    turned = operand.meta["val"].stride(0) == 1
-    if turned:
+    transposed = operand.meta["val"].stride(0) == 1
+    if transposed:
         operand, down, right = editor.call(like, aten.permute.default, operand, [1, 0]), right, down
     grown = editor.call(like, aten.constant_pad_nd.default, operand, [0, right, 0, down], 0.0)
-    return editor.call(like, aten.permute.default, grown, [1, 0]) if turned else grown
+    return editor.call(like, aten.permute.default, grown, [1, 0]) if transposed else grown

@@ -58,14 +58,14 @@ class Repeats:
         """Maps graph inputs and constants that the third instance reads to those that this one
         reads in their place. None where one input would map to two, and where constants differ:
         what follows from them is computed at compile time."""
-        found: dict[Node, Node] = {}
+        result: dict[Node, Node] = {}
         for mine, theirs in zip(self.instance(KEPT - 2), self.instance(number), strict=True):
             for a, b in zip(self.reads[mine], self.reads[theirs], strict=True):
                 if a.op != "call_function" and (
-                    found.setdefault(a, b) is not b or (a.op == "get_attr" and a is not b)
+                    result.setdefault(a, b) is not b or (a.op == "get_attr" and a is not b)
                 ):
                     return None
-        return found
+        return result
 
 
 def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
@@ -76,9 +76,9 @@ def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
     search = _Search(calls)
     best: Repeats | None = None
     for period in search.distances():
-        found = search.longest(period)
-        if found is not None and (best is None or _saved(found) > _saved(best)):
-            best = found
+        result = search.longest(period)
+        if result is not None and (best is None or _saved(result) > _saved(best)):
+            best = result
         if best is not None and 2 * _saved(best) > len(calls):
             break
     return (
@@ -91,7 +91,7 @@ def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
 def _calls(graph: torch.fx.Graph) -> tuple[Node, ...]:
     """Returns the call nodes in order, with views of weights, which freezing puts in front, moved
     to where they are read."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     waiting: set[Node] = set()
     for node in graph.nodes:
         if node.op != "call_function":
@@ -111,12 +111,12 @@ def _calls(graph: torch.fx.Graph) -> tuple[Node, ...]:
             waiting.discard(view)
             views.append(view)
             stack += [source for source in view.all_input_nodes if source in waiting]
-        found += [*reversed(views), node]
-    return (*found, *(node for node in graph.nodes if node in waiting))
+        nodes += [*reversed(views), node]
+    return (*nodes, *(node for node in graph.nodes if node in waiting))
 
 
-def _saved(found: Repeats) -> int:
-    return len(found.removed) * found.period
+def _saved(repeats: Repeats) -> int:
+    return len(repeats.removed) * repeats.period
 
 
 # equality of nodes --------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def _look(value: Any, sources: list[Node]) -> Any:
         sources.append(value)
         return "node" if value.op == "call_function" else (value.op, _meta(value.meta.get("val")))
     if isinstance(value, (list, tuple)):
-        return (isinstance(value, tuple), *[_look(one, sources) for one in value])
+        return (isinstance(value, tuple), *[_look(item, sources) for item in value])
     if isinstance(value, dict):
-        return tuple((name, _look(one, sources)) for name, one in value.items())
+        return tuple((name, _look(item, sources)) for name, item in value.items())
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return "symbol", str(value)
     if isinstance(value, (float, complex)):
@@ -195,11 +195,11 @@ class _Search:
         where the stretch began; nodes before it are shared by all instances."""
         if self.colors[here] != self.colors[there]:
             return False
-        for one, other in zip(self.reads[here], self.reads[there], strict=True):
-            if one.op != "call_function" or other.op != "call_function":
+        for item, other in zip(self.reads[here], self.reads[there], strict=True):
+            if item.op != "call_function" or other.op != "call_function":
                 continue  # inputs: their equal `_meta` is part of the color
-            if self.place[other] - self.place[one] != there - here and not (
-                one is other and self.place[one] < start
+            if self.place[other] - self.place[item] != there - here and not (
+                item is other and self.place[item] < start
             ):
                 return False
         return True
@@ -218,32 +218,32 @@ class _Search:
 # conditions on instances --------------------------------------------------------------------------
 
 
-def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
+def _is_closed(graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]) -> bool:
     """Checks the conditions of the module docstring, except equality, which the search ensures."""
-    first, end = found.start, found.start + found.count * found.period
-    written = {write.args[0] for write in found.calls if _writes(write)}
-    if any(_writes(found.calls[at]) or _draws(found.calls[at]) for at in found.instance(1)):
+    first, end = repeats.start, repeats.start + repeats.count * repeats.period
+    written = {write.args[0] for write in repeats.calls if _writes(write)}
+    if any(_writes(repeats.calls[at]) or _draws(repeats.calls[at]) for at in repeats.instance(1)):
         return False
     for at in range(first, end):
-        number = (at - first) // found.period
-        for source in found.reads[at]:
+        number = (at - first) // repeats.period
+        for source in repeats.reads[at]:
             where = place.get(source)
             if source in written or (
-                where is not None and first <= where < first + (number - 1) * found.period
+                where is not None and first <= where < first + (number - 1) * repeats.period
             ):
                 return False
-        if number != found.count - 1 and any(
-            place.get(user, -1) >= end for user in found.calls[at].users
+        if number != repeats.count - 1 and any(
+            place.get(user, -1) >= end for user in repeats.calls[at].users
         ):
             return False
-    return _outputs_repeat(graph, found, place)
+    return _outputs_repeat(graph, repeats, place)
 
 
-def _outputs_repeat(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
+def _outputs_repeat(graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]) -> bool:
     """Checks that the graph returns the same offsets of every middle instance, in equal order."""
-    returned: dict[int, list[int]] = {number: [] for number in range(1, found.count - 1)}
+    returned: dict[int, list[int]] = {number: [] for number in range(1, repeats.count - 1)}
     for node in returned_nodes(graph):
-        number, offset = divmod(place.get(node, -1) - found.start, found.period)
+        number, offset = divmod(place.get(node, -1) - repeats.start, repeats.period)
         if number in returned:
             returned[number].append(offset)
     return all(offsets == returned[1] for offsets in returned.values())

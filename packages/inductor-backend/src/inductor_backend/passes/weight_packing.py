@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
-from inductor_backend.kernels.packed import Geometry
+from inductor_backend.kernels.packed_weights import Geometry
 from inductor_backend.passes.frozen_rewrites import (
     fuse_epilogues,
     geometry_of,
@@ -36,7 +36,7 @@ def pays_anywhere(gm: torch.fx.GraphModule, spec: CompileSpec) -> bool:
     )
 
 
-def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_native_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy in which the nodes for which it pays use our kernels."""
     if not pays_anywhere(gm, spec):
         return gm

@@ -90,7 +90,7 @@ class Blocks:
 
     def _trim(self) -> None:
         needed = max((pool.nbytes for pool in self._pools), default=0)
-        for block in [one for one in self._free if one.nbytes > needed]:
+        for block in [item for item in self._free if item.nbytes > needed]:
             self._removed(block)
 
 

@@ -49,8 +49,8 @@ def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
     if artifact.device is not None:
         from inductor_backend.runtime.cuda.build import LoadedKernel  # not where there is no GPU
 
-        loaded = [one for one in namespace.values() if isinstance(one, LoadedKernel)]
-        artifact = replace(artifact, gpu_kernels=tuple(one.kernel for one in loaded))
+        loaded = [item for item in namespace.values() if isinstance(item, LoadedKernel)]
+        artifact = replace(artifact, gpu_kernels=tuple(item.kernel for item in loaded))
     mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
     return ModuleRunner(
         namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),

@@ -73,7 +73,7 @@ def while_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
         carried: Sequence[torch.Tensor],
         numbers: Sequence[int],
     ) -> list[torch.Tensor]:
-        state = [one.clone() for one in carried]
+        state = [item.clone() for item in carried]
         while more:
             *state, more = step([*outer, *state, *numbers])
         return state
@@ -97,12 +97,12 @@ def steps_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
         state, parts, count = list(carried), [], len(carried)
         order = range(length - 1, -1, -1) if reverse else range(length)
         for row in order:
-            found = step([*outer, *state, *(one[row] for one in rows), *numbers])
-            state = found[:count]
-            parts.append(found[count:])
+            result = step([*outer, *state, *(item[row] for item in rows), *numbers])
+            state = result[:count]
+            parts.append(result[count:])
         if reverse:
             parts.reverse()
-        return [*state, *(torch.stack(one) for one in zip(*parts, strict=True))]
+        return [*state, *(torch.stack(pair) for pair in zip(*parts, strict=True))]
 
     return run
 

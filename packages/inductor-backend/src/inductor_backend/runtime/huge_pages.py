@@ -24,8 +24,8 @@ def _advice() -> Callable[[int, int, int], int] | None:
     if call is None:
         return None
     call.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-    found: Callable[[int, int, int], int] = call
-    return found
+    function: Callable[[int, int, int], int] = call
+    return function
 
 
 _MADVISE = _advice()

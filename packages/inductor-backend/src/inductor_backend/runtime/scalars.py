@@ -17,9 +17,9 @@ PITCH = 16
 
 def on_host(values: Sequence[float], pinned: bool = False) -> torch.Tensor:
     """Returns the tensor on the host. pinned: memory that devices copy from asynchronously."""
-    made = torch.empty((len(values), PITCH // 8), dtype=torch.float64, pin_memory=pinned)
-    made[:, 0] = torch.tensor(values, dtype=torch.float64)
-    return made
+    result = torch.empty((len(values), PITCH // 8), dtype=torch.float64, pin_memory=pinned)
+    result[:, 0] = torch.tensor(values, dtype=torch.float64)
+    return result
 
 
 def on_device(values: Sequence[float], device: torch.device) -> torch.Tensor:
@@ -27,8 +27,8 @@ def on_device(values: Sequence[float], device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         return on_host(values)
     if torch.cuda.is_current_stream_capturing():
-        made = torch.empty((len(values), PITCH // 8), dtype=torch.float64, device=device)
-        for row, value in zip(made.unbind(), values, strict=True):
+        result = torch.empty((len(values), PITCH // 8), dtype=torch.float64, device=device)
+        for row, value in zip(result.unbind(), values, strict=True):
             row.fill_(value)
-        return made
+        return result
     return on_host(values, pinned=True).to(device, non_blocking=True)

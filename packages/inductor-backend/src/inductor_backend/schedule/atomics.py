@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inductor_backend.ir.nodes import LoopNode, Node, Program
+from inductor_backend.ir.nodes import LoopNode, LoopProgram, Node
 
 
-def scatter_in_any_order(program: Program) -> None:
+def scatter_in_any_order(program: LoopProgram) -> None:
     """Makes every scatter of the program atomic; none of its loops is a reduction afterwards."""
     program.nodes = [_in_any_order(node) for node in program.nodes]
 

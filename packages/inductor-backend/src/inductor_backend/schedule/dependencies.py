@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inductor_backend.ir.nodes import ExternNode, Node, Program
+from inductor_backend.ir.nodes import ExternNode, LoopProgram, Node
 
 
 @dataclass(slots=True)
@@ -21,27 +21,27 @@ class Dependencies:
     writers: dict[str, list[Node]] = field(default_factory=dict)
 
 
-def dependencies(program: Program) -> Dependencies:
+def dependencies(program: LoopProgram) -> Dependencies:
     """Returns the dependencies of all nodes."""
-    found = Dependencies()
+    result = Dependencies()
     last_sequential: str | None = None
     for node in program.nodes:
-        before = found.before.setdefault(node.name, set(node.after))
+        before = result.before.setdefault(node.name, set(node.after))
         for buffer in program.with_earlier(node.reads()):
-            before.update(writer.name for writer in found.writers.get(buffer, ()))
-            found.readers.setdefault(buffer, []).append(node)
+            before.update(writer.name for writer in result.writers.get(buffer, ()))
+            result.readers.setdefault(buffer, []).append(node)
         for buffer in node.writes:
-            before.update(reader.name for reader in found.readers.get(buffer, ()))
-            found.writers.setdefault(buffer, []).append(node)
+            before.update(reader.name for reader in result.readers.get(buffer, ()))
+            result.writers.setdefault(buffer, []).append(node)
         before.discard(node.name)
         if isinstance(node, ExternNode) and node.sequential:
             if last_sequential is not None:
                 before.add(last_sequential)
             last_sequential = node.name
-    return found
+    return result
 
 
-def live_nodes(program: Program) -> list[Node]:
+def live_nodes(program: LoopProgram) -> list[Node]:
     """Dead-code elimination: returns, in order, the nodes whose results are used."""
     needed = program.with_earlier(program.output_names)
     inputs = {name for name, buffer in program.buffers.items() if buffer.kind.value == "input"}

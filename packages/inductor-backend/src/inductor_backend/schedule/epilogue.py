@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import Index, contiguous_strides, reshape
-from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, Node, Program, Strided
+from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, LoopProgram, Node, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, make
 from inductor_backend.kernels.selection import KernelKind
 from inductor_backend.schedule.kernel_choice import choice_of
 
 
-def fuse_extern_epilogues(program: Program, sizes: SizeVars) -> list[str]:
+def fuse_extern_epilogues(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Fuses what it can; returns one line for each activation: fused, or why not."""
     now = _Now(program)
     notes: list[str] = []
@@ -43,7 +43,7 @@ class _Now:
     """The current nodes of a program, by name and by what they read. Fusing an activation replaces
     the nodes that read its result, which may be the next matmuls and activations."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LoopProgram) -> None:
         self._program = program
         self._nodes = {node.name: node for node in program.nodes}
         self._readers: dict[str, list[str]] = {}
@@ -61,22 +61,22 @@ class _Now:
 
     def readers(self, buffer: str) -> list[Node]:
         """Returns the remaining nodes that read a buffer."""
-        found = (self._nodes.get(name) for name in self._readers.get(buffer, ()))
-        return [node for node in found if node is not None and buffer in node.reads()]
+        result = (self._nodes.get(name) for name in self._readers.get(buffer, ()))
+        return [node for node in result if node is not None and buffer in node.reads()]
 
     def replace(self, node: Node) -> None:
         """Replaces the node of the same name."""
-        place = next(i for i, one in enumerate(self._program.nodes) if one.name == node.name)
+        place = next(i for i, item in enumerate(self._program.nodes) if item.name == node.name)
         self._program.nodes[place] = self._nodes[node.name] = node
         self._note(node)
 
     def remove(self, node: Node) -> None:
-        self._program.nodes[:] = [one for one in self._program.nodes if one.name != node.name]
+        self._program.nodes[:] = [item for item in self._program.nodes if item.name != node.name]
         del self._nodes[node.name]
 
 
 def _fuse_epilogue_of(
-    program: Program, sizes: SizeVars, now: _Now, node: Node, notes: list[str]
+    program: LoopProgram, sizes: SizeVars, now: _Now, node: Node, notes: list[str]
 ) -> None:
     assert isinstance(node, ExternNode)
     (name,) = node.writes
@@ -91,28 +91,26 @@ def _fuse_epilogue_of(
     ):
         return
     reason = _refusal(program, sizes, node, user)
-    notes.append(
-        f"{user.name} ({user.stores[0].value.name}) into {node.name}: {reason or 'absorbed'}"
-    )
+    notes.append(f"{user.name} ({user.stores[0].value.name}) into {node.name}: {reason or 'fused'}")
     if reason is not None:
         return
     target = user.stores[0].buffers[0]
-    now.replace(replace(node, post=user.stores[0].value.name))
+    now.replace(replace(node, epilogue=user.stores[0].value.name))
     now.remove(user)
     for reader in now.readers(target):
         now.replace(_redirected(program, reader, target, program.buffers[name]))
 
 
-def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode) -> str | None:
+def _refusal(program: LoopProgram, sizes: SizeVars, node: ExternNode, user: LoopNode) -> str | None:
     (store,) = user.stores
     (argument,) = store.value.args
     source, target = program.buffers[node.writes[0]], program.buffers[store.buffers[0]]
     if argument.name != "load" or argument.buffer != source.name:
         return "not an activation of the result itself"
-    if node.post != "none" or node.residual is not None or node.final != "none":
+    if node.epilogue != "none" or node.residual is not None or node.final != "none":
         return "it has an epilogue already"
     choice = choice_of(program, node, sizes)
-    if choice.kind is not KernelKind.OWN or store.value.name not in choice.posts:
+    if choice.kind is not KernelKind.OWN or store.value.name not in choice.epilogues:
         return f"the product is not ours, or does not know it ({choice.reason})"
     if store.value.dtype != torch.float32 or target.dtype != torch.float32:
         return "not float32"
@@ -130,18 +128,18 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
     return None
 
 
-def _redirected(program: Program, node: Node, old: str, new: Buffer) -> Node:
+def _redirected(program: LoopProgram, node: Node, old: str, new: Buffer) -> Node:
     """Makes a reader of `old` read `new`, which holds the same elements at the same addresses."""
     if isinstance(node, ExternNode):
         return _with_operand(node, old, new.name)
     sizes = program.buffers[old].layout.sizes
 
-    def on_load(found: Value, index: tuple[Index, ...]) -> Value | None:
-        if found.buffer != old:
+    def on_load(value: Value, index: tuple[Index, ...]) -> Value | None:
+        if value.buffer != old:
             return None
         return make(
-            found.name,
-            *found.args,
+            value.name,
+            *value.args,
             attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype),
         )
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import BufferKind, Program
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.nodes import BufferKind, LoopProgram
 from inductor_backend.kernels.aten_fallbacks import name_of_packet
 from inductor_backend.schedule.fusion import Group
 from inductor_backend.torch_private import OpOverload
@@ -46,25 +46,25 @@ class Check:
 
 def inputs_mutated_on_error(
     graph: torch.fx.Graph,
-    program: Program,
+    program: LoopProgram,
     groups: Sequence[Group],
-    kernels: Sequence[KernelText | None],
+    kernels: Sequence[KernelSource | None],
 ) -> tuple[int, ...]:
     """Returns the positions of the inputs."""
     places = {name: number for number, name in enumerate(program.inputs)}
     harmless = _harmless(graph)
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     last = -1
     for at, (group, kernel) in enumerate(zip(groups, kernels, strict=True)):
-        found.append(
+        result.append(
             tuple(places[name] for name in _written(program, group, kernel) if name in places)
         )
         if _may_raise(group, kernel, harmless):
             last = at
-    return tuple(sorted({number for numbers in found[: last + 1] for number in numbers}))
+    return tuple(sorted({number for numbers in result[: last + 1] for number in numbers}))
 
 
-def _written(program: Program, group: Group, kernel: KernelText | None) -> Iterator[str]:
+def _written(program: LoopProgram, group: Group, kernel: KernelSource | None) -> Iterator[str]:
     if kernel is not None:
         yield from (kernel.pointers[place] for place in kernel.written)
         return
@@ -75,7 +75,7 @@ def _written(program: Program, group: Group, kernel: KernelText | None) -> Itera
             yield storage
 
 
-def _may_raise(group: Group, kernel: KernelText | None, harmless: set[str]) -> bool:
+def _may_raise(group: Group, kernel: KernelSource | None, harmless: set[str]) -> bool:
     if kernel is None:
         assert group.extern is not None
         return group.extern.origin.fx not in harmless
@@ -87,34 +87,34 @@ def _may_raise(group: Group, kernel: KernelText | None, harmless: set[str]) -> b
 def _harmless(graph: torch.fx.Graph) -> set[str]:
     """Returns the names of the nodes that cannot raise."""
     checked: set[Check] = set()
-    found = set()
-    whole = _read_whole(graph)
+    items = set()
+    full = _read_whole(graph)
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         checks = list(_checks(node))
         if checks:
             if all(_was_made(check, checked) for check in checks):
-                found.add(node.name)
-            elif len(checks) == 1 and node in whole and _has_elements(node):
+                items.add(node.name)
+            elif len(checks) == 1 and node in full and _has_elements(node):
                 checked.update(checks)
         elif _never_raises(node):
-            found.add(node.name)
-    return found
+            items.add(node.name)
+    return items
 
 
 def _read_whole(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Returns the nodes whose results are computed whole, because some reader needs every element."""
-    found: set[torch.fx.Node] = set()
+    nodes: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
-        if any(_reads_all(user) or (user in found and _takes_all(user)) for user in node.users):
-            found.add(node)
-    return found
+        if any(_reads_all(user) or (user in nodes and _takes_all(user)) for user in node.users):
+            nodes.add(node)
+    return nodes
 
 
 def _reads_all(user: torch.fx.Node) -> bool:
     name = str(getattr(user.target, "overloadpacket", ""))
-    return user.op == "output" or name == "aten.copy_" or user.target in _PRODUCTS
+    return user.op == "output" or name == "aten.copy_" or user.target in _MATMULS
 
 
 def _takes_all(user: torch.fx.Node) -> bool:
@@ -125,7 +125,7 @@ def _takes_all(user: torch.fx.Node) -> bool:
     return is_pointwise(target) or name_of_packet(target) in _TAKING_ALL
 
 
-_PRODUCTS = overloads_with(Trait.PRODUCT)
+_MATMULS = overloads_with(Trait.PRODUCT)
 _TAKING_ALL = spelled_with(Trait.READS_ALL)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from inductor_backend.ir.index_expr import Index, product
-from inductor_backend.ir.nodes import BufferKind, LoopNode, Origin, Program, Store, loads_of
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Origin, Store, loads_of
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, cast, load, topological
@@ -90,9 +90,9 @@ class KernelBody:
 
     def reads(self) -> set[str]:
         return {
-            found.buffer
-            for found in loads_of(self.values())
-            if found.buffer not in self.registers and found.buffer not in self.row_buffers
+            result.buffer
+            for result in loads_of(self.values())
+            if result.buffer not in self.registers and result.buffer not in self.row_buffers
         }
 
 
@@ -114,7 +114,7 @@ class BodyBuilder:
 
     def __init__(
         self,
-        program: Program,
+        program: LoopProgram,
         domain: Domain,
         nodes: list[LoopNode],
         needed_outside: Callable[[str], bool],
@@ -160,43 +160,43 @@ class BodyBuilder:
         for store in node.stores:
             when = self.when(store)
 
-            def known(found: Value, index: tuple[Index, ...], when: int = when) -> Value | None:
-                return self.hand_over(found, when)
+            def known(value: Value, index: tuple[Index, ...], when: int = when) -> Value | None:
+                return self.hand_over(value, when)
 
             rewrite = Rewriter(None, known)
             value = rewrite(store.value)
             index = tuple(rewrite.index(i) for i in store.index)
-            made = replace(store, index=index, value=value)
+            result = replace(store, index=index, value=value)
             if store.reduce is not None:
-                self.add_reduction(made, when)
+                self.add_reduction(result, when)
             elif store.scan is not None:
-                self.add_scan(made, when)
+                self.add_scan(result, when)
             elif store.combine is not None:
-                self.phase(when).stores.append(made)
+                self.phase(when).stores.append(result)
             else:
-                self.add_store(made, when)
+                self.add_store(result, when)
 
     def when(self, store: Store) -> int:
         """Returns the first phase in which everything the store reads is available."""
         phases = [0]
-        for found in loads_of(store.roots):
-            known = self.known.get(found.buffer)
+        for result in loads_of(store.roots):
+            known = self.known.get(result.buffer)
             if known is not None:
                 phases.append(known.phase + 1 if known.later else known.phase)
         return max(phases)
 
-    def hand_over(self, found: Value, when: int) -> Value | None:
+    def hand_over(self, value: Value, when: int) -> Value | None:
         """Returns the replacement for a load of a value that the group computed, or None."""
-        known = self.known.get(found.buffer)
+        known = self.known.get(value.buffer)
         if known is None or known.later:
             return None
         if self.in_registers or known.phase == when or not known.in_row or is_cheap(known.value):
             return known.value
-        if self.needed_outside(found.buffer):
+        if self.needed_outside(value.buffer):
             return None  # it is in memory, and still in the cache
         if not self.row_fits:
             return known.value
-        name = found.buffer
+        name = value.buffer
         if name not in self.body.row_buffers:
             self.body.row_buffers[name] = compute_dtype(self.program.buffers[name].dtype)
             self.phase(known.phase).stores.append(Store((name,), known.index, known.value))
@@ -231,11 +231,11 @@ class BodyBuilder:
         value = cast(store.value, self.program.buffers[name].dtype)
         self.known[name] = _Known(value, when, store.index, False, in_row)
         if self.needed_outside(name):
-            made = Store(store.buffers, store.index, value)
+            result = Store(store.buffers, store.index, value)
             if in_row or not any(self.domain.reduced):
-                self.phase(when).stores.append(made)
+                self.phase(when).stores.append(result)
             else:
-                self.put_once_a_row(made, when)
+                self.put_once_a_row(result, when)
 
     def put_once_a_row(self, store: Store, when: int) -> None:
         """Adds the store to the phase, or to the end of the kernel."""
@@ -246,7 +246,7 @@ class BodyBuilder:
 
 
 def kernel_body(
-    program: Program,
+    program: LoopProgram,
     domain: Domain,
     nodes: list[LoopNode],
     needed_outside: Callable[[str], bool],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inductor_backend.ir.index_expr import product
-from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
+from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, LoopProgram, Node
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.limits import (
     MAX_FUSED_COPY,
@@ -30,8 +30,8 @@ from inductor_backend.schedule.heuristics import (
 from inductor_backend.schedule.inline import redomain
 from inductor_backend.schedule.legality import (
     Domain,
+    FusionRefused,
     Joined,
-    Refused,
     check_values,
     squeezed,
     unify,
@@ -92,7 +92,7 @@ class FusionLimits:
 
 
 @dataclass(slots=True)
-class Plan:
+class FusionPlan:
     """groups: in execution order. refusals: (node, group's first node, reason)."""
 
     groups: list[Group]
@@ -106,7 +106,7 @@ class Fusion:
 
     def __init__(
         self,
-        program: Program,
+        program: LoopProgram,
         sizes: SizeVars,
         fuel: int | None = None,
         limits: FusionLimits = FusionLimits(),
@@ -127,13 +127,13 @@ class Fusion:
         )
         self.costs: dict[str, int] = {}
 
-    def run(self) -> Plan:
+    def run(self) -> FusionPlan:
         for position, node in enumerate(self.program.nodes):
             if isinstance(node, LoopNode):
                 self.place(squeezed(node), position)
             else:
                 self.new_group(node, None, position)
-        return Plan(self.ordered(), self.refusals)
+        return FusionPlan(self.ordered(), self.refusals)
 
     def required(self, node: Node) -> list[Group]:
         return list(
@@ -172,7 +172,7 @@ class Fusion:
             if best is not None and score <= best[0]:
                 continue
             joined = self.try_join(group, node)
-            if isinstance(joined, Refused):
+            if isinstance(joined, FusionRefused):
                 self.refusals.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
@@ -203,8 +203,8 @@ class Fusion:
         continues one."""
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= MAX_FUSED_UPDATE
-        plain = not (node.product or node.is_reduction or any(node.reduced))
-        return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
+        simple = not (node.product or node.is_reduction or any(node.reduced))
+        return small and simple and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
     def kind_of(self, node: LoopNode) -> Any:
         """Returns a key shared by nodes that may be in one launch without sharing data, or None."""
@@ -236,7 +236,7 @@ class Fusion:
                     if group is maker or group.domain != domain:
                         continue
                     joined = self.try_join(group, node)
-                    if not isinstance(joined, Refused):
+                    if not isinstance(joined, FusionRefused):
                         return 0, group, joined
         return None
 
@@ -246,7 +246,7 @@ class Fusion:
         if group is None or group.updates >= self.limits.together or any(group.domain.reduced):  # type: ignore[union-attr]
             return None
         joined = self.try_join(group, node)
-        if isinstance(joined, Refused) or joined.by is not None:
+        if isinstance(joined, FusionRefused) or joined.by is not None:
             return None
         group.updates += 1
         return 0, group, joined
@@ -254,35 +254,35 @@ class Fusion:
     def candidates(self, node: LoopNode) -> list[tuple[Group, set[str]]]:
         """Returns the loop groups that share buffers with the node, and those buffers, latest group
         first."""
-        found: dict[int, tuple[Group, set[str]]] = {}
+        result: dict[int, tuple[Group, set[str]]] = {}
         for buffer in {*node.reads(), *node.writes}:
             for group in self.touching.get(buffer, ())[-8:]:
                 if group.domain is not None:
-                    found.setdefault(group.number, (group, set()))[1].add(buffer)
-        return [found[number] for number in sorted(found, reverse=True)]
+                    result.setdefault(group.number, (group, set()))[1].add(buffer)
+        return [result[number] for number in sorted(result, reverse=True)]
 
     def cost_of(self, node: LoopNode) -> int:
         if node.name not in self.costs:
             self.costs[node.name] = node_cost(node)
         return self.costs[node.name]
 
-    def try_join(self, group: Group, node: LoopNode) -> Joined | Refused:
+    def try_join(self, group: Group, node: LoopNode) -> Joined | FusionRefused:
         assert group.domain is not None
         bit = 1 << group.number
         if any(other.ancestors & bit for other in self.required(node) if other is not group):
-            return Refused("something between the two runs outside the group")
+            return FusionRefused("something between the two runs outside the group")
         if len(group.buffers | node.reads() | set(node.writes)) > group.most:
-            return Refused("too many buffers for one kernel")
+            return FusionRefused("too many buffers for one kernel")
         if sum(map(self.cost_of, [node, *group.loops])) > MAX_KERNEL_INSTRUCTIONS:
-            return Refused("the kernel would become too large")
+            return FusionRefused("the kernel would become too large")
         if group.loops[0].product:
             return self._after_matmul(group, node)
         if not self.limits.reads_scans and node.reads() & {
-            b for one in group.loops for b in _scanned(one)
+            b for loop in group.loops for b in _scanned(loop)
         }:
-            return Refused("reads a scan, which other threads of the same kernel store")
+            return FusionRefused("reads a scan, which other threads of the same kernel store")
         joined = unify(group.domain, node)
-        if isinstance(joined, Refused):
+        if isinstance(joined, FusionRefused):
             return joined
         members = group.loops
         if joined.by is not None:
@@ -296,9 +296,9 @@ class Fusion:
         if any(domain.reduced) and not keeps_threads_busy(
             self.sizes, product(domain.outer), product(domain.inner), self.limits.rows
         ):
-            return Refused("too few rows for the threads: a reduction this long runs alone")
+            return FusionRefused("too few rows for the threads: a reduction this long runs alone")
         if self.limits.columns and self._few_columns(domain, [*members, joined.node]):
-            return Refused("too few programs: rows this long are strided in memory for most")
+            return FusionRefused("too few programs: rows this long are strided in memory for most")
         return joined
 
     def _few_columns(self, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
@@ -311,7 +311,7 @@ class Fusion:
             (name, self.program.buffers[name].layout.flat(index))
             for node in nodes
             for name, index in (
-                *((one.buffer, one.attr[1]) for one in node.loads()),
+                *((load.buffer, load.attr[1]) for load in node.loads()),
                 *(
                     (name, store.index)
                     for store in node.stores
@@ -330,14 +330,14 @@ class Fusion:
             most[reduced] = max(most[reduced], along[dim])
         return most[False] > most[True]
 
-    def _after_matmul(self, group: Group, node: LoopNode) -> Joined | Refused:
+    def _after_matmul(self, group: Group, node: LoopNode) -> Joined | FusionRefused:
         """Epilogue fusion: lets a node join a matmul's kernel only to compute with its elements."""
         assert group.domain is not None
         written = {name for member in group.loops for name in member.writes}
         if not node.reads() & written or any(name in self.mutated for name in node.writes):
-            return Refused("it does not go on with the product's elements")
+            return FusionRefused("it does not go on with the product's elements")
         joined = unify_matmul(group.domain, node)
-        if isinstance(joined, Refused):
+        if isinstance(joined, FusionRefused):
             return joined
         by, domain = joined.by, joined.domain
         members = group.loops
@@ -405,7 +405,7 @@ def _scanned(node: LoopNode) -> set[str]:
 
 
 def readers_outside(
-    program: Program, groups: Sequence[Group]
+    program: LoopProgram, groups: Sequence[Group]
 ) -> Iterator[tuple[Group, Callable[[str], bool]]]:
     """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""
     home = {node.name: group.number for group in groups for node in group.nodes}

@@ -5,7 +5,7 @@ program.
 from __future__ import annotations
 
 from inductor_backend.ir.index_expr import Expr, exact_quotient, known_le, product
-from inductor_backend.ir.nodes import LoopNode, Program
+from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
@@ -60,8 +60,8 @@ def worth_inlining(
     size = len(topological([value]))
     if load_count(value) == 0 and cost(value) <= CHEAP:
         return None
-    for reader, found in zip(readers, loads, strict=True):
-        if len(found) * size + len(topological(s.value for s in reader.stores)) > MAX_BODY_VALUES:
+    for reader, result in zip(readers, loads, strict=True):
+        if len(result) * size + len(topological(s.value for s in reader.stores)) > MAX_BODY_VALUES:
             return "the body would become too large"
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
@@ -76,8 +76,8 @@ def worth_inlining(
         return "several readers would each load its operands: one store costs less"
     if all(
         _outside_inner_loop(reader, load)
-        for reader, found in zip(readers, loads, strict=True)
-        for load in found
+        for reader, result in zip(readers, loads, strict=True)
+        for load in result
     ):
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
@@ -97,12 +97,12 @@ def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:
     return last not in load.variables and not any(reader.reduced[p] for p in load.variables)
 
 
-def shared_bytes(program: Program, sizes: SizeVars, names: set[str]) -> int:
+def shared_bytes(program: LoopProgram, sizes: SizeVars, names: set[str]) -> int:
     """Returns the bytes of memory traffic saved by sharing these buffers."""
     return sum(buffer_bytes(program, sizes, name) for name in names)
 
 
-def buffer_bytes(program: Program, sizes: SizeVars, name: str) -> int:
+def buffer_bytes(program: LoopProgram, sizes: SizeVars, name: str) -> int:
     buffer = program.buffers[name]
     return sizes.hint(buffer.layout.numel) * buffer.dtype.itemsize
 

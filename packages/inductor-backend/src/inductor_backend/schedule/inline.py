@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_backend.ir.index_expr import Index, product, variables
-from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import (
     DIVISIONS,
@@ -51,7 +51,7 @@ def _may_fail(value: Value) -> bool:
 class Inliner:
     """One pass over the program in order, so that chains collapse into their last reader."""
 
-    def __init__(self, program: Program, gpu: bool) -> None:
+    def __init__(self, program: LoopProgram, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
         self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
         self.refusals: list[tuple[str, str]] = []
@@ -113,8 +113,8 @@ class Inliner:
         points as it has elements, through views, which give each point another element."""
         for load in loads:
             index = load.indices()
-            indirect = any(True for one in index for _ in one.indirect_values())
-            used = {position for one in index for position in one.variables()}
+            indirect = any(True for item in index for _ in item.indirect_values())
+            used = {position for item in index for position in item.variables()}
             points = product(reader.sizes[position] for position in used)
             elements = product(self.program.buffers[load.buffer].layout.sizes)
             if load.name == "load" and not indirect and points == elements:
@@ -154,5 +154,5 @@ class Inliner:
             self.readers.setdefault(name, {})[reader.name] = None
 
 
-def inline(program: Program, gpu: bool = False) -> list[tuple[str, str]]:
+def inline(program: LoopProgram, gpu: bool = False) -> list[tuple[str, str]]:
     return Inliner(program, gpu).run()

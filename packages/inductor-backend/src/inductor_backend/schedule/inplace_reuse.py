@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inductor_backend.ir.index_expr import Index
-from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Store, loads_of
+from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopProgram, Store, loads_of
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 from tracer_core.plugin_api import Trait, operators, overloads_with
@@ -22,12 +22,12 @@ aten = operators("aten")
 FRESH_RESULTS = overloads_with(Trait.PRODUCT) | {aten.convolution_backward.default}
 
 
-def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
+def places_to_reuse(program: LoopProgram, body: KernelBody) -> dict[str, list[str]]:
     """Maps each written buffer to the operands whose memory it may take; empty lists are left out."""
     read: dict[str, list[Value]] = {}
-    for found in loads_of(body.values()):
-        if found.buffer not in body.registers:
-            read.setdefault(program.buffers[found.buffer].storage, []).append(found)
+    for load in loads_of(body.values()):
+        if load.buffer not in body.registers:
+            read.setdefault(program.buffers[load.buffer].storage, []).append(load)
     written = {program.buffers[name].storage for name in body.writes}
     result: dict[str, list[str]] = {}
     for phase in body.phases:
@@ -41,7 +41,7 @@ def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
                 other
                 for other, loads in read.items()
                 if before.issuperset(loads)
-                and {_place(program, found) for found in loads} == {address}
+                and {_place(program, load) for load in loads} == {address}
                 and _alike(program, other, name)
                 and other not in written
             ]
@@ -51,15 +51,15 @@ def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
 
 
 def overtakes(
-    program: Program, body: KernelBody, stores: Iterable[Store], once_a_row: bool
+    program: LoopProgram, body: KernelBody, stores: Iterable[Store], once_a_row: bool
 ) -> bool:
     """Returns whether one thread of a block might store what another has not read yet. That is
     excluded only where the stored value depends on what is read. once_a_row: each thread of a row
     reads, and one stores."""
     read: dict[str, set[Value]] = {}
-    for found in loads_of(body.values()):
-        if found.buffer not in body.registers:
-            read.setdefault(program.buffers[found.buffer].storage, set()).add(found)
+    for load in loads_of(body.values()):
+        if load.buffer not in body.registers:
+            read.setdefault(program.buffers[load.buffer].storage, set()).add(load)
     for store in stores:
         before = set() if once_a_row else set(topological(store.roots))
         if any(read.get(program.buffers[name].storage, set()) - before for name in store.buffers):
@@ -67,16 +67,16 @@ def overtakes(
     return False
 
 
-def _place(program: Program, found: Value) -> Index | None:
+def _place(program: LoopProgram, value: Value) -> Index | None:
     """Returns the index that a load reads, None where it is not always the same element."""
-    return _address(program, found.buffer, found.attr[1]) if found.name == "load" else None
+    return _address(program, value.buffer, value.attr[1]) if value.name == "load" else None
 
 
-def _address(program: Program, name: str, index: tuple[Index, ...]) -> Index:
+def _address(program: LoopProgram, name: str, index: tuple[Index, ...]) -> Index:
     return program.buffers[name].layout.flat(index)
 
 
-def _alike(program: Program, other: str, name: str) -> bool:
+def _alike(program: LoopProgram, other: str, name: str) -> bool:
     """Returns whether both have one dtype and extent, and memory of their own."""
     a, b = program.buffers[other], program.buffers[name]
     same = (
@@ -87,11 +87,11 @@ def _alike(program: Program, other: str, name: str) -> bool:
     return same and a.storage == other and a.kind is not BufferKind.INPUT
 
 
-def owned_results(program: Program, calls: Iterable[ExternNode]) -> set[str]:
+def owned_results(program: LoopProgram, calls: Iterable[ExternNode]) -> set[str]:
     """Returns buffers whose memory only this graph can reach: its own, and fresh results of
     operators."""
-    found = {name for name, buffer in program.buffers.items() if buffer.kind is BufferKind.TEMP}
+    buffers = {name for name, buffer in program.buffers.items() if buffer.kind is BufferKind.TEMP}
     for call in calls:
         if call.target in FRESH_RESULTS:
-            found.update(call.writes)
-    return found
+            buffers.update(call.writes)
+    return buffers

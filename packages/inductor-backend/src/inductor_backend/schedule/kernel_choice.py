@@ -1,7 +1,7 @@
 """Chooses the kernel of each operator call, and where its result lives.
 
-Runs after fusion. A result that one of the backend's own kernels writes lives in the arena (or is a
-fresh output); an ATen operator that returns a tensor provides the memory. On GPUs matmuls and
+Runs after fusion. A result that one of the backend's native kernels writes lives in the arena (or
+is a fresh output); an ATen operator that returns a tensor provides the memory. On GPUs matmuls and
 convolutions stay with ATen (cuBLAS, cuDNN).
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.native_loop import CompiledSteps, NativeLoop
-from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
+from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels import (
     collectives,
@@ -25,16 +25,16 @@ from inductor_backend.kernels import (
 from inductor_backend.kernels.selection import (
     CHECK,
     COPY,
-    PRODUCTS,
+    MATMULS,
     WAIT,
-    Choice,
+    KernelChoice,
     KernelKind,
     Operand,
     aten_choice,
     best,
     function_in,
-    own_kernel,
-    own_product,
+    native_kernel,
+    native_matmul,
 )
 from tracer_core.plugin_api import (
     FLEX_ATTENTION,
@@ -80,17 +80,17 @@ CUDA_KERNELS = {
 
 #: CPU operators whose kernels are generated with the graph's own.
 GENERATED = {
-    op: Choice(op, "", KernelKind.GENERATED, "its functions of scores inside", symbolic=True)
+    op: KernelChoice(op, "", KernelKind.GENERATED, "its functions of scores inside", symbolic=True)
     for op in (FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD)
 }
 
 #: Batches of products, which may have symbolic sizes as other products may.
 BATCHES = frozenset({aten.bmm.default})
 
-ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
+ChoiceRule = Callable[[LoopProgram, ExternNode, SizeVars], KernelChoice]
 
 
-def _operand(program: Program, value: Any) -> Any:
+def _operand(program: LoopProgram, value: Any) -> Any:
     if isinstance(value, Strided):
         return Operand(
             value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype
@@ -113,14 +113,14 @@ def _generated(*args: Any) -> Any:
     raise NotImplementedError("a loop over compiled steps exists in its generated module alone")
 
 
-def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+def choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
     """Returns the kernel for one operator call on a CPU."""
     if node.target in GENERATED:
         return GENERATED[node.target]
     if isinstance(node.target, CompiledSteps):
-        return Choice(_generated, "", KernelKind.STEPS, node.target.why, symbolic=True)
+        return KernelChoice(_generated, "", KernelKind.STEPS, node.target.why, symbolic=True)
     if isinstance(node.target, NativeLoop):
-        return Choice(_generated, "", KernelKind.LOOP, "a loop without Python", symbolic=True)
+        return KernelChoice(_generated, "", KernelKind.LOOP, "a loop without Python", symbolic=True)
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
@@ -135,36 +135,36 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     return choice
 
 
-def step_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+def step_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
     """Returns the kernel for one operator call in a step of a loop, which runs without Python if no
     operator is ATen's."""
     choice = choice_of(program, node, sizes)
-    if choice.kind is KernelKind.OWN or node.target not in PRODUCTS or node.kwargs:
+    if choice.kind is KernelKind.OWN or node.target not in MATMULS or node.kwargs:
         return choice
-    own = own_product(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+    own = native_matmul(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     return own or choice
 
 
-def own_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+def native_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
     """Returns the kernel for one operator call of a graph that runs without Python and ATen, if a
     hand-written one takes it, whether or not it is the fastest."""
     choice = step_choice_of(program, node, sizes)
     if choice.kind.is_native or node.kwargs or not (node.target in BATCHES or is_static(node)):
         return choice
     arguments = [_operand(program, value) for value in node.args]
-    return own_kernel(node.target, arguments, sizes.hint) or choice
+    return native_kernel(node.target, arguments, sizes.hint) or choice
 
 
-def cuda_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+def cuda_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
     """Returns the kernel for one operator call on a GPU."""
     return CUDA_KERNELS.get(node.target) or _as_aten(node)
 
 
-def _as_aten(node: ExternNode) -> Choice:
+def _as_aten(node: ExternNode) -> KernelChoice:
     return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
 
 
-def _writes_where_told(program: Program, node: ExternNode) -> bool:
+def _writes_where_told(program: LoopProgram, node: ExternNode) -> bool:
     """Returns whether the operator's ``out=`` variant gives the same result, which then lives in
     the arena or in a fresh output."""
     if node.target not in OUT_FORMS or not is_static(node):
@@ -174,10 +174,12 @@ def _writes_where_told(program: Program, node: ExternNode) -> bool:
     return layout.strides == contiguous_strides(layout.sizes)
 
 
-def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[str, Choice]:
-    """Applies `rule` to every extern node; buffers that the backend's own kernels fill become
+def choose_externs(
+    program: LoopProgram, sizes: SizeVars, rule: ChoiceRule
+) -> dict[str, KernelChoice]:
+    """Applies `rule` to every extern node; buffers that the backend's native kernels fill become
     ordinary temporaries."""
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, KernelChoice] = {}
     for node in program.nodes:
         if isinstance(node, ExternNode):
             chosen[node.name] = choice = rule(program, node, sizes)

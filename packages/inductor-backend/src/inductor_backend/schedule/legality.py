@@ -18,13 +18,13 @@ from inductor_backend.ir.index_expr import (
     reshape_groups,
     variables,
 )
-from inductor_backend.ir.nodes import LoopNode, Program, Store
+from inductor_backend.ir.nodes import LoopNode, LoopProgram, Store
 from inductor_backend.ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FusionRefused:
     """Why fusion is not legal."""
 
     reason: str
@@ -118,7 +118,7 @@ class Joined:
     node: LoopNode
 
 
-def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
+def unify(domain: Domain, node: LoopNode) -> Joined | FusionRefused:
     """Returns the common domain of a group and a squeezed node."""
     has_reduction = any(domain.reduced)
     total, own = product(domain.sizes), product(node.sizes)
@@ -126,17 +126,21 @@ def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
         return _unify_full(domain, node, has_reduction)
     if has_reduction and product(domain.outer) == own and not node.is_reduction:
         return _unify_outer(domain, node)
-    return Refused(f"another iteration space: {_text(node.sizes)} against {_text(domain.sizes)}")
+    return FusionRefused(
+        f"another iteration space: {_text(node.sizes)} against {_text(domain.sizes)}"
+    )
 
 
-def unify_matmul(domain: Domain, node: LoopNode) -> Joined | Refused:
+def unify_matmul(domain: Domain, node: LoopNode) -> Joined | FusionRefused:
     """Unifies a node with the results of a matmul, whose reduction dimensions come last; either may
     have finer dimensions."""
     if node.is_reduction:
-        return Refused("a reduction of a product's results")
+        return FusionRefused("a reduction of a product's results")
     refinement = refine(domain.outer, node.sizes)
     if refinement is None:
-        return Refused(f"results {_text(domain.outer)} do not line up with {_text(node.sizes)}")
+        return FusionRefused(
+            f"results {_text(domain.outer)} do not line up with {_text(node.sizes)}"
+        )
     sizes = (*refinement.sizes, *domain.inner)
     reduced = (*[False] * len(refinement.sizes), *[True] * len(domain.inner))
     unchanged = sizes == domain.sizes
@@ -144,26 +148,26 @@ def unify_matmul(domain: Domain, node: LoopNode) -> Joined | Refused:
     return Joined(Domain(sizes, reduced), by, redomain(node, sizes, reduced, refinement.right))
 
 
-def _unify_full(domain: Domain, node: LoopNode, has_reduction: bool) -> Joined | Refused:
+def _unify_full(domain: Domain, node: LoopNode, has_reduction: bool) -> Joined | FusionRefused:
     refinement = refine(domain.sizes, node.sizes)
     if refinement is None:
-        return Refused(f"loops {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
+        return FusionRefused(f"loops {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
     of_group = tuple(domain.reduced[p] for p in refinement.left_source)
     of_node = tuple(node.reduced[p] for p in refinement.right_source)
     if has_reduction and node.is_reduction and of_group != of_node:
-        return Refused("reduces other dimensions")
+        return FusionRefused("reduces other dimensions")
     reduced = of_group if has_reduction else of_node
     unchanged = refinement.sizes == domain.sizes and reduced == domain.reduced
     moved = redomain(node, refinement.sizes, reduced, refinement.right)
     return Joined(Domain(refinement.sizes, reduced), None if unchanged else refinement.left, moved)
 
 
-def _unify_outer(domain: Domain, node: LoopNode) -> Joined | Refused:
+def _unify_outer(domain: Domain, node: LoopNode) -> Joined | FusionRefused:
     """Unifies a node with the outer dimensions of a reduction."""
     outer = [p for p, r in enumerate(domain.reduced) if not r]
     refinement = refine([domain.sizes[p] for p in outer], node.sizes)
     if refinement is None or len(refinement.sizes) != len(outer):
-        return Refused(f"rows {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
+        return FusionRefused(f"rows {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
     new = variables(domain.sizes)
     row = [new[p] for p in outer]
     by = tuple(Rewriter(row).index(index) for index in refinement.right)
@@ -175,24 +179,24 @@ def _text(sizes: Sequence[Expr]) -> str:
 
 
 def check_values(
-    program: Program, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
-) -> Refused | None:
+    program: LoopProgram, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
+) -> FusionRefused | None:
     """Checks that every load of what the group writes (and the reverse) is at the same point."""
     written = {
         name: store for member in members for store in member.stores for name in store.buffers
     }
     if any(name in written for name in node.writes):
-        return Refused("writes the same buffer")
+        return FusionRefused("writes the same buffer")
     for load in node.loads():
         if load.buffer in program.extends and any(
             b in written for b in program.with_earlier([load.buffer])
         ):
-            return Refused(f"reads {load.buffer}, of which the group writes a region")
+            return FusionRefused(f"reads {load.buffer}, of which the group writes a region")
         store = written.get(load.buffer)
         if store is not None and store.combine is not None:
-            return Refused(f"reads {load.buffer}, to which the group scatters")
+            return FusionRefused(f"reads {load.buffer}, to which the group scatters")
         if store is not None and (store.index != load.attr[1] or load.name != "load"):
-            return Refused(f"reads {load.buffer} at another index than it is written")
+            return FusionRefused(f"reads {load.buffer} at another index than it is written")
     overwritten = {
         name: store for store in node.stores for name in store.buffers if name in mutated
     }
@@ -200,15 +204,17 @@ def check_values(
         return None
     if any(any(member.reduced) for member in members):
         if any(node.reduced[p] for s in node.stores for p in s.value.variables):
-            return Refused("overwrites an input inside a reduction's kernel")
+            return FusionRefused("overwrites an input inside a reduction's kernel")
         late = _read_in_loops(members, overwritten.keys())
         if late is not None:
-            return Refused(f"overwrites {late}, which a later loop over the same row may read")
+            return FusionRefused(
+                f"overwrites {late}, which a later loop over the same row may read"
+            )
     for member in (*members, node):
         for load in member.loads():
             store = overwritten.get(load.buffer)
             if store is not None and store.index != load.attr[1]:
-                return Refused(f"overwrites {load.buffer}, which is read at another index")
+                return FusionRefused(f"overwrites {load.buffer}, which is read at another index")
     return None
 
 
@@ -218,14 +224,15 @@ def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str |
     sources: dict[str, str] = {}
     for member in members:
         loaded = (load.buffer for load in member.loads())
-        found = next(
-            (one for name in loaded if (one := name if name in names else sources.get(name))), None
+        result = next(
+            (source for name in loaded if (source := name if name in names else sources.get(name))),
+            None,
         )
-        if found is None:
+        if result is None:
             continue
         if member.is_reduction or any(_in_row(store, member.reduced) for store in member.stores):
-            return found
-        sources.update(dict.fromkeys(member.writes, found))
+            return result
+        sources.update(dict.fromkeys(member.writes, result))
     return None
 
 

@@ -17,11 +17,11 @@ from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, resh
 from inductor_backend.ir.nodes import (
     Buffer,
     BufferKind,
+    BufferLayout,
     ExternNode,
-    Layout,
     LoopNode,
+    LoopProgram,
     Node,
-    Program,
     Store,
     Strided,
 )
@@ -59,7 +59,7 @@ class Sum:
 class MatmulLoops:
     """Rewrites calls of one program; `program` is a copy that grows."""
 
-    def __init__(self, program: Program, sizes: SizeVars) -> None:
+    def __init__(self, program: LoopProgram, sizes: SizeVars) -> None:
         buffers = {name: replace(buffer) for name, buffer in program.buffers.items()}
         self.program = replace(
             program, buffers=buffers, nodes=[], extends=dict(program.extends), operands={}
@@ -70,13 +70,13 @@ class MatmulLoops:
         """Rewrites the chosen calls (None: all that can be); returns their names."""
         done = []
         for node in nodes:
-            made = None
+            result = None
             if isinstance(node, ExternNode) and (chosen is None or node.name in chosen):
-                made = self.loops(node)
-            if made is None:
+                result = self.loops(node)
+            if result is None:
                 self.program.nodes.append(node)
             else:
-                self.program.nodes += made
+                self.program.nodes += result
                 done.append(node.name)
         return tuple(done)
 
@@ -87,7 +87,7 @@ class MatmulLoops:
             return None
         (name,) = node.outputs
         tensors = list(node.tensors())
-        dtypes = {self.program.buffers[one.buffer].dtype for one in tensors}
+        dtypes = {self.program.buffers[tensor.buffer].dtype for tensor in tensors}
         if name is None or len(dtypes) != 1 or dtypes.pop() not in DTYPES:
             return None
         if (
@@ -95,31 +95,31 @@ class MatmulLoops:
             or name in self.program.elsewhere
         ):
             return None
-        made = make_sum(self, node)
-        return None if made is None or self._small(made) else self._nodes(node, name, made)
+        result = make_sum(self, node)
+        return None if result is None or self._small(result) else self._nodes(node, name, result)
 
-    def _small(self, made: Sum) -> bool:
+    def _small(self, result: Sum) -> bool:
         """Returns whether the matmul is too small for tensor cores, by the captured sizes."""
         hint = self.sizes.hint
         terms = 1
-        for size in made.inner:
+        for size in result.inner:
             terms *= hint(size)
         return terms < LEAST or any(
-            isinstance(size, int) and size == 0 for size in (*made.outer, *made.inner)
+            isinstance(size, int) and size == 0 for size in (*result.outer, *result.inner)
         )
 
-    def _nodes(self, node: ExternNode, name: str, made: Sum) -> list[LoopNode]:
+    def _nodes(self, node: ExternNode, name: str, created: Sum) -> list[LoopNode]:
         target = self.program.buffers[name]
         target.kind = BufferKind.TEMP
-        domain = (*made.outer, *made.inner)
+        domain = (*created.outer, *created.inner)
         loops = variables(domain)
-        value = make("mul", made.left(loops), made.right(loops))
-        reduced = (*[False] * len(made.outer), *[True] * len(made.inner))
-        place = loops[: len(made.outer)]
+        value = make("mul", created.left(loops), created.right(loops))
+        reduced = (*[False] * len(created.outer), *[True] * len(created.inner))
+        place = loops[: len(created.outer)]
         result = (
             target
-            if made.bias is None
-            else self._buffer(f"{name}_product", torch.float32, made.outer)
+            if created.bias is None
+            else self._buffer(f"{name}_product", torch.float32, created.outer)
         )
         self.program.operands[result.name] = self.program.buffers[
             next(iter(node.tensors())).buffer
@@ -128,15 +128,15 @@ class MatmulLoops:
         nodes = [
             LoopNode(node.name, domain, reduced, stores, node.origin, node.after, product=True),
         ]
-        if made.bias is not None:
-            rows = variables(made.outer)
-            total = make("add", load(result.name, rows, result.dtype), made.bias(rows))
+        if created.bias is not None:
+            rows = variables(created.outer)
+            total = make("add", load(result.name, rows, result.dtype), created.bias(rows))
             store = Store((name,), rows, cast(total, target.dtype))
             nodes.append(
                 LoopNode(
                     f"{node.name}_bias",
-                    made.outer,
-                    (False,) * len(made.outer),
+                    created.outer,
+                    (False,) * len(created.outer),
                     (store,),
                     node.origin,
                 )
@@ -144,7 +144,7 @@ class MatmulLoops:
         return nodes
 
     def _buffer(self, name: str, dtype: torch.dtype, sizes: Sequence[Expr]) -> Buffer:
-        layout = Layout(tuple(sizes), contiguous_strides(sizes))
+        layout = BufferLayout(tuple(sizes), contiguous_strides(sizes))
         self.program.buffers[name] = Buffer(name, dtype, layout, BufferKind.TEMP)
         return self.program.buffers[name]
 
@@ -176,27 +176,27 @@ class MatmulLoops:
         return lambda at: cast(load(buffer.name, place(at), buffer.dtype), torch.float32)
 
 
-def _dense(layout: Layout) -> bool:
+def _dense(layout: BufferLayout) -> bool:
     return layout.offset == 0 and layout.strides == contiguous_strides(layout.sizes)
 
 
-def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
+def _order(layout: BufferLayout, part: BufferLayout) -> tuple[int, ...] | None:
     """Returns for each dimension of a buffer the dimension of the operand that it is; None where
     the operand is another view."""
-    if whole.offset != part.offset or len(whole.sizes) != len(part.sizes):
+    if layout.offset != part.offset or len(layout.sizes) != len(part.sizes):
         return None
-    steps = zip(whole.sizes, whole.strides, part.strides, strict=True)
-    if whole.sizes == part.sizes and all(
+    steps = zip(layout.sizes, layout.strides, part.strides, strict=True)
+    if layout.sizes == part.sizes and all(
         own == other or _is_one(size) for size, own, other in steps
     ):
-        return tuple(range(len(whole.sizes)))
+        return tuple(range(len(layout.sizes)))
     wanted = list(zip(part.sizes, part.strides, strict=True))
-    found = []
-    for size, stride in zip(whole.sizes, whole.strides, strict=True):
+    result = []
+    for size, stride in zip(layout.sizes, layout.strides, strict=True):
         if (size, stride) not in wanted or wanted.count((size, stride)) > 1:
             return None
-        found.append(wanted.index((size, stride)))
-    return tuple(found)
+        result.append(wanted.index((size, stride)))
+    return tuple(result)
 
 
 def _matrices(loops: MatmulLoops, node: ExternNode) -> Sum | None:
@@ -264,8 +264,8 @@ def _convolution(loops: MatmulLoops, node: ExternNode) -> Sum | None:
         if tests is None:
             return cast(load(buffer.name, index, buffer.dtype), torch.float32)
         zero = const(0, compute_dtype(buffer.dtype))
-        found = make("masked_load", tests, zero, attr=(buffer.name, index, buffer.dtype))
-        return cast(found, torch.float32)
+        result = make("masked_load", tests, zero, attr=(buffer.name, index, buffer.dtype))
+        return cast(result, torch.float32)
 
     bias_at = None if bias is None else loops.element(bias)
     return Sum(
@@ -294,8 +294,8 @@ _SUMS: dict[Any, Callable[[MatmulLoops, ExternNode], Sum | None]] = {
 
 
 def matmuls_as_loops(
-    program: Program, sizes: SizeVars, chosen: Collection[str] | None = None
-) -> tuple[Program, tuple[str, ...]]:
+    program: LoopProgram, sizes: SizeVars, chosen: Collection[str] | None = None
+) -> tuple[LoopProgram, tuple[str, ...]]:
     """Returns a copy of the program in which the chosen calls (None: all that can be) are loops,
     and the names of those calls."""
     loops = MatmulLoops(program, sizes)

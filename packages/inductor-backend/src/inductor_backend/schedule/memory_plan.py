@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import Buffer, BufferKind, Program
-from inductor_backend.ir.size_text import ALIGNMENT
+from inductor_backend.ir.nodes import Buffer, BufferKind, LoopProgram
+from inductor_backend.ir.size_source import ALIGNMENT
 from inductor_backend.schedule.inplace_reuse import owned_results
 from tracer_core.plugin_api import CompileSpec, Phase, Role
 
 if TYPE_CHECKING:  # only their shape is used; the writers of kernels import this module
-    from inductor_backend.ir.kernel_text import KernelText
+    from inductor_backend.ir.kernel_source import KernelSource
     from inductor_backend.schedule.fusion import Group
 
 
@@ -72,10 +72,10 @@ class MemoryPlan:
 
 
 def plan_memory(
-    program: Program,
+    program: LoopProgram,
     spec: CompileSpec,
     groups: Sequence[Group],
-    kernels: Sequence[KernelText | None],
+    kernels: Sequence[KernelSource | None],
     arena: Arena,
 ) -> MemoryPlan:
     """Plans the temporaries: they share one allocation per call, or (`Arena`) are separate tensors
@@ -135,16 +135,16 @@ def _most(
 
 
 def _written_over(
-    program: Program,
+    program: LoopProgram,
     groups: Sequence[Group],
-    kernels: Sequence[KernelText | None],
+    kernels: Sequence[KernelSource | None],
     life: dict[str, Life],
     outputs: set[str],
     arena: Container[str],
 ) -> dict[str, str]:
     """Maps each tensor to one whose memory it reuses: a tensor that its kernel reads last, point by
     point. arena: buffers that are not tensors."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     owned = owned_results(program, [group.extern for group in groups if group.extern is not None])
     for number, kernel in enumerate(kernels):
         if kernel is None:
@@ -157,38 +157,38 @@ def _written_over(
             for other in map(kernel.pointers.__getitem__, places):
                 free = other in owned and other not in outputs and other not in arena
                 if free and other not in taken and life[other].last == number:
-                    found[name] = other
+                    result[name] = other
                     taken.add(other)
                     break
-    return found
+    return result
 
 
 def touched_storages(
-    program: Program, groups: Sequence[Group], kernels: Sequence[KernelText | None]
+    program: LoopProgram, groups: Sequence[Group], kernels: Sequence[KernelSource | None]
 ) -> list[list[str]]:
     """Returns for each group the storages that its kernel, or its operator, reads or writes."""
-    found = []
+    result = []
     for group, kernel in zip(groups, kernels, strict=True):
         if kernel is not None:
-            found.append(list(kernel.pointers))
+            result.append(list(kernel.pointers))
         else:
             assert group.extern is not None
             names = (*group.extern.reads(), *group.extern.writes)
-            found.append([program.buffers[name].storage for name in names])
-    return found
+            result.append([program.buffers[name].storage for name in names])
+    return result
 
 
 def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
     """Returns the lifetime of each storage. touched: for each step the storages it reads or writes."""
-    found: dict[str, Life] = {}
+    result: dict[str, Life] = {}
     for step, names in enumerate(touched):
         for name in names:
-            found.setdefault(name, Life(step, step)).last = step
-    return found
+            result.setdefault(name, Life(step, step)).last = step
+    return result
 
 
 def given_up(
-    program: Program, spec: CompileSpec, outputs: set[str], life: dict[str, Life]
+    program: LoopProgram, spec: CompileSpec, outputs: set[str], life: dict[str, Life]
 ) -> list[str]:
     """Returns inputs of a backward whose last reference may be this call's: saved tensors and
     tangents."""
@@ -196,8 +196,8 @@ def given_up(
         return []
     held = [
         name
-        for name, one in zip(program.inputs, spec.inputs, strict=True)
-        if one.role in (Role.SAVED_ACTIVATION, Role.USER_INPUT)
+        for name, value in zip(program.inputs, spec.inputs, strict=True)
+        if value.role in (Role.SAVED_ACTIVATION, Role.USER_INPUT)
     ]
     return [name for name in held if name in life and name not in outputs]
 

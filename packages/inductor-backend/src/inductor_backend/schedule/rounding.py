@@ -24,7 +24,7 @@ from dataclasses import replace
 import torch
 
 from inductor_backend.ir.index_expr import Index
-from inductor_backend.ir.nodes import ExternNode, LoopNode, Program, Store, loads_of
+from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Store, loads_of
 from inductor_backend.ir.values import Rewriter, Value, make, topological
 
 #: Dtypes in memory of which computed values have more bits.
@@ -64,7 +64,7 @@ BOUNDED = COMMUTING | {
 JUMPING_OPERATORS = frozenset({"_local_scalar_dense", "item", "round", "histc", "histogram"})
 
 
-def insert_rounding(program: Program, everywhere: bool, products: bool) -> list[str]:
+def insert_rounding(program: LoopProgram, everywhere: bool, products: bool) -> list[str]:
     """Rounds loads of the program's loops; returns a line for each loop that got some. products:
     results of ATen's operators may be computed inside kernels, too (matmuls)."""
     if not any(buffer.dtype in ROUNDED for buffer in program.buffers.values()):
@@ -73,7 +73,7 @@ def insert_rounding(program: Program, everywhere: bool, products: bool) -> list[
 
 
 class _Rounding:
-    def __init__(self, program: Program, everywhere: bool, products: bool) -> None:
+    def __init__(self, program: LoopProgram, everywhere: bool, products: bool) -> None:
         self.program, self.everywhere = program, everywhere
         #: Buffers of which a computed value may have more bits than its dtype.
         self.computed: set[str] = set()
@@ -140,12 +140,12 @@ class _Rounding:
         if inside in CONTINUOUS_OPERATORS:
             return [root for root in store.roots if root is not store.value]
         values = topological(store.roots)
-        half = any(one.name == "load" and one.attr[2] is torch.float16 for one in values)
-        found = [arg for value in values if is_discontinuous(value) for arg in value.args]
+        half = any(value.name == "load" and value.attr[2] is torch.float16 for value in values)
+        args = [arg for value in values if is_discontinuous(value) for arg in value.args]
         if half:  # of a quotient the divisor, of other operations all operands
-            found += [value.args[-1] for value in values if value.name in POLES]
-            found += [value.args[0] for value in values if value.name == "pow"]
-        return found
+            args += [value.args[-1] for value in values if value.name in POLES]
+            args += [value.args[0] for value in values if value.name == "pow"]
+        return args
 
     def _shown(self, store: Store) -> list[Value]:
         """Returns the loads whose rounding cannot be left to those who read the stored value."""
@@ -162,13 +162,13 @@ class _Rounding:
 
     def _operator_of(self, store: Store) -> str:
         """Returns the decomposed operator that the store is a part of, or ""."""
-        found = self.program.operators.get(store.buffers[0], "")
-        return found.partition("/")[0].strip("_") if "/" in found else ""
+        operator = self.program.operators.get(store.buffers[0], "")
+        return operator.partition("/")[0].strip("_") if "/" in operator else ""
 
     def _inside_operator(self, buffer: str, store: Store) -> bool:
         operators = self.program.operators
-        made = operators.get(buffer)
-        return made is not None and any(operators.get(name) == made for name in store.buffers)
+        result = operators.get(buffer)
+        return result is not None and any(operators.get(name) == result for name in store.buffers)
 
 
 def _left_to_readers(store: Store) -> set[Value]:
@@ -186,8 +186,8 @@ def _left_to_readers(store: Store) -> set[Value]:
             elif value.name in COMMUTING:
                 moved = value.args
         later.update(moved)
-        others.update(one for one in value.operands if one not in moved)
-    return {one for one in later - others if one.name == "load"}
+        others.update(operand for operand in value.operands if operand not in moved)
+    return {item for item in later - others if item.name == "load"}
 
 
 def is_discontinuous(value: Value) -> bool:
@@ -201,22 +201,22 @@ def is_discontinuous(value: Value) -> bool:
 
 def stays_in_range(root: Value, beyond: Container[Value]) -> bool:
     """Returns whether a value is in float16's range. beyond: loads of values that may be not."""
-    found: dict[Value, bool] = {}
+    result: dict[Value, bool] = {}
     for value in topological([root]):
         if value.name in ("load", "masked_load"):
-            found[value] = value.attr[2] in (torch.float16, torch.bool) and value not in beyond
+            result[value] = value.attr[2] in (torch.float16, torch.bool) and value not in beyond
         elif value.name == "constant":
-            found[value] = (
+            result[value] = (
                 not value.dtype.is_floating_point
                 or abs(value.attr[0]) <= torch.finfo(torch.float16).max
             )
         elif value.dtype == torch.bool or value.name == "index":
-            found[value] = True
+            result[value] = True
         elif value.name == "cast" or value.name in BOUNDED:
-            found[value] = all(found[arg] for arg in value.args)
+            result[value] = all(result[arg] for arg in value.args)
         else:
-            found[value] = False
-    return found[root]
+            result[value] = False
+    return result[root]
 
 
 def _with_rounded(store: Store, names: Container[str]) -> Store:
@@ -226,7 +226,7 @@ def _with_rounded(store: Store, names: Container[str]) -> Store:
         return make("round_to", load, attr=load.attr[2]) if load.buffer in names else None
 
     rewrite = Rewriter(None, on_load)
-    index = tuple(rewrite.index(one) for one in store.index)
+    index = tuple(rewrite.index(item) for item in store.index)
     return replace(store, index=index, value=rewrite(store.value))
 
 
@@ -246,12 +246,12 @@ class WithoutIdle(Rewriter):
         self.held = held
 
     def _rebuild(self, value: Value) -> Value:
-        made = super()._rebuild(value)
-        if made.name != "round_to" or made.args[0].name != "load":
-            return made
-        load = made.args[0]
-        idle = load.attr[2] == made.attr and load.buffer not in self.held
-        return load if idle else made
+        result = super()._rebuild(value)
+        if result.name != "round_to" or result.args[0].name != "load":
+            return result
+        load = result.args[0]
+        idle = load.attr[2] == result.attr and load.buffer not in self.held
+        return load if idle else result
 
 
 def without_idle(stores: list[Store], held: Container[str]) -> list[Store]:

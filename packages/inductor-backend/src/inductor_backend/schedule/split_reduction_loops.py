@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, variables
-from inductor_backend.ir.nodes import Buffer, BufferKind, Layout, LoopNode, Program, Store
+from inductor_backend.ir.nodes import Buffer, BufferKind, BufferLayout, LoopNode, LoopProgram, Store
 from inductor_backend.ir.ops import REDUCTIONS, compute_dtype
 from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make
 
@@ -24,7 +24,7 @@ PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ReductionSplit:
     """A reduction dimension in `parts` chunks of `length` elements."""
 
     parts: Expr
@@ -34,10 +34,10 @@ class Cut:
 
 
 #: Reduced dimension -> how it is cut.
-Cuts = Mapping[int, Cut]
+ReductionSplits = Mapping[int, ReductionSplit]
 
 
-def length_of_part(node: LoopNode, cut: Cuts) -> Expr:
+def length_of_part(node: LoopNode, cut: ReductionSplits) -> Expr:
     """Returns the elements of a row in one chunk."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
@@ -59,7 +59,9 @@ class _Parts:
         )
 
 
-def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
+def in_parts(
+    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+) -> list[LoopNode]:
     """Returns loops equivalent to the node. across: its rows are strided in memory."""
     (store,) = node.stores
     domain: list[Expr] = []
@@ -67,11 +69,11 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
     part: list[bool] = []
     places: list[list[int]] = []
     for p, size in enumerate(node.sizes):
-        one = cut.get(p)
+        item = cut.get(p)
         pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
-        if one is not None:
-            rest = [] if one.length == 1 else [(one.length, True, False)]
-            pieces = [(one.parts, False, True), *rest]
+        if item is not None:
+            rest = [] if item.length == 1 else [(item.length, True, False)]
+            pieces = [(item.parts, False, True), *rest]
         places.append(list(range(len(domain), len(domain) + len(pieces))))
         domain += [piece[0] for piece in pieces]
         reduced += [piece[1] for piece in pieces]
@@ -117,11 +119,11 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
     ]
 
 
-def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
+def _inside(node: LoopNode, cut: ReductionSplits, by: Sequence[Index]) -> Value:
     """Returns the reduced value over the loops that `by` names; the reduction's identity past the
     end."""
     (store,) = node.stores
-    uneven = [p for p, one in cut.items() if one.uneven]
+    uneven = [p for p, item in cut.items() if item.uneven]
     if not uneven:
         return Rewriter(by)(store.value)
     (p,) = uneven
@@ -155,7 +157,7 @@ def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
 
 
 def _buffer(
-    program: Program,
+    program: LoopProgram,
     name: str,
     sizes: Sequence[Expr],
     dtype: torch.dtype,
@@ -167,9 +169,9 @@ def _buffer(
         order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
         steps = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
         strides = tuple(steps[k] for k in range(len(sizes)))
-    made = Buffer(name, dtype, Layout(tuple(sizes), strides), BufferKind.TEMP)
-    program.buffers[name] = made
-    return made
+    buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
+    program.buffers[name] = buffer
+    return buffer
 
 
 def _rows_only(node: LoopNode, store: Store, kept: Sequence[Index]) -> tuple[Index, ...]:
@@ -199,9 +201,9 @@ def _over_parts(
 
 
 def _combine_places(
-    program: Program,
+    program: LoopProgram,
     node: LoopNode,
-    cut: Cuts,
+    cut: ReductionSplits,
     first: LoopNode,
     at: Buffer,
     parts: _Parts,
@@ -231,15 +233,15 @@ def _combine_places(
         node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]
     ):
         place = make("add", place, begin)
-    found = make("where", same, place, const(2**63 - 1, torch.int64))
+    match = make("where", same, place, const(2**63 - 1, torch.int64))
     index = _rows_only(node, store, parts.kept())
     last = replace(
-        node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),)
+        node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, match, "min"),)
     )
     return [of_parts, of_all, last]
 
 
-def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]:
+def _beginning(node: LoopNode, cut: ReductionSplits, loops: Sequence[Index]) -> list[Value]:
     """Returns the terms of a chunk's offset in its row, in 64 bits: the kernel's own indices are
     small. loops: over the chunks of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
@@ -253,7 +255,7 @@ def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]
 
 
 def _combine_welford(
-    program: Program,
+    program: LoopProgram,
     node: LoopNode,
     store: Store,
     partial: list[Buffer],
@@ -286,7 +288,9 @@ def _combine_welford(
     ]
 
 
-def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
+def in_two_passes(
+    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+) -> list[LoopNode]:
     """Returns loops that compute the mean, then the squared distances to it: means of unequal
     chunks have unequal weights."""
     (store,) = node.stores
@@ -300,10 +304,10 @@ def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> 
     where = tuple(v for v, r in zip(variables(node.sizes), node.reduced, strict=True) if not r)
 
     def summed(name: str, target: Buffer, value: Value) -> list[LoopNode]:
-        whole = replace(
+        full = replace(
             node, name=f"{node.name}_{name}", stores=(Store((target.name,), where, value, "sum"),)
         )
-        return in_parts(program, whole, cut, across)
+        return in_parts(program, full, cut, across)
 
     count = const(
         product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype
@@ -327,7 +331,7 @@ def _over_rows(node: LoopNode, name: str, outer: Sequence[Expr], store: Store) -
 
 
 def _results(
-    program: Program, node: LoopNode, outer: Sequence[Expr], average: Value, total: Value
+    program: LoopProgram, node: LoopNode, outer: Sequence[Expr], average: Value, total: Value
 ) -> list[LoopNode]:
     """Stores mean and squares where the node would have stored them."""
     (store,) = node.stores

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from inductor_backend.ir.index_expr import Expr, product
-from inductor_backend.ir.nodes import LoopNode, Node, Program
+from inductor_backend.ir.nodes import LoopNode, LoopProgram, Node
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.schedule.split_reduction_loops import (
     PLACES,
-    Cut,
-    Cuts,
+    ReductionSplit,
+    ReductionSplits,
     in_parts,
     in_two_passes,
     length_of_part,
@@ -57,7 +57,7 @@ _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
 LONG_ROW, LONG_COLUMN = 16384, 2048
 
 
-def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
+def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Splits what it can; returns one line for each."""
     notes: list[str] = []
     nodes: list[Node] = []
@@ -70,10 +70,10 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
             nodes.append(node)
             continue
         assert isinstance(node, LoopNode)
-        notes.append(f"{node.name}: {' x '.join(str(one.parts) for one in cut.values())} parts")
+        notes.append(f"{node.name}: {' x '.join(str(item.parts) for item in cut.values())} parts")
         across = _across(program, node, sizes)
         known = isinstance(length_of_part(node, cut), int) and not any(
-            one.uneven for one in cut.values()
+            item.uneven for item in cut.values()
         )
         make_nodes = in_parts if node.stores[0].reduce != "welford" or known else in_two_passes
         nodes += make_nodes(program, node, cut, across)
@@ -82,8 +82,8 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
 
 
 def _cuts(
-    program: Program, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
-) -> Cuts | None:
+    program: LoopProgram, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
+) -> ReductionSplits | None:
     """Returns how the node is cut, None if it stays whole."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, *PLACES, "welford"):
         return None
@@ -110,23 +110,23 @@ def _cuts(
     if wanted < 2:
         return None
     cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
-    parts = sizes.hint(product(one.parts for one in cut.values()))
+    parts = sizes.hint(product(item.parts for item in cut.values()))
     if cut and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
         return cut
     return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None
 
 
-def _readers(program: Program) -> dict[str, list[LoopNode]]:
-    found: dict[str, list[LoopNode]] = {}
+def _readers(program: LoopProgram) -> dict[str, list[LoopNode]]:
+    result: dict[str, list[LoopNode]] = {}
     for node in program.nodes:
         if isinstance(node, LoopNode):
             for name in node.reads():
-                found.setdefault(name, []).append(node)
-    return found
+                result.setdefault(name, []).append(node)
+    return result
 
 
 def _is_read_again(
-    program: Program, node: LoopNode, sizes: SizeVars, readers: Mapping[str, Sequence[LoopNode]]
+    program: LoopProgram, node: LoopNode, sizes: SizeVars, readers: Mapping[str, Sequence[LoopNode]]
 ) -> bool:
     """Returns whether the columns fit into registers, and each of their elements also needs the
     reduction's result."""
@@ -138,25 +138,25 @@ def _is_read_again(
         return False
     if not _across(program, node, sizes):
         return False
-    whole, names = product(node.sizes), list(node.writes)
+    full, names = product(node.sizes), list(node.writes)
     for name in names:  # grows
         for reader in readers.get(name, ()):
-            if product(reader.sizes) == whole and not reader.is_reduction:
+            if product(reader.sizes) == full and not reader.is_reduction:
                 return True
             if product(reader.sizes) == count:
                 names += [other for other in reader.writes if other not in names]
     return False
 
 
-def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
+def _across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
     """Returns whether most of the node's loads are contiguous along an outer dimension, not a
     reduction one."""
     along = {
         False: dict.fromkeys(range(len(node.sizes)), 0),
         True: dict.fromkeys(range(len(node.sizes)), 0),
     }
-    for one in node.loads():
-        flat = program.buffers[one.buffer].layout.flat(one.attr[1])
+    for load in node.loads():
+        flat = program.buffers[load.buffer].layout.flat(load.attr[1])
         dims = flat.variables()
         if any(node.reduced[p] for p in dims):
             elements = sizes.hint(product(node.sizes[p] for p in dims))
@@ -169,20 +169,22 @@ def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
 def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:
     """Returns into how many chunks the loops that make its operands are cut by their own outer
     dimensions."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     total = product(node.sizes)
-    for one in node.loads():
-        for writer in writers.get(one.buffer, ()):
+    for load in node.loads():
+        for writer in writers.get(load.buffer, ()):
             if isinstance(writer, LoopNode) and product(writer.sizes) == total:
                 parts: Expr = 1
                 for size in writer.sizes[:-1]:
                     parts = product((parts, size))
                     if isinstance(parts, int):
-                        found.add(parts)
-    return found
+                        numbers.add(parts)
+    return numbers
 
 
-def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Cut]:
+def _outermost(
+    node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]
+) -> dict[int, ReductionSplit]:
     """Cuts whole dimensions while there are few chunks, then by a divisor of the next: a usual one,
     so that the loops line up, or the nearest from below."""
     cut, next_one, wanted = _whole(node, wanted, sizes)
@@ -196,11 +198,11 @@ def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) ->
         parts = min(near, key=lambda n: abs(n - wanted), default=0)
         parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
         if parts > 1:
-            cut[next_one] = Cut(parts, size // parts)
+            cut[next_one] = ReductionSplit(parts, size // parts)
     return cut
 
 
-def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | None:
+def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, ReductionSplit] | None:
     """Cuts whole dimensions while there are few chunks, then the next into chunks that may be
     unequal."""
     cut, next_one, wanted = _whole(node, wanted, sizes)
@@ -209,14 +211,16 @@ def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | No
     size = node.sizes[next_one]
     length = -(-sizes.hint(size) // wanted)
     length = -(-length // ALIGNED) * ALIGNED if length > 2 * ALIGNED else length
-    cut[next_one] = Cut(_quotient_up(size, length), length, uneven=True)
+    cut[next_one] = ReductionSplit(_quotient_up(size, length), length, uneven=True)
     return cut
 
 
-def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut], int | None, int]:
+def _whole(
+    node: LoopNode, wanted: int, sizes: SizeVars
+) -> tuple[dict[int, ReductionSplit], int | None, int]:
     """Returns the outermost reduction dimensions that are cut whole, the next one, and how many
     chunks that may have."""
-    cut: dict[int, Cut] = {}
+    cut: dict[int, ReductionSplit] = {}
     for p, size in enumerate(node.sizes):
         if not node.reduced[p]:
             continue
@@ -224,7 +228,7 @@ def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut]
         if count > wanted:
             return cut, p if wanted > 1 else None, wanted
         if count > 1:
-            cut[p] = Cut(size, 1)
+            cut[p] = ReductionSplit(size, 1)
             wanted //= count
     return cut, None, wanted
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import BufferKind, Program, Strided
-from inductor_backend.schedule.fusion import Plan
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.nodes import BufferKind, LoopProgram, Strided
+from inductor_backend.schedule.fusion import FusionPlan
 from inductor_backend.subgraphs.replication import form
 from tracer_core.plugin_api import VerifyError
 
 #: A program, its plan, and its kernels (one a group).
-Made = tuple[Program, Plan, Sequence[KernelText | None]]
+Made = tuple[LoopProgram, FusionPlan, Sequence[KernelSource | None]]
 
 
-def same_plans(one: Made, other: Made) -> None:
+def same_plans(item: Made, other: Made) -> None:
     """Raises VerifyError unless two programs make the same calls in the same order on the same
     inputs, up to a one-to-one renaming of buffers.
     """
@@ -24,22 +24,22 @@ def same_plans(one: Made, other: Made) -> None:
     back: dict[str, str] = {}
 
     def pair(a: str, b: str) -> None:
-        fixed = one[0].buffers[a].kind is BufferKind.INPUT and a not in one[0].constants
+        fixed = item[0].buffers[a].kind is BufferKind.INPUT and a not in item[0].constants
         if (
             pairs.setdefault(a, b) != b
-            or (a not in one[0].constants and back.setdefault(b, a) != a)
+            or (a not in item[0].constants and back.setdefault(b, a) != a)
             or (fixed and a != b)
         ):
             raise VerifyError(f"repeated regions: {a} stands for {b} and {pairs[a]}")
-        if one[0].buffers[a].layout != other[0].buffers[b].layout:
+        if item[0].buffers[a].layout != other[0].buffers[b].layout:
             raise VerifyError(f"repeated regions: {a} and {b} have different layouts")
 
-    if len(one[1].groups) != len(other[1].groups):
+    if len(item[1].groups) != len(other[1].groups):
         raise VerifyError(
-            f"repeated regions: {len(one[1].groups)} groups instead of {len(other[1].groups)}"
+            f"repeated regions: {len(item[1].groups)} groups instead of {len(other[1].groups)}"
         )
     for mine, theirs, kernel, wanted in zip(
-        one[1].groups, other[1].groups, one[2], other[2], strict=True
+        item[1].groups, other[1].groups, item[2], other[2], strict=True
     ):
         if kernel is not None and wanted is not None:
             if form(kernel) != form(wanted):
@@ -49,7 +49,11 @@ def same_plans(one: Made, other: Made) -> None:
             names = zip(kernel.pointers, wanted.pointers, strict=True)
         else:
             a, b = mine.extern, theirs.extern
-            if a is None or b is None or (a.target, a.post, a.final) != (b.target, b.post, b.final):
+            if (
+                a is None
+                or b is None
+                or (a.target, a.epilogue, a.final) != (b.target, b.epilogue, b.final)
+            ):
                 raise VerifyError(f"repeated regions: {a} in place of {b}")
             tensors = zip(a.tensors(), b.tensors(), strict=True)
             names = zip([*a.writes], [*b.writes], strict=True)
@@ -59,7 +63,7 @@ def same_plans(one: Made, other: Made) -> None:
                 pair(left.buffer, right.buffer)
         for left_name, right_name in names:
             pair(left_name, right_name)
-    for mine_out, their_out in zip(one[0].outputs, other[0].outputs, strict=True):
+    for mine_out, their_out in zip(item[0].outputs, other[0].outputs, strict=True):
         if type(mine_out) is not type(their_out):
             raise VerifyError(f"repeated regions: output {mine_out} in place of {their_out}")
         if isinstance(mine_out, Strided) and isinstance(their_out, Strided):

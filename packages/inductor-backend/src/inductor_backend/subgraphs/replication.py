@@ -1,8 +1,8 @@
 """Replicates the kernels and operator calls of four equal instances of a subgraph for all
 instances.
 
-In: the groups and kernels of a `Cut`, and how its nodes were lowered. Out: the program and plan of
-the whole graph. What always holds: the groups of the second and the third instance are equal in
+In: the groups and kernels of a `Outline`, and how its nodes were lowered. Out: the program and plan
+of the whole graph. What always holds: the groups of the second and the third instance are equal in
 kind, text, sizes and order, up to a one-to-one renaming of buffers, and so are the views by which
 each instance hands its results to the next. Each middle instance is then the third one with its own
 buffers and inputs. Anything else raises `NotEqual`, and the whole graph is lowered.
@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any
 
 from inductor_backend.ir.graph_meta import instance_of
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import BufferKind, ExternNode, Node, Program, Strided
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopProgram, Node, Strided
 from inductor_backend.ir.views import Ref
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.passes.outline import Outline, whole_of
 from inductor_backend.passes.repeated_subgraphs import KEPT
-from inductor_backend.passes.subgraph_cut import Cut, whole_of
-from inductor_backend.schedule.fusion import Group, Plan
+from inductor_backend.schedule.fusion import FusionPlan, Group
 
 #: The instance that the other middle ones are copies of, and the last of the four.
 THIRD, LAST = KEPT - 2, KEPT - 1
@@ -37,22 +37,22 @@ class NotEqual(Exception):
 class Scheduled:
     """The schedule of a cut graph with its generated kernels."""
 
-    program: Program
-    plan: Plan
+    program: LoopProgram
+    plan: FusionPlan
     #: One a group of the plan.
-    kernels: Sequence[KernelText | None]
-    choices: dict[str, Choice]
+    kernels: Sequence[KernelSource | None]
+    choices: dict[str, KernelChoice]
     lowered: GraphLowering
 
 
-def replicate(cut: Cut, made: Scheduled) -> list[KernelText | None]:
+def replicate(cut: Outline, scheduled: Scheduled) -> list[KernelSource | None]:
     """Turns program, plan and choices into the whole graph's, and returns its kernels. Raises
     NotEqual before it changes anything.
     """
-    names = _Names(cut, made)
+    names = _Names(cut, scheduled)
     kinds = [
         names.kind(group, kernel)
-        for group, kernel in zip(made.plan.groups, made.kernels, strict=True)
+        for group, kernel in zip(scheduled.plan.groups, scheduled.kernels, strict=True)
     ]
     runs = _paired(kinds)
     for second, third in runs:
@@ -71,7 +71,7 @@ def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
             stretches[-1] = range(stretches[-1].start, place + 1)
         else:
             stretches.append(range(place, place + 1))
-    found = []
+    result = []
     for at, stretch in enumerate(stretches):
         if kinds[stretch.start] == THIRD - 1:
             after = stretches[at + 1] if at + 1 < len(stretches) else range(0)
@@ -79,10 +79,10 @@ def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
                 raise NotEqual(
                     "the third instance does not follow the second one, or is no copy of it"
                 )
-            found.append((stretch, after))
-    if sum(len(third) for _, third in found) != sum(kind == THIRD for kind in kinds):
+            result.append((stretch, after))
+    if sum(len(third) for _, third in result) != sum(kind == THIRD for kind in kinds):
         raise NotEqual("the third instance has kernels that the second one has not")
-    return found
+    return result
 
 
 class _Names:
@@ -95,7 +95,7 @@ class _Names:
     the four that read it, and as what.
     """
 
-    def __init__(self, cut: Cut, made: Scheduled) -> None:
+    def __init__(self, cut: Outline, made: Scheduled) -> None:
         self.cut, self.made, self.program = cut, made, made.program
         self.groups, self.kernels = made.plan.groups, made.kernels
         self.number = made.lowered.instances
@@ -109,7 +109,7 @@ class _Names:
             for role, name in self.inputs[real].items():
                 self.roles.setdefault(name, set()).add((number, role))
         self.shared = {
-            role for role in self.inputs[THIRD] if all(one[role] == role for one in self.inputs)
+            role for role in self.inputs[THIRD] if all(value[role] == role for value in self.inputs)
         }
         self.places = {
             node.name: place[0]
@@ -121,10 +121,10 @@ class _Names:
         env = self.made.lowered.env
         named: dict[Any, str] = {}
         for node, value in env.items():
-            whole = whole_of(node)
-            if whole is not None and isinstance(value, Ref):
-                named[whole] = value.buffer.name
-        found = []
+            full = whole_of(node)
+            if full is not None and isinstance(value, Ref):
+                named[full] = value.buffer.name
+        result = []
         for real in range(self.count):
             nodes = self.cut.repeats.inputs(real)
             if nodes is None or any((a in named) != (b in named) for a, b in nodes.items()):
@@ -133,12 +133,12 @@ class _Names:
                 )
             if any(a is not b for a, b in nodes.items() if a not in named):
                 raise NotEqual(f"instance {real} reads another number than the third one")
-            found.append({named[a]: named[b] for a, b in nodes.items() if a in named})
-        return found
+            result.append({named[a]: named[b] for a, b in nodes.items() if a in named})
+        return result
 
     # where a group belongs ------------------------------------------------------------------------
 
-    def kind(self, group: Group, kernel: KernelText | None) -> int | None:
+    def kind(self, group: Group, kernel: KernelSource | None) -> int | None:
         """Returns the first instance that a group writes for, or None for a group outside the
         instances. Raises NotEqual for a group that works for instances that lie apart, that is
         ordered or has side effects, or that uses a middle instance from outside.
@@ -194,8 +194,8 @@ class _Names:
             or self.before.setdefault(b, a) != a
         ):
             raise NotEqual(f"{a} and {b} do not pair up")
-        one, other = self.program.buffers[a], self.program.buffers[b]
-        same = one.dtype == other.dtype and one.layout == other.layout and one.kind is other.kind
+        item, other = self.program.buffers[a], self.program.buffers[b]
+        same = item.dtype == other.dtype and item.layout == other.layout and item.kind is other.kind
         if not same or (a in self.program.output_names) != (b in self.program.output_names):
             raise NotEqual(f"{a} and {b} are stored in different ways")
 
@@ -218,11 +218,11 @@ class _Names:
 
     def pair_groups(self, a: int, b: int) -> None:
         """Checks that the two groups do the same, and pairs their buffers."""
-        one, other = self.kernels[a], self.kernels[b]
-        if one is not None and other is not None:
-            if len(one.pointers) != len(other.pointers) or form(one) != form(other):
-                raise NotEqual(f"kernels differ: {one.label} and {other.label}")
-            for first, second in zip(one.pointers, other.pointers, strict=True):
+        kernel, other = self.kernels[a], self.kernels[b]
+        if kernel is not None and other is not None:
+            if len(kernel.pointers) != len(other.pointers) or form(kernel) != form(other):
+                raise NotEqual(f"kernels differ: {kernel.label} and {other.label}")
+            for first, second in zip(kernel.pointers, other.pointers, strict=True):
                 self.pair(first, second)
             return
         left, right = self.groups[a].extern, self.groups[b].extern
@@ -231,12 +231,12 @@ class _Names:
         self._pair_externs(left, right)
 
     def _pair_externs(self, a: ExternNode, b: ExternNode) -> None:
-        plain = [
+        simple = [
             (
                 n.target,
                 n.unpack,
                 n.fallback,
-                n.post,
+                n.epilogue,
                 n.final,
                 self.made.choices[n.name],
                 tuple(n.kwargs),
@@ -244,7 +244,7 @@ class _Names:
             )
             for n in (a, b)
         ]
-        if plain[0] != plain[1]:
+        if simple[0] != simple[1]:
             raise NotEqual(f"{a.target} and {b.target} are called in different ways")
         self.pair_values(
             (a.args, *a.kwargs.values(), a.residual, a.outputs),
@@ -256,8 +256,8 @@ class _Names:
         constant.
         """
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-            for one, other in zip(a, b, strict=True):
-                self.pair_values(one, other)
+            for item, other in zip(a, b, strict=True):
+                self.pair_values(item, other)
         elif isinstance(a, Strided) and isinstance(b, Strided) and a.layout == b.layout:
             self.pair(a.buffer, b.buffer)
         elif isinstance(a, Ref) and isinstance(b, Ref) and (a.sizes, a.index) == (b.sizes, b.index):
@@ -365,7 +365,7 @@ class _Names:
         return result
 
 
-def note_instances(program: Program, instances: dict[str, int], new: Sequence[str]) -> None:
+def note_instances(program: LoopProgram, instances: dict[str, int], new: Sequence[str]) -> None:
     """Adds to `instances` the buffers in `new`, which nodes of the graph's instances were split
     into: what a node was split into belongs to its instance."""
     readers: dict[str, list[Node]] = {}
@@ -374,13 +374,13 @@ def note_instances(program: Program, instances: dict[str, int], new: Sequence[st
             readers.setdefault(name, []).append(node)
     # parts are read by what was made after them, or by the node that was split
     for name in reversed(new):
-        found = {instances.get(other) for node in readers[name] for other in node.writes}
-        (number,) = found if len(found) == 1 else (None,)
+        result = {instances.get(other) for node in readers[name] for other in node.writes}
+        (number,) = result if len(result) == 1 else (None,)
         if number is not None:
             instances[name] = number
 
 
-def form(kernel: KernelText) -> KernelText:
+def form(kernel: KernelSource) -> KernelSource:
     """Returns what is compared of a kernel: everything but its name and its buffers."""
     return replace(kernel, pointers=(), label="")
 
@@ -391,7 +391,7 @@ def _names(value: Any) -> list[str]:
     )
 
 
-def renamed(value: Any, to: Any, program: Program) -> Any:
+def renamed(value: Any, to: Any, program: LoopProgram) -> Any:
     """Renames the buffers in arguments and outputs."""
     if isinstance(value, Strided):
         return Strided(to(value.buffer), value.layout)
@@ -404,13 +404,13 @@ def renamed(value: Any, to: Any, program: Program) -> Any:
 
 def _written(
     names: _Names, kinds: Sequence[int | None], thirds: dict[int, range], outputs: list[Any]
-) -> list[KernelText | None]:
+) -> list[KernelSource | None]:
     """Builds groups, kernels, buffers, choices and outputs of the whole graph before anything is
     changed.
     """
     program, choices = names.program, dict(names.made.choices)
     groups: list[Group] = []
-    kernels: list[KernelText | None] = []
+    kernels: list[KernelSource | None] = []
 
     def add(place: int, to: Any, suffix: str) -> None:
         group, kernel = names.groups[place], names.kernels[place]
@@ -436,8 +436,8 @@ def _written(
     while place < len(kinds):
         if place in thirds:
             for real in range(THIRD, names.count - 1):
-                for one in thirds[place]:
-                    add(one, partial(names.image, real=real), f"_r{real}")
+                for first in thirds[place]:
+                    add(first, partial(names.image, real=real), f"_r{real}")
             place = thirds[place].stop
             continue
         add(place, names.at_the_end if kinds[place] == LAST else str, "")
@@ -448,7 +448,7 @@ def _written(
     names.made.choices.update(choices)
     program.outputs[:] = outputs
     program.channels_last = {
-        at for at, one in enumerate(names.cut.returned) if one in program.channels_last
+        at for at, item in enumerate(names.cut.returned) if item in program.channels_last
     }
     program.output_names = {name for item in outputs for name in _names(item)}
     return kernels

@@ -77,15 +77,15 @@ def match_kind(m: Machine, f: Frame, arg: Any) -> None:
 def match_keys(m: Machine, f: Frame, arg: Any) -> None:
     subject, keys = m.peek(f, 2), m.peek(f, 1)
     get = m.attributes.getattr(subject, "get") if keys else None
-    found: list[Any] = []
+    result: list[Any] = []
     for i, key in enumerate(keys):
         if key in keys[:i]:
             raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
-        found.append(m.calls.call_value(get, [key, NULL], {}))
-        if found[-1] is NULL:
+        result.append(m.calls.call_value(get, [key, NULL], {}))
+        if result[-1] is NULL:
             f.stack.append(None)
             return
-    f.stack.append(tuple(found))
+    f.stack.append(tuple(result))
 
 
 @opcode("MATCH_CLASS")

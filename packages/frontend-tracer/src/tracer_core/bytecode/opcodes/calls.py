@@ -9,7 +9,7 @@ from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
-from tracer_core.bytecode.opcodes.containers import function_text, may_iterate
+from tracer_core.bytecode.opcodes.containers import function_source, may_iterate
 
 use_own_builtins(globals())
 
@@ -51,7 +51,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int | None) -> None:
     if not may_iterate(positional):
         kind = m.exceptions.type_name(positional)
         raise TypeError(
-            f"{function_text(function)} argument after * must be an iterable, not {kind}"
+            f"{function_source(function)} argument after * must be an iterable, not {kind}"
         )
     args = m.containers.arguments(positional)
     for name in kwargs:

@@ -31,8 +31,8 @@ handlers({
 
 def _list_to_tuple(m: Machine, items: list[Any]) -> tuple[Any, ...]:
     # The list may be from before a graph break, where its items are read with guards.
-    made: tuple[Any, ...] = m.names.made(tuple(m.containers.spread(items, varies=True)))
-    return made
+    result: tuple[Any, ...] = m.names.made(tuple(m.containers.spread(items, varies=True)))
+    return result
 
 
 @opcode("BUILD_SET")
@@ -44,10 +44,10 @@ def build_set(m: Machine, f: Frame, arg: int) -> None:
 @opcode("BUILD_MAP")
 def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
-    made: dict[Any, Any] = m.names.made({})
+    result: dict[Any, Any] = m.names.made({})
     for key, value in zip(items[::2], items[1::2], strict=True):
-        m.containers.setitem(made, key, value)
-    f.stack.append(made)
+        m.containers.setitem(result, key, value)
+    f.stack.append(result)
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -143,7 +143,7 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     if not _is_mapping(value):
         kind = m.exceptions.type_name(value)
         raise TypeError(
-            f"{function_text(function)} argument after ** must be a mapping, not {kind}"
+            f"{function_source(function)} argument after ** must be a mapping, not {kind}"
         )
     twice: tuple[Any, ...] = ()
     try:
@@ -158,7 +158,7 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
         twice = error.args  # 3.12 takes an error of the mapping for its own
     for key in twice:
         raise TypeError(
-            f"{function_text(function)} got multiple values for keyword argument '{key}'"
+            f"{function_source(function)} got multiple values for keyword argument '{key}'"
         )
 
 
@@ -171,7 +171,7 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict) or instances_have(type(value), "keys")
 
 
-def function_text(function: Any) -> str:
+def function_source(function: Any) -> str:
     """Returns a function's name as CPython's errors about its arguments give it."""
     name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
     if name is None:

@@ -16,9 +16,9 @@ use_own_builtins(globals())
 def _bound(m: Machine, manager: Any, name: str, missed: str, qualified: bool) -> Any:
     """Returns a manager's special method. missed: what the error of a manager without it adds.
     qualified: whether the error gives the whole name of the manager's class."""
-    found = m.attributes.special(manager, name, NULL)
-    if found is not NULL:
-        return found
+    result = m.attributes.special(manager, name, NULL)
+    if result is not NULL:
+        return result
     kind = m.exceptions.type_name(manager, qualified)
     raise TypeError(f"'{kind}' object does not support the context manager protocol{missed}")
 

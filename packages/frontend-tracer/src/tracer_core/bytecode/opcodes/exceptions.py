@@ -33,14 +33,14 @@ def check_exc_match(m: Machine, f: Frame, arg: Any) -> None:
     kinds = _kinds(m.pop(f))
     error = m.peek(f)
     # By the MRO, as in CPython: __instancecheck__ is not called.
-    f.stack.append(any(one in type(error).__mro__ for one in kinds))
+    f.stack.append(any(kind in type(error).__mro__ for kind in kinds))
 
 
 def _kinds(written: Any) -> tuple[type[BaseException], ...]:
     """Returns the classes that an ``except`` clause names."""
     kinds = written if isinstance(written, tuple) else (written,)
-    for one in kinds:
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise TypeError(
                 "catching classes that do not inherit from BaseException is not allowed"
             )
@@ -52,7 +52,7 @@ def check_eg_match(m: Machine, f: Frame, arg: Any) -> None:
     """Runs one ``except*``: pushes (rest, matched or None) of the exception."""
     kinds = _kinds(m.pop(f))
     error = m.pop(f)
-    if any(issubclass(one, BaseExceptionGroup) for one in kinds):
+    if any(issubclass(kind, BaseExceptionGroup) for kind in kinds):
         raise TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
     left, matched = _split(m, error, kinds)
     f.stack += [left, matched]
@@ -66,8 +66,8 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
     if isinstance(error, BaseExceptionGroup):
         parts = m.calls.call_value(m.attributes.getattr(error, "split"), [kinds], {})
         if not isinstance(parts, tuple):
-            kind, found = m.exceptions.type_name(error), m.exceptions.type_name(parts)
-            raise TypeError(f"{kind}.split must return a tuple, not {found}")
+            kind, result = m.exceptions.type_name(error), m.exceptions.type_name(parts)
+            raise TypeError(f"{kind}.split must return a tuple, not {result}")
         matched_and_left = m.containers.spread(parts)
         if len(matched_and_left) < 2:
             raise TypeError(
@@ -87,18 +87,18 @@ def prep_reraise_star(m: Machine, f: Frame, arg: Any) -> None:
     f.stack.append(reraise_star(m, original, raised))
 
 
-def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
-    """Returns the exception to raise after the ``except*`` clauses. found: for each clause what it
+def reraise_star(m: Machine, original: Any, result: list[Any]) -> Any:
+    """Returns the exception to raise after the ``except*`` clauses. result: for each clause what it
     raised, and the unmatched rest."""
-    if not found:
+    if not result:
         return None
     if not isinstance(original, BaseExceptionGroup):
-        return found[0]
-    for error in (original, *found):
+        return result[0]
+    for error in (original, *result):
         if error is not None:
             m.exceptions.look_into(error)
-    raised = [e for e in found if e is not None and not _is_part(m, e, original)]
-    again = [e for e in found if e is not None and _is_part(m, e, original)]
+    raised = [e for e in result if e is not None and not _is_part(m, e, original)]
+    again = [e for e in result if e is not None and _is_part(m, e, original)]
     kept = {id(leaf) for e in again for leaf in _leaves(e)}
     rest = original.subgroup(lambda error: id(error) in kept) if kept else None
     if rest is not None:
@@ -122,7 +122,7 @@ def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:
 
 def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+        return [leaf for exception in error.exceptions for leaf in _leaves(exception)]
     return [error]
 
 

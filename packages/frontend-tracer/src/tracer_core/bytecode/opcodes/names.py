@@ -110,14 +110,14 @@ def _push_callable(f: Frame, value: Any, is_called: bool) -> None:
 
 
 def _load_name(m: Machine, f: Frame, namespace: Any, name: str) -> None:
-    found, value = _in_namespace(m, f, namespace, name)
-    f.stack.append(value if found else m.names.load_global(f, name))
+    result, value = _in_namespace(m, f, namespace, name)
+    f.stack.append(value if result else m.names.load_global(f, name))
 
 
 def _load_class_cell(m: Machine, f: Frame, namespace: Any, index: int) -> None:
     name = f.code.locals_names[index]
-    found, value = _in_namespace(m, f, namespace, name)
-    f.stack.append(value if found else m.names.load_cell(m.load(f, index), name))
+    result, value = _in_namespace(m, f, namespace, name)
+    f.stack.append(value if result else m.names.load_cell(m.load(f, index), name))
 
 
 def _in_namespace(m: Machine, f: Frame, namespace: Any, name: str) -> tuple[bool, Any]:
@@ -156,13 +156,13 @@ def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
-    name, method, given = arg
+    name, method, inputs = arg
     function, owner, obj = m.pop_n(f, 3)
     if function is super:
         value = m.attributes.super_attribute(owner, obj, name)
     else:
-        made = m.calls.call_value(function, [owner, obj] if given else [], {})
-        value = m.attributes.getattr(made, name)
+        result = m.calls.call_value(function, [owner, obj] if inputs else [], {})
+        value = m.attributes.getattr(result, name)
     _push_callable(f, value, method)
 
 

@@ -1,8 +1,8 @@
 """What differs between CPython releases in the meaning of bytecode: a module a release.
 
 Decoding (`code.decode`) rewrites the instructions of every release to one set, CPython 3.12's with
-a few of its neighbours', so that the handlers of `opcodes/`, the transitions and the liveness of
-variables know no release. A release is supported when `VERSIONS` names its module.
+a few of its neighbours', so that the handlers of `opcodes/`, the resume_functions and the liveness
+of variables know no release. A release is supported when `VERSIONS` names its module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from types import MappingProxyType
 
 from tracer_core.bytecode.versions import py311, py312, py313, py314
-from tracer_core.bytecode.versions.version import Step, Version
+from tracer_core.bytecode.versions.version import OpcodeStep, Version
 
 #: (major, minor) -> what is particular to the release.
 VERSIONS: MappingProxyType[tuple[int, int], Version] = MappingProxyType({
@@ -23,4 +23,4 @@ VERSIONS: MappingProxyType[tuple[int, int], Version] = MappingProxyType({
 #: is decoded.
 RUNNING = VERSIONS.get(sys.version_info[:2], py314.VERSION)
 
-__all__ = ["RUNNING", "VERSIONS", "Step", "Version"]
+__all__ = ["RUNNING", "VERSIONS", "OpcodeStep", "Version"]

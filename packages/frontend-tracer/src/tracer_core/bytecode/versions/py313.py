@@ -1,6 +1,6 @@
 """CPython 3.13: super-instructions, ``TO_BOOL``, ``CALL_KW`` and attributes of functions one by one.
 
-`LOAD_FAST_LOAD_FAST` and the like become the two instructions that they stand for. A truth value
+`LOAD_FAST_LOAD_FAST` and the like become the two instructions that they stand for. A bool
 that a jump or ``not`` reads is left to those, as they ask for it themselves. The names of a call's
 keywords become `KW_NAMES`. `MAKE_FUNCTION` takes its attributes with it, because the closure of a
 function cannot be set later.
@@ -17,8 +17,8 @@ from tracer_core.bytecode.versions.version import (
     NOTHING,
     UNSUPPORTED_INTRINSICS_SINCE_313,
     UNSUPPORTED_SINCE_312,
+    OpcodeStep,
     Rewrite,
-    Step,
     Version,
     compared,
     name_and_flag,
@@ -27,7 +27,7 @@ from tracer_core.bytecode.versions.version import (
 )
 
 #: The instructions that ask for the truth of the value on top of the stack.
-_ASKS_TRUTH = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"})
+_QUERIES_BOOL = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"})
 #: The flag of COMPARE_OP's argument: its result is converted to bool.
 _TO_BOOL = 16
 
@@ -35,46 +35,52 @@ _TO_BOOL = 16
 def pair(first: str, second: str) -> Rewrite:
     """Returns the rewrite of a super-instruction on two variables."""
 
-    def rewrite(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-        arg = found[at].arg or 0
-        return Step(first, arg >> 4), Step(second, arg & 15)
+    def rewrite(
+        instructions: Sequence[Instruction], at: int, raw: types.CodeType
+    ) -> tuple[OpcodeStep, ...]:
+        arg = instructions[at].arg or 0
+        return OpcodeStep(first, arg >> 4), OpcodeStep(second, arg & 15)
 
     return rewrite
 
 
-def leaves_truth(found: Sequence[Instruction], at: int) -> bool:
-    """Returns whether the next instruction asks for the truth value that one is to compute."""
-    asks = found[at].name == "TO_BOOL" or (
-        found[at].name == "COMPARE_OP" and bool((found[at].arg or 0) & _TO_BOOL)
+def leaves_bool(instructions: Sequence[Instruction], at: int) -> bool:
+    """Returns whether the next instruction asks for the bool that one is to compute."""
+    asks = instructions[at].name == "TO_BOOL" or (
+        instructions[at].name == "COMPARE_OP" and bool((instructions[at].arg or 0) & _TO_BOOL)
     )
-    return asks and at + 1 < len(found) and found[at + 1].name in _ASKS_TRUTH
+    return asks and at + 1 < len(instructions) and instructions[at + 1].name in _QUERIES_BOOL
 
 
-def _to_bool(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    return NOTHING if leaves_truth(found, at) else (Step("TO_BOOL", None),)
+def _to_bool(result: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
+    return NOTHING if leaves_bool(result, at) else (OpcodeStep("TO_BOOL", None),)
 
 
-def _compare(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    arg = found[at].arg or 0
-    steps = (Step("COMPARE_OP", _COMPARED(arg, raw)),)
-    return steps + _to_bool(found, at, raw) if arg & _TO_BOOL else steps
+def _compare(result: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
+    arg = result[at].arg or 0
+    steps = (OpcodeStep("COMPARE_OP", _COMPARED(arg, raw)),)
+    return steps + _to_bool(result, at, raw) if arg & _TO_BOOL else steps
 
 
-def _constant(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    value = raw.co_consts[found[at].arg or 0]
-    names_keywords = at + 1 < len(found) and found[at + 1].name == "CALL_KW"
-    return (Step("KW_NAMES" if names_keywords else "LOAD_CONST", value),)
+def _constant(
+    instructions: Sequence[Instruction], at: int, raw: types.CodeType
+) -> tuple[OpcodeStep, ...]:
+    value = raw.co_consts[instructions[at].arg or 0]
+    names_keywords = at + 1 < len(instructions) and instructions[at + 1].name == "CALL_KW"
+    return (OpcodeStep("KW_NAMES" if names_keywords else "LOAD_CONST", value),)
 
 
-def call(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    return (Step("CALL", found[at].arg),)
+def call(result: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
+    return (OpcodeStep("CALL", result[at].arg),)
 
 
-def _make_function(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+def _make_function(
+    instructions: Sequence[Instruction], at: int, raw: types.CodeType
+) -> tuple[OpcodeStep, ...]:
     flags = 0
-    while (at := at + 1) < len(found) and found[at].name == "SET_FUNCTION_ATTRIBUTE":
-        flags |= found[at].arg or 0
-    return (Step("MAKE_FUNCTION", flags),)
+    while (at := at + 1) < len(instructions) and instructions[at].name == "SET_FUNCTION_ATTRIBUTE":
+        flags |= instructions[at].arg or 0
+    return (OpcodeStep("MAKE_FUNCTION", flags),)
 
 
 _COMPARED: Callable[[int, types.CodeType], str] = compared(5)
@@ -99,5 +105,5 @@ VERSION = Version(
         "ENTER_EXECUTOR": "added at run time; decoded as the original",
     },
     unsupported_intrinsics=UNSUPPORTED_INTRINSICS_SINCE_313,
-    leaves_truth=leaves_truth,
+    leaves_bool=leaves_bool,
 )  # fmt: skip

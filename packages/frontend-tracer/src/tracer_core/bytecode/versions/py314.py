@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tracer_core.bytecode.instructions import Instruction
 from tracer_core.bytecode.versions import py313
-from tracer_core.bytecode.versions.version import Rewrite, Step, nothing
+from tracer_core.bytecode.versions.version import OpcodeStep, Rewrite, nothing
 
 #: What LOAD_COMMON_CONSTANT pushes; empty before 3.14.
 _COMMON: Sequence[object] = getattr(dis, "_common_constants", ())
@@ -23,20 +23,26 @@ _SUBSCRIPT = next((at for at, (_, sign) in enumerate(dis._nb_ops) if sign == "[]
 
 def _as(name: str) -> Rewrite:
     """Returns the rewrite of an instruction that has the meaning of another one."""
-    return lambda found, at, raw: (Step(name, found[at].arg),)
+    return lambda result, at, raw: (OpcodeStep(name, result[at].arg),)
 
 
-def _constant(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    return (Step("LOAD_CONST", _COMMON[found[at].arg or 0]),)
+def _constant(
+    instructions: Sequence[Instruction], at: int, raw: types.CodeType
+) -> tuple[OpcodeStep, ...]:
+    return (OpcodeStep("LOAD_CONST", _COMMON[instructions[at].arg or 0]),)
 
 
-def _special(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    return (Step("LOAD_SPECIAL", _SPECIAL[found[at].arg or 0]),)
+def _special(result: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
+    return (OpcodeStep("LOAD_SPECIAL", _SPECIAL[result[at].arg or 0]),)
 
 
-def _operator(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
-    arg = found[at].arg
-    return (Step("BINARY_SUBSCR", None) if arg == _SUBSCRIPT else Step("BINARY_OP", arg),)
+def _operator(
+    instructions: Sequence[Instruction], at: int, raw: types.CodeType
+) -> tuple[OpcodeStep, ...]:
+    arg = instructions[at].arg
+    return (
+        OpcodeStep("BINARY_SUBSCR", None) if arg == _SUBSCRIPT else OpcodeStep("BINARY_OP", arg),
+    )
 
 
 VERSION = replace(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tracer_core.bytecode.instructions import Instruction
 
 
-class Step(NamedTuple):
+class OpcodeStep(NamedTuple):
     """An instruction as decoded: its opcode and its argument's meaning."""
 
     name: str
@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
 
 #: (instructions, index, code object) -> the steps that stand for the instruction at the index.
-Rewrite = Callable[[Sequence[Instruction], int, types.CodeType], tuple[Step, ...]]
+Rewrite = Callable[[Sequence[Instruction], int, types.CodeType], tuple[OpcodeStep, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Version:
     that pop what it has popped already.
     unsupported: opcode -> why it has no handler. unsupported_intrinsics: opcode -> argument -> why
     its handler has no meaning for that argument. counted: the types whose length the error of
-    UNPACK_SEQUENCE gives if there are too many items. leaves_truth: whether the instruction after
-    the one at an index asks for a truth value in its place, and raises what that raises.
+    UNPACK_SEQUENCE gives if there are too many items. leaves_bool: whether the instruction after
+    the one at an index asks for a bool in its place, and raises what that raises.
     """
 
     arguments: Mapping[str, Callable[[int, types.CodeType], Any]]
@@ -43,16 +43,16 @@ class Version:
     unsupported: Mapping[str, str]
     unsupported_intrinsics: Mapping[str, Mapping[int, str]]
     counted: tuple[type, ...] = ()
-    leaves_truth: Callable[[Sequence[Instruction], int], bool] = lambda found, at: False
+    leaves_bool: Callable[[Sequence[Instruction], int], bool] = lambda result, at: False
 
 
-def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+def nothing(result: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[OpcodeStep, ...]:
     """Rewrites an instruction whose effect another one has."""
     return NOTHING
 
 
-NOTHING = (Step("NOP", None),)
-ASYNC = "async functions are called natively"
+NOTHING = (OpcodeStep("NOP", None),)
+ASYNC = "async functions are called eagerly"
 
 AT_PROMPT = "only emitted by the interactive prompt"
 IN_MODULE = "only legal at module level, which is never traced"

@@ -18,11 +18,11 @@ from tracer_core.errors import GraphBreakError, TracerError
 from tracer_core.execution.call import Call
 from tracer_core.execution.capture.result import Abandoned, Captured, UserError
 from tracer_core.execution.capture_lock import STATE
-from tracer_core.execution.entry.guarded_cache import Attempt, GuardedCache
+from tracer_core.execution.entry.guarded_cache import EntryFunction, GuardedCache
 from tracer_core.execution.runtime import Runtime
 from tracer_core.execution.tiers import delayed, eager_or_compiled
-from tracer_core.fx_capture.graph_breaks import RunNatively
-from tracer_core.fx_capture.seen import Foresight
+from tracer_core.fx_capture.graph_breaks import RunEagerly
+from tracer_core.fx_capture.specialization_history import Speculation
 from tracer_core.options import env
 from tracer_core.registry import events
 
@@ -47,7 +47,7 @@ class _FailedSpeculation(Exception):
     """A trace that assumes answers captured nothing worth keeping."""
 
 
-def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> Attempt | None:
+def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> EntryFunction | None:
     """Captures an entry where a call begins; see `capture_inside`."""
     labels, state = call.labels(runtime.function), call.state
 
@@ -61,14 +61,14 @@ def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> Attempt 
         return tracer.start(runtime.function, values[:n_args], named)
 
     is_first = cache.is_first(state)
-    attempt = _capture(runtime, cache, start, state)
-    runtime.tiering.n_first += is_first and attempt is not None
-    return attempt
+    entry = _capture(runtime, cache, start, state)
+    runtime.tiering.n_first += is_first and entry is not None
+    return entry
 
 
 def capture_inside(
     runtime: Runtime, cache: GuardedCache, layouts: Any, state: Any
-) -> Attempt | None:
+) -> EntryFunction | None:
     """Captures an entry where a call goes on after a graph break. Returns None where the call runs in
     eager mode, now or from now on. Raises TracerError where that is an error."""
     return _capture(runtime, cache, lambda tracer: tracer.start_inside(layouts, state), state)
@@ -77,18 +77,18 @@ def capture_inside(
 def first_run(
     runtime: Runtime,
     cache: GuardedCache,
-    attempt: Attempt,
+    entry: EntryFunction,
     state: Any,
-    again: Callable[[], Attempt | None],
+    again: Callable[[], EntryFunction | None],
 ) -> Any:
     """Runs a fresh cache entry, which must accept the call that it was captured from. Captures
     a rejecting entry again, once: compiling may have imported modules that changed what its
     guards read (pytree's registry of containers)."""
     try:
-        result = attempt(state)
+        result = entry(state)
         if result is not MISS:
             return result
-        cache.remove(attempt)
+        cache.remove(entry)
         with STATE.lock:
             second = again()
         if second is None:
@@ -106,7 +106,7 @@ def first_run(
 
 def _capture(
     runtime: Runtime, cache: GuardedCache, start: StartFrames, state: Any
-) -> Attempt | None:
+) -> EntryFunction | None:
     """Counts and times a capture; see `capture_inside`."""
     if cache.is_closed(state):
         return None
@@ -117,23 +117,23 @@ def _capture(
     tiering.n_captures += 1
     tiering.n_changes += 1
     before, begun = tiering.capture_seconds, eager_or_compiled.clock()
-    attempt = None
+    entry = None
     try:
-        attempt = _speculating(runtime, cache, start, state)
-        if is_new and attempt is not None:
+        entry = _speculating(runtime, cache, start, state)
+        if is_new and entry is not None:
             call = tiering.n_captures if cache.made_in < 0 else -runtime.n_broken
             runtime.limit.note_first(call, cache, state)
-        return attempt
+        return entry
     finally:  # a capture may begin inside another one
         tiering.capture_seconds = before + eager_or_compiled.clock() - begun
-        runtime.limit.note_capture(cache, attempt is not None)
+        runtime.limit.note_capture(cache, entry is not None)
         runtime.compare_again()
         STATE.epoch += 1
 
 
 def _speculating(
     runtime: Runtime, cache: GuardedCache, start: StartFrames, state: Any
-) -> Attempt | None:
+) -> EntryFunction | None:
     """Captures once, and without speculation if that fails."""
     try:
         return _traced(runtime, cache, start, state)
@@ -144,25 +144,25 @@ def _speculating(
 
 def _traced(
     runtime: Runtime, cache: GuardedCache, start: StartFrames, state: Any
-) -> Attempt | None:
+) -> EntryFunction | None:
     """Traces, and adds the entry. Where branches on tensors are assumed to go some way, raises
     `_FailedSpeculation` if nothing can be captured or the graph has no lowered form, since the
     graphs between the breaks may have one."""
     from tracer_core.execution.capture.trace import capture  # heavy: the tracer
     from tracer_core.execution.entry.builder import Generator  # heavy: the tracer
 
-    foresight = Foresight(cache.seen.foresees and runtime.may_speculate())
-    has_assumptions = bool(cache.seen.outcomes)
+    speculation = Speculation(cache.specializations.speculates and runtime.may_speculate())
+    has_assumptions = bool(cache.specializations.outcomes)
     name = f"graph_{next(_graph_numbers)}"
     try:
         with STATE.tracing(), recording(runtime.owner()), torch_private.unshielded():
             record = capture(
-                Generator, start, state, runtime.config, cache.seen, name, runtime.eager_codes,
-                runtime.answers, foresight,
+                Generator, start, state, runtime.config, cache.specializations, name, runtime.eager_codes,
+                runtime.answers, speculation,
             )  # fmt: skip
         give_back_free_memory()
     except (UserError, Abandoned) as error:
-        if has_assumptions or foresight.n_answers:
+        if has_assumptions or speculation.n_answers:
             raise _FailedSpeculation from error
         return _not_traced(runtime, error, cache, start, state)
     except (TracerError, KeyboardInterrupt):
@@ -170,7 +170,7 @@ def _traced(
     except Exception as error:
         if env().strict:
             raise
-        if has_assumptions or foresight.n_answers:
+        if has_assumptions or speculation.n_answers:
             raise _FailedSpeculation from error
         if runtime.config.fullgraph:
             raise runtime.not_captured(f"internal error: {error!r}") from error
@@ -178,16 +178,16 @@ def _traced(
         runtime.give_up(cache, f"internal error: {error!r}")
         return None
     fallback = record.runner.fallback if record.runner is not None else None
-    speculates = has_assumptions or foresight.n_answers > 0
+    speculates = has_assumptions or speculation.n_answers > 0
     if speculates and fallback is not None and fallback.kind in WHOLE:
         raise _FailedSpeculation
     _note(runtime, record)
-    cache.seen.add(record.shapes, record.numbers)
+    cache.specializations.add(record.shapes, record.numbers)
     loaded = [entry for entry in runtime.entries.loaded if entry.attempt in cache.entries]
-    runtime.kept.explain(loaded, record)
+    runtime.persistent_cache.explain(loaded, record)
     cache.add(record.attempt, state)
     if record.pending is None:
-        runtime.kept.add(record)
+        runtime.persistent_cache.add(record)
     else:
         delayed.delay(runtime, cache, record, speculates)
     return record.attempt
@@ -210,13 +210,13 @@ def _not_traced(
     cache: GuardedCache,
     start: StartFrames,
     state: Any,
-) -> Attempt | None:
+) -> EntryFunction | None:
     """Handles a trace that ended without an entry."""
     cause = error.__cause__
     if isinstance(error, Abandoned):
         runtime.give_up(cache, str(error))
         return None
-    if not isinstance(cause, RunNatively):
+    if not isinstance(cause, RunEagerly):
         cache.raised = cause
         return None
     if runtime.config.fullgraph:
@@ -230,5 +230,5 @@ def _not_traced(
         runtime.skipped = str(cause)
     else:
         return None
-    logger().warning("%s runs natively: %s", runtime.name, cause)
+    logger().warning("%s runs eagerly: %s", runtime.name, cause)
     return None

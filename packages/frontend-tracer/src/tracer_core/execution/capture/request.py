@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Abandoned
-from tracer_core.execution.entry.builder import Refused
+from tracer_core.execution.entry.builder import NotPersistable
 from tracer_core.fx_capture.graph_breaks import Restart, Retry
 from tracer_core.reconstruct.values import CannotRebuild
 
@@ -23,7 +23,7 @@ class Fails(BaseException):
 
 
 #: What ends a trace so that another one begins.
-RETRIED = (Fails, Restart, CannotRebuild, Refused)
+RETRIED = (Fails, Restart, CannotRebuild, NotPersistable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TraceOptions:
             if error.kind in self.unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
             return replace(self, unbuildable=self.unbuildable | {error.kind})
-        assert isinstance(error, Refused)
+        assert isinstance(error, NotPersistable)
         what = "sizes" if error.what in self.refused else error.what
         if what in self.refused:  # without symbols it fails too
             raise cast(BackendError, error.__cause__) from None

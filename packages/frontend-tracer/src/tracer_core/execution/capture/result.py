@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.own_reference import object_of
 
@@ -51,9 +51,10 @@ class BreakRecord:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Captured:
-    """One cache entry. attempt(S): its generated function. text: its source. graph: the torch-level
-    graph, None if no operator ran. break_: the break that ends the entry, None if it returns.
-    shapes and numbers: shapes of input tensors and values of symbolic scalars by source expression.
+    """One cache entry. cache entry(S): its generated function. text: its source. graph: the
+    torch-level graph, None if no operator ran. break_: the break that ends the entry, None if it
+    returns. shapes and numbers: shapes of input tensors and values of symbolic scalars by source
+    expression.
     name: of its graph or code region. pending: what compiles the graph while it runs eagerly; None
     where it is compiled."""
 
@@ -73,8 +74,10 @@ class Captured:
 
     def breaks_inside(self, code: types.CodeType) -> bool:
         """Returns whether the entry ends with a graph break in a call of this code."""
-        transitions = (one for one in self.constants.values() if isinstance(one, Transition))
-        return any(part.code is code for one in transitions for part in one.layouts)
+        resume_functions = (
+            constant for constant in self.constants.values() if isinstance(constant, ResumeFunction)
+        )
+        return any(part.code is code for function in resume_functions for part in function.layouts)
 
     @property
     def guards(self) -> tuple[str, ...]:
@@ -105,4 +108,4 @@ class Portable:
     @property
     def functions(self) -> list[types.FunctionType]:
         """Returns the functions whose bytecode was followed and that are still alive."""
-        return [one for one in object_of(self.interpreted) if one is not None]
+        return [item for item in object_of(self.interpreted) if item is not None]

@@ -1,8 +1,8 @@
 """Captures a cache entry at a place in the program: trace, lower, generate code.
 
-In: the frames of an activation and its state. Out, by `Generator`: a `Captured` (an ``attempt`` function and its
-records), or a reason why nothing was captured. Every object that the trace changed has its old
-contents again when `capture` returns or raises.
+In: the frames of an activation and its state. Out, by `Generator`: a `Captured` (an ``cache entry``
+function and its records), or a reason why nothing was captured. Every object that the trace changed
+has its old contents again when `capture` returns or raises.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
-import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
+import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
 from tracer_core import torch_private
 from tracer_core.bytecode.code import is_eager_only
 from tracer_core.bytecode.frame import Frame
@@ -28,10 +28,10 @@ from tracer_core.fx_capture.graph_breaks import (
     Break,
     Restart,
     Retry,
-    RunNatively,
+    RunEagerly,
 )
 from tracer_core.fx_capture.may_raise import communicates
-from tracer_core.fx_capture.seen import Foresight, Seen
+from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.natives.effects import add_rows_of_imported
@@ -79,19 +79,19 @@ def capture(
     start: StartFrames,
     state: Any,
     config: CompileConfig,
-    seen: Seen,
+    specializations: SpecializationHistory,
     name: str,
     natives: Mapping[types.CodeType, str],
     answers: Answers,
-    foresight: Foresight | None = None,
+    speculation: Speculation | None = None,
 ) -> Made:
     """Traces from `start` until the program returns or breaks, and returns what `writer` makes of
     the trace.
 
     start: puts the frames into a tracer. state: the values of the code region. natives: code that
     is not followed -> the kind of break. answers: changed where the program fails only because
-    is_compiling() says True. foresight: of branches on tensors, for an entry that may be left where
-    they go another way.
+    is_compiling() says True. speculation: of branches on tensors, for an entry that may be left
+    where they go another way.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     add_rows_of_imported()
@@ -99,11 +99,11 @@ def capture(
     options = TraceOptions(
         is_compiling=not answers.as_eager,
         doubts_is_compiling=not answers.as_eager,
-        assertions=ASSERTIONS not in seen.refused,
-        refused=frozenset(seen.refused),
+        assertions=ASSERTIONS not in specializations.refused,
+        refused=frozenset(specializations.refused),
     )
     for _ in range(MAX_CAPTURE_RESTARTS):
-        shapes = _shape_policy(options, config, seen, foresight)
+        shapes = _shape_policy(options, config, specializations, speculation)
         shapes.look(list(state))
         tracer = Tracer(
             shapes, dict(options.breaks), set(options.unbuildable), natives,
@@ -119,7 +119,9 @@ def capture(
                 captured = _trace(writer, tracer, start, state, config, settings, name)
         except RETRIED as error:
             options = options.after(error)
-            seen.refused |= options.refused  # later traces of this place guard them by value
+            specializations.refused |= (
+                options.refused
+            )  # later traces of this place guard them by value
         else:
             if not options.is_compiling and not answers.as_eager:
                 answers.as_eager = True
@@ -127,21 +129,24 @@ def capture(
                                  "True at %s: %s", name, *options.failure)  # fmt: skip
             return captured
         finally:
-            made = [OwnReference(one.cls) for one in tracer.entries.classes.values()]
+            result = [OwnReference(cls.cls) for cls in tracer.entries.classes.values()]
             tracer.forget()
-            _collect_classes(made)
+            _collect_classes(result)
     crossed("MAX_CAPTURE_RESTARTS")
     raise Abandoned("the trace was restarted too often")
 
 
 def _shape_policy(
-    options: TraceOptions, config: CompileConfig, seen: Seen, foresight: Foresight | None
+    options: TraceOptions,
+    config: CompileConfig,
+    specializations: SpecializationHistory,
+    speculation: Speculation | None,
 ) -> ShapePolicy:
     """Returns how a trace treats sizes and numbers."""
     refused = options.refused
     return ShapePolicy(
         False if "sizes" in refused else config.dynamic,
-        seen,
+        specializations,
         config.backend.shapes == "symbolic" or config.backend.ir == "torch",
         _takes_numbers(config) and refused.isdisjoint(("numbers", "sizes")),
         _follows_data(config) and refused <= {ASSERTIONS},
@@ -150,23 +155,23 @@ def _shape_policy(
         # elsewhere a break costs less than a graph that is cut
         takes_data_floats=config.fullgraph,
         takes_assertions=options.assertions,
-        foresight=foresight if options.speculates else None,
+        speculation=speculation if options.speculates else None,
         copies_elements=options.copies_elements,
     )
 
 
-def _collect_classes(made: list[OwnReference]) -> None:
+def _collect_classes(references: list[OwnReference]) -> None:
     """Ends the classes that a trace made, which are cycles: the ``__subclasses__`` of their bases
     would name them."""
     for generation in (1, 2):
-        if any(one() is not None for one in made):
+        if any(item() is not None for item in references):
             gc.collect(generation)
 
 
 def _doubt(tracer: Tracer, reason: str) -> None:
     """Raises Fails where the program may need another answer of is_compiling()."""
-    if tracer.doubts and (tracer.told_compiling or tracer.as_eager):
-        raise Fails(tracer.told_compiling, reason[:200]) from None
+    if tracer.doubts and (tracer.is_compiling_used or tracer.as_eager):
+        raise Fails(tracer.is_compiling_used, reason[:200]) from None
 
 
 def _trace(
@@ -197,7 +202,7 @@ def _trace(
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
                 if any(is_eager_only(frame.code.raw) for frame in tracer.frames):
-                    raise RunNatively(
+                    raise RunEagerly(
                         f"a function with a graph break reads frames or counts references ({error.reason})",
                         True,
                     ) from None
@@ -241,10 +246,10 @@ def _trace(
             generator.write(value, broken)
         except Break as error:  # no instruction is left that a break could precede
             raise Abandoned(f"{error.kind}: {error.reason}") from error
-        except RunNatively as error:
+        except RunEagerly as error:
             raise UserError() from error
         except RecursionError:
-            deep = RunNatively("values are nested too deep to be made again")
+            deep = RunEagerly("values are nested too deep to be made again")
             raise UserError() from deep
         except Restart as restart:
             if broken is None or broken.kind == "raises" or restart.location:

@@ -21,7 +21,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.view_aliasing import absolute_offsets
-from tracer_core.background.giving_way import served
+from tracer_core.background.gil_yielding import in_foreground
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
 from tracer_core.contract.captured_graph import CapturedGraph
@@ -34,7 +34,7 @@ from tracer_core.execution.capture.result import BreakRecord, Captured, Portable
 from tracer_core.execution.entry.codegen import CacheEntry, settings_checks
 from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import memories, runtime_namespace
-from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.tiers import second_use
 from tracer_core.execution.tiers.background_entry import (
@@ -81,7 +81,7 @@ from tracer_core.trace.tracer import Tracer
 _OF_TENSORS = frozenset({Gradient, GradientFlag, Content})
 
 
-class Refused(Exception):
+class NotPersistable(Exception):
     """The backend failed on a graph with symbols. what: "numbers" (symbolic scalars) or "sizes"."""
 
     def __init__(self, what: str) -> None:
@@ -188,8 +188,8 @@ class TraceWriter:
         lines = "".join(
             f"(calling_code{line}, {self.entry.use(source)}), " for line, source in late.lines
         )
-        args = "".join(f"{value(one)}, " for one in late.args)
-        kwargs = ", ".join(f"{name!r}: {value(one)}" for name, one in late.kwargs.items())
+        args = "".join(f"{value(arg)}, " for arg in late.args)
+        kwargs = ", ".join(f"{name!r}: {value(item)}" for name, item in late.kwargs.items())
         if not late.lines:  # the tracer's own
             return f"{value(late.function)}({args})"
         return f"call_from(({lines}), {value(late.function)}, ({args}), {{{kwargs}}})"
@@ -225,16 +225,16 @@ class TraceWriter:
         if communicates(self.tracer.recorder.graph):
             return [f"y = {self._graph_call(inputs)}"]  # other ranks would not run it again
         mutated = self._mutated_inputs()
-        tensors = ", ".join(self.entry.use(one.source) for one in mutated)
+        tensors = ", ".join(self.entry.use(item.source) for item in mutated)
         draws = any(uses_rng(node) for node in self.tracer.recorder.graph.nodes)
-        given = self.tracer.recorder.inputs
-        generators = [one.source for one in given if isinstance(one.value, torch.Generator)]
+        arguments = self.tracer.recorder.inputs
+        generators = [item.source for item in arguments if isinstance(item.value, torch.Generator)]
         before = []
         if mutated:
-            made = self._snapshots(mutated)
-            snapshot = self.entry.constants.text(made(runner))
+            result = self._snapshots(mutated)
+            snapshot = self.entry.constants.text(result(runner))
             if self.pending is not None:
-                self.pending.snapshot = snapshot, made
+                self.pending.snapshot = snapshot, result
             before += [f"kept = {snapshot}.keep(({tensors},))"]
         before += ["rng = rng_state()"] if draws else []
         before += [
@@ -244,7 +244,7 @@ class TraceWriter:
         restored += ["set_generator_states(rngs)"] * bool(generators)
         asserted = []
         if self.tracer.recorder.asserted is not None:
-            failed = "return Suspended(GRAPH_RAISED, (AssertionFailed(),))"
+            failed = "return Continuation(GRAPH_RAISED, (AssertionFailed(),))"
             condition = self._output(self.tracer.recorder.asserted)
             asserted = [f"if not {condition}:", *(f"    {line}" for line in (*restored, failed))]
         return [
@@ -255,10 +255,10 @@ class TraceWriter:
             "except Exception as error:",
             # the program's own: a second run would call its hooks again
             f"    if raised_by_saved_tensors_hook(error, {self.tracer.recorder.in_try}):",
-            "        return Suspended(HOOK_RAISED, (error,))",
+            "        return Continuation(HOOK_RAISED, (error,))",
             *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
             *(f"    {line}" for line in restored),
-            "    return Suspended(GRAPH_RAISED, (error,))",
+            "    return Continuation(GRAPH_RAISED, (error,))",
             *asserted,
         ]
 
@@ -270,9 +270,9 @@ class TraceWriter:
         """Returns what makes the snapshot of mutated inputs for a compiled graph: it copies those
         that the graph may already have mutated when one of its operators raises."""
         recorder, storage = self.tracer.recorder, torch_private.storage_id
-        storages = [storage(one.node.meta["val"]) for one in mutated]
-        given = [storage(one.node.meta["val"]) if isinstance(one.value, torch.Tensor) else None
-                 for one in recorder.inputs]  # fmt: skip
+        storages = [storage(item.node.meta["val"]) for item in mutated]
+        inputs = [storage(value.node.meta["val"]) if isinstance(value.value, torch.Tensor) else None
+                 for value in recorder.inputs]  # fmt: skip
         graph = recorder.graph
 
         def snapshot(runner: CompiledGraph) -> InputSnapshot:
@@ -282,7 +282,7 @@ class TraceWriter:
                 risks = may_raise_of(graph)
                 early = risks.lowered if lowered else risks.in_order
             else:
-                early = {given[index] for index in runner.mutated_on_error if index < len(given)}
+                early = {inputs[index] for index in runner.mutated_on_error if index < len(inputs)}
             always = {i for i, storage in enumerate(storages) if storage in early}
             return InputSnapshot(frozenset(always), not lowered or bool(always))
 
@@ -290,7 +290,7 @@ class TraceWriter:
 
     def _mutated_inputs(self) -> list[GraphInput]:
         was_written = self.tracer.fakes.was_written
-        return [one for one in self._tensor_inputs() if was_written(one.node.meta["val"])]
+        return [value for value in self._tensor_inputs() if was_written(value.node.meta["val"])]
 
     def _compile(self) -> tuple[CompiledGraph | None, torch.fx.GraphModule | None]:
         recorder = self.tracer.recorder
@@ -325,7 +325,7 @@ class TraceWriter:
             gm = Deferred({}, graph)
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
         specs = tuple(map(_input_spec, recorder.inputs))
-        values = tuple(one.value for one in recorder.inputs)
+        values = tuple(value.value for value in recorder.inputs)
         self.old_gradients = self._new_gradients()
         gradients = frozenset(self.old_gradients)
         captured = CapturedGraph(gm, specs, values, needs_grad, self.name, gradients=gradients)
@@ -346,19 +346,19 @@ class TraceWriter:
             if not what:
                 raise
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
-            raise Refused(what) from error
+            raise NotPersistable(what) from error
         if checks is not None:
             changes = {"mutated_on_error": None, "artifacts": None}
             run = checks(runner.run)
-            runner = runner.with_run(run if self.pending is None else served(run), **changes)
+            runner = runner.with_run(run if self.pending is None else in_foreground(run), **changes)
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
 
     def _new_gradients(self) -> dict[int, Source]:
         """Returns the outputs that become the ``.grad`` of a tensor whose old one nothing reads:
         index -> where the old one is."""
-        tracer, found = self.tracer, {}
-        read = self.used_by_program | {one.source for one in tracer.recorder.inputs}
+        tracer, result = self.tracer, {}
+        read = self.used_by_program | {value.source for value in tracer.recorder.inputs}
         for change in tracer.effects.changes.values():
             source = tracer.provenance.source_of(change.obj)
             if change.kind is not Gradient or source is None:
@@ -367,8 +367,8 @@ class TraceWriter:
             new = change.after
             node = tracer.recorder.node_of(new) if isinstance(new, torch.Tensor) else None
             if node in self.outputs and old not in read:
-                found[self.outputs[node]] = old
-        return found
+                result[self.outputs[node]] = old
+        return result
 
     def _drop_gradients(self) -> list[str]:
         """Emits the lines that drop the gradients which the program replaces without reading them:
@@ -377,14 +377,14 @@ class TraceWriter:
         old = list(self.old_gradients.values())
         if not old:
             return []
-        fetched = [name for one in old if (name := self.entry.variable(one))]
-        holders = ", ".join(self.entry.use(one.base) for one in old if one.base is not None)
+        fetched = [name for item in old if (name := self.entry.variable(item))]
+        holders = ", ".join(self.entry.use(item.base) for item in old if item.base is not None)
         return [f"drop_gradients(({holders},))", *(f"{name} = None" for name in fetched)]
 
     def _could_be_constants(self, captured: CapturedGraph) -> str:
         """Returns what the next trace may take as constants if the backend fails on symbols:
         ``"numbers"``, ``"sizes"`` or ``""``."""
-        refused, backend = self.tracer.shapes.seen.refused, self.config.backend
+        refused, backend = self.tracer.shapes.specializations.refused, self.config.backend
         may_refuse = backend.ir != "torch" or isinstance(backend.compile, TorchStyle)
         numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
         if numbers and may_refuse and "numbers" not in refused:
@@ -396,11 +396,11 @@ class TraceWriter:
         return "sizes" if symbolic and not promised and "sizes" not in refused else ""
 
     def _waits_for_second_use(self, captured: CapturedGraph) -> bool:
-        """Returns whether the graph is compiled at its second call; not where branches are foreseen,
-        which is given up where the graph has no lowered form."""
+        """Returns whether the graph is compiled at its second call; not where branches are
+        speculated, which is given up where the graph has no lowered form."""
         shapes = self.tracer.shapes
-        foreseen = shapes.seen.outcomes or shapes.foresight.n_answers
-        return not foreseen and second_use.waits(
+        speculated = shapes.specializations.outcomes or shapes.speculation.n_answers
+        return not speculated and second_use.waits(
             captured, self.config, self.tracer.effects.changes.values()
         )
 
@@ -416,7 +416,7 @@ class TraceWriter:
     def _outputs_of(self, risks: list[torch.fx.Node]) -> list[torch.fx.Node]:
         """Returns outputs that the program does not read: results of operators that may raise, which
         lowering would remove."""
-        recorder, found = self.tracer.recorder, []
+        recorder, result = self.tracer.recorder, []
         for node in risks:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor) or uses_rng(node):
@@ -429,15 +429,15 @@ class TraceWriter:
                 meta = {**node.meta, "val": value.detach()}
                 node = recorder.graph.call_method("detach", (node,))
                 node.meta.update(meta)
-            found.append(node)
-        return found
+            result.append(node)
+        return result
 
     def _carries_gradients(self) -> bool:
         """Returns whether gradients may enter the graph through an output or a mutated input."""
         outputs = [node.meta.get("val") for node in self.outputs]
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             return True
-        mutated = [one.node.meta["val"] for one in self._mutated_inputs()]
+        mutated = [value.node.meta["val"] for value in self._mutated_inputs()]
         return any(fake.requires_grad and not fake.is_leaf for fake in mutated)
 
     # -- guards --
@@ -450,22 +450,22 @@ class TraceWriter:
             if len(alike) > 1:
                 entry.check_alike(alike)
         inputs = {
-            one.source: one.node.meta["val"]
-            for one in self._plain_inputs()
-            if any(isinstance(size, torch.SymInt) for size in one.node.meta["val"].shape)
+            value.source: value.node.meta["val"]
+            for value in self._non_tensor_inputs()
+            if any(isinstance(size, torch.SymInt) for size in value.node.meta["val"].shape)
         }
         broken = constraint_violation(tracer.fakes.shape_env, tracer.fakes.constraints)
         if broken is not None:
             raise broken
         symbols = tracer.recorder.sizes.numbers.items()
         numbers = {symbol: number.source for symbol, number in symbols}
-        env, text = tracer.fakes.shape_env, torch_private.python_text
+        env, text = tracer.fakes.shape_env, torch_private.python_source
         conditions = size_conditions(env, inputs, numbers, text)
         for condition in conditions:
             entry.check_late(condition)
         if self.pending is not None and (inputs or numbers):
             named = {source: entry.use(source) for source in (*inputs, *numbers.values())}
-            known = frozenset(one.text(named.__getitem__) for one in conditions)
+            known = frozenset(condition.text(named.__getitem__) for condition in conditions)
             constraints = tracer.fakes.constraints
             self.pending.sizes = Sizes(env, inputs, numbers, constraints, named, known)
             entry.late_lines.append(MORE_GUARDS)
@@ -474,7 +474,7 @@ class TraceWriter:
         # The inputs that a graph mutates must still share memory with the same other inputs, and
         # with the same tensors whose values were read before the graph.
         if self._mutated_inputs():
-            tensors = {one.source: one.value for one in self._plain_inputs()}
+            tensors = {value.source: value.value for value in self._non_tensor_inputs()}
             tensors |= tracer.recorder.read_early
             places = memories([*tensors.values()])
             entry.check_memory(dict(zip(tensors, places, strict=True)))
@@ -502,18 +502,20 @@ class TraceWriter:
             if (storage := torch_private.storage_id(value)) in returned or value.requires_grad
         }
         return [
-            Relation(f"{{0}}.storage_offset() == {one.value.storage_offset()}", (one.source,))
-            for one in (self._plain_inputs() if storages else ())
-            if torch_private.storage_id(one.node.meta["val"]) in storages
+            Relation(f"{{0}}.storage_offset() == {value.value.storage_offset()}", (value.source,))
+            for value in (self._non_tensor_inputs() if storages else ())
+            if torch_private.storage_id(value.node.meta["val"]) in storages
         ]
 
     def _tensor_inputs(self) -> list[GraphInput]:
-        return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]
+        return [
+            value for value in self.tracer.recorder.inputs if isinstance(value.value, torch.Tensor)
+        ]
 
-    def _plain_inputs(self) -> list[GraphInput]:
+    def _non_tensor_inputs(self) -> list[GraphInput]:
         """Returns the tensor inputs without wrappers, which have no memory, and whose inner tensors
         are inputs too."""
-        return [one for one in self._tensor_inputs() if not torch_private.is_wrapper(one.value)]
+        return [item for item in self._tensor_inputs() if not torch_private.is_wrapper(item.value)]
 
     def _distinct_guards(self) -> None:
         """Guards that a changed object is not also another object that was read: the trace did not
@@ -542,9 +544,9 @@ class TraceWriter:
                 if value is not holder:
                     self.entry.check_apart(mine, other)
         alone = [*self.tracer.carried.objects(), *self.tracer.draws.objects()]
-        carried: Any = [provenance.source_of(one) for one in alone]
-        for one, another in itertools.combinations(carried, 2):
-            self.entry.check_apart(one, another)
+        carried: Any = [provenance.source_of(item) for item in alone]
+        for item, another in itertools.combinations(carried, 2):
+            self.entry.check_apart(item, another)
 
     # -- the function --
 
@@ -558,7 +560,7 @@ class TraceWriter:
         graph = None if runner is None else runner.run
         namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
-        attempt = define("attempt", text, namespace, self.name)
+        cache_entry = define("attempt", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)
@@ -572,7 +574,7 @@ class TraceWriter:
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            attempt=attempt,
+            attempt=cache_entry,
             text=text,
             graph=gm,
             op_count=tracer.recorder.op_count,
@@ -600,7 +602,7 @@ class TraceWriter:
             if source is not None and source.base is not None and not source.starts_in_state:
                 paths[name] = source
         source_of = self.tracer.provenance.source_of
-        followed = [one for one in self.tracer.calls.interpreted.values() if source_of(one)]
+        followed = [item for item in self.tracer.calls.interpreted.values() if source_of(item)]
         return Portable(
             roots, paths, held(tuple(followed)), path_constants,
             frozenset(self.entry.constants.exact), torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
@@ -628,7 +630,7 @@ class Generator(TraceWriter):
                 continue
             if not handle.tensor.is_leaf and tracer.fakes.real_was_written(handle.tensor):
                 reason = "a tensor with a hook that was put on it here is written to"
-                raise Restart(handle.born, "autograd_in_graph", reason)
+                raise Restart(handle.allocation_step, "autograd_in_graph", reason)
             self.rebuilder.value(handle)
         for change in tracer.effects.changes.values():
             if id(change) not in self.replayed:
@@ -639,14 +641,14 @@ class Generator(TraceWriter):
             *tracer.draws.steps(entry.use, entry.constants.text),
         ]
         self.effects += [
-            self.rebuilder.rewritten(entry.use(at), made) for at, made in tracer.carried.moved()
+            self.rebuilder.rewritten(entry.use(at), result) for at, result in tracer.carried.moved()
         ]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
             raises = broken.reason if broken.kind == "raises" else ""
-            transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
-            self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
+            transition = ResumeFunction(layouts, raises, tracer.recorder.op_count > 0)
+            self.result = f"return Continuation({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
         self.used_by_program = entry.fetched_sources()
 
@@ -659,7 +661,7 @@ class Generator(TraceWriter):
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
-                lines, inputs = entry.graph_inputs([one.source for one in tracer.recorder.inputs])
+                lines, inputs = entry.graph_inputs([item.source for item in tracer.recorder.inputs])
                 entry.body += [*lines, *self._drop_gradients(), *self._run_graph(inputs, runner)]
             entry.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             entry.body += [*self._settings(), self.result]
@@ -678,8 +680,8 @@ def _held_weakly(guard: Guard) -> Guard:
     return guard if expected is guard.expected else replace(guard, expected=expected)
 
 
-def _input_spec(given: GraphInput) -> InputSpec:
-    source, tensor, node = given.source, given.value, given.node
+def _input_spec(graph_input: GraphInput) -> InputSpec:
+    source, tensor, node = graph_input.source, graph_input.value, graph_input.node
     if isinstance(tensor, torch.Generator):
         return InputSpec(node.name, Role.RNG_STATE, source.name)
     if not isinstance(tensor, torch.Tensor):

@@ -2,7 +2,7 @@
 
 In: a finished trace: guards, graph inputs and outputs, side effects, the value or the suspended
 frames. Out: source text with two functions, ``check(S)`` (the full check of objects) and
-``attempt(S)`` (guards, graph, effects, result), and the namespace it runs in. All fetches come
+``cache entry(S)`` (guards, graph, effects, result), and the namespace it runs in. All fetches come
 before the graph and before any side effect. The text depends only on S, its constants and imported
 modules.
 """
@@ -30,7 +30,7 @@ from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
-from tracer_core.guards.watched_words import Checked
+from tracer_core.guards.watched_fields import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
@@ -48,7 +48,7 @@ _READ_ONLY = (
 )
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)"
 #: The integers of which Python has one object each.
-_SMALLEST, _LARGEST = -5, 256
+_MIN_CACHED_INT, _MAX_CACHED_INT = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
@@ -95,17 +95,17 @@ class Constants:
         name = self._names.get(handle)
         if name is None or (name in self.mortal and object_of(self.mortal[name]) is not obj):
             name = self._names[handle] = f"c{len(self.namespace)}"
-            found = held(obj) if self.is_elsewhere(obj) else obj
-            if type(found) is Mortal:
-                self.mortal[name] = found
-                self.namespace[f"{name}_alive"] = found.reference
+            result = held(obj) if self.is_elsewhere(obj) else obj
+            if type(result) is Mortal:
+                self.mortal[name] = result
+                self.namespace[f"{name}_alive"] = result.reference
             else:
                 self.namespace[name] = obj
         return name
 
     def alive(self) -> dict[str, Any]:
         """Returns the objects by name; None in place of one that died."""
-        mortal = {name: object_of(one) for name, one in self.mortal.items()}
+        mortal = {name: object_of(item) for name, item in self.mortal.items()}
         return {**self.namespace, **mortal}
 
     def revived(self, otherwise: str) -> list[str]:
@@ -120,7 +120,7 @@ def _has_identity(obj: Any) -> bool:
     """Returns whether an object that equals a constant may be another object than it."""
     kind = type(obj)
     if kind is int:
-        return not _SMALLEST <= obj <= _LARGEST
+        return not _MIN_CACHED_INT <= obj <= _MAX_CACHED_INT
     if kind is str:  # the compiler interns identifiers
         return len(obj) > 1 and not (
             obj.isascii() and obj.isidentifier() and sys.intern(obj) is obj
@@ -224,14 +224,14 @@ class CacheEntry:
     def _varying(self) -> set[Source]:
         """Returns the sources of symbolic scalars and of the tuples that hold them: a tuple is
         another object whenever its number changes."""
-        found: set[Source] = set()
+        sources: set[Source] = set()
         for source in self.provenance.symbols:
             step: Source | None = source
-            while step is not None and step not in found:
-                found.add(step)
+            while step is not None and step not in sources:
+                sources.add(step)
                 base = step.base
                 step = base if base and isinstance(self.provenance.value_at(base), tuple) else None
-        return found
+        return sources
 
     def fetch(self, source: Source) -> str:
         """Returns the variable that holds a source's value; emits its fetch once, in the source's
@@ -310,9 +310,11 @@ class CacheEntry:
         """Guards which of these tensors share memory. pointers: source -> pointer to its memory
         now."""
         own = {
-            one: at for one, at in pointers.items() if one.base is not None and self.is_object(one)
+            item: at
+            for item, at in pointers.items()
+            if item.base is not None and self.is_object(item)
         }
-        direct = {one: at for one, at in pointers.items() if one not in own}
+        direct = {item: at for item, at in pointers.items() if item not in own}
         if len(own) < 4 or not set(own.values()).isdisjoint(direct.values()):
             self.check_late(_same_groups(pointers))
             return
@@ -337,7 +339,9 @@ class CacheEntry:
         """Guards that the numbers at these sources are equal: the graph has one input for all. The
         values of step counters are read from a tuple of their tensors, fetched with the objects."""
         counters = [
-            one.base for one in sources if one.kind is SourceKind.NUMBER and one.base is not None
+            source.base
+            for source in sources
+            if source.kind is SourceKind.NUMBER and source.base is not None
         ]
         places = ", ".join(_places(sources))
         if len(counters) < len(sources):
@@ -415,9 +419,9 @@ class CacheEntry:
             line = f"if not ({text}): return MISS"
             self.late_lines.append(TensorCheck(line, value) if has_fast_answer(guard) else line)
 
-    def check_apart(self, one: Source, other: Source) -> None:
+    def check_apart(self, source: Source, other: Source) -> None:
         """Guards that two sources lead to different objects."""
-        guard = Guard(GuardKind.NOT_SAME, one, other)
+        guard = Guard(GuardKind.NOT_SAME, source, other)
         self.guard(guard)
         self.others.append(guard)
 
@@ -497,11 +501,13 @@ class CacheEntry:
                 f"({name}, {None if keys is None else _tuple_text(list(keys))})"
                 for name, keys in self.keys_read.items()
             ]
-            given: dict[str, Collection[str]] = {**self.watched}
-            written = {self._variables.get(one) for one in self.written}
+            inputs: dict[str, Collection[str]] = {**self.watched}
+            written = {self._variables.get(item) for item in self.written}
             moving = [name for name in self.keys_read if name in written]
-            given |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
-            texts = ", ".join(f"{k}={_tuple_text(values)}" for k, values in given.items() if values)
+            inputs |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
+            texts = ", ".join(
+                f"{k}={_tuple_text(values)}" for k, values in inputs.items() if values
+            )
             lines += [f"    return Checked({texts})", ""]
         if self.tensor_lines:
             positions = _tuple_text(map(str, self.tensor_lines))

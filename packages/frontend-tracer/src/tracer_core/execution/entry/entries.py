@@ -43,10 +43,10 @@ class Entries:
         """Puts an entry in the place of another one."""
         self.captured[:] = [new if entry is old else entry for entry in self.captured]
 
-    def failed(self, attempt: Any, state: Any) -> Failed | None:
+    def failed(self, cache_entry: Any, state: Any) -> Failed | None:
         """Returns the guard that a state fails; None if the entry was loaded or no guard fails."""
         for entry in reversed(self.captured):
-            if entry.attempt is attempt:
+            if entry.attempt is cache_entry:
                 return entry.check_first.failed(state)
         return None
 

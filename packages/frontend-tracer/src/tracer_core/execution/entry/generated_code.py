@@ -27,8 +27,8 @@ def compiled(text: str, filename: str = "") -> types.CodeType:
 
 def _renamed(code: types.CodeType, filename: str) -> types.CodeType:
     constants = (
-        _renamed(one, filename) if isinstance(one, types.CodeType) else one
-        for one in code.co_consts
+        _renamed(const, filename) if isinstance(const, types.CodeType) else const
+        for const in code.co_consts
     )
     return code.replace(co_filename=filename, co_consts=tuple(constants))
 
@@ -39,7 +39,7 @@ def define(
     """Returns the function called `name` that the text defines. scope: its globals, which it
     shares. title: describes the function in tracebacks. code: the text, if it is compiled already."""
     # The program may use any name.
-    title = "".join(one if one.isprintable() else "_" for one in title)
+    title = "".join(item if item.isprintable() else "_" for item in title)
     filename, number = f"<tracer_core {title}>", 1
     entry = (len(text), None, text.splitlines(True), filename)
     while linecache.cache.setdefault(filename, entry) is not entry:  # nor another thread's

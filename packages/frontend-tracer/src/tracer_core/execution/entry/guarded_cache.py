@@ -10,8 +10,8 @@ neither use up one another's limit nor are searched through. Of the entries of o
 recently used ones are tried. A root that died leaves only its entries, which may fit others.
 
 A region at its limit is closed: `GuardedCache.serve` runs the program in eager mode in place of a
-capture. Existing entries are still looked up, more rarely the less they fit (`Closed`).
-"""
+capture. Existing entries are still looked up, more rarely the less they fit
+(`RecompileLimitReached`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.call import RegionKey
 from tracer_core.execution.tiers.branch_profile import BranchProfile
-from tracer_core.fx_capture.seen import Seen
+from tracer_core.fx_capture.specialization_history import SpecializationHistory
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.object_layout import weak_reference_offset
 from tracer_core.guards.own_reference import OwnReference
@@ -41,7 +41,7 @@ from tracer_core.limits import (
 
 use_own_builtins(globals())
 
-Attempt = Callable[[Any], Any]
+EntryFunction = Callable[[Any], Any]
 
 #: Beyond MAX_SHORT_LIVED_OBJECTS one object in so many is remembered.
 SAMPLED = 64
@@ -65,18 +65,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(slots=True)
 class Root:
-    """The entries of one object. Mutable. reference: to the object. attempts: entries that fitted
-    it before. captured: how many were captured for it. limit_hit: no more are captured. hot: the
-    entry used last."""
+    """The entries of one object. Mutable. reference: to the object. cache entries: entries that
+    fitted it before. captured: how many were captured for it. limit_hit: no more are captured. hot:
+    the entry used last."""
 
     reference: weakref.ref[Any]
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[EntryFunction] = field(default_factory=list)
     captured: int = 0
     limit_hit: bool = False
-    hot: Attempt | None = None
+    hot: EntryFunction | None = None
 
 
-class Closed:
+class RecompileLimitReached:
     """The hot entry of a closed region. Mutable. It never misses: where no entry fits it calls
     native(state), the program in eager mode.
 
@@ -86,9 +86,9 @@ class Closed:
 
     __slots__ = ("_attempts", "_hot", "_native", "_pause", "_failed")
 
-    def __init__(self, attempts: Sequence[Attempt], native: Attempt) -> None:
-        self._attempts, self._native = tuple(attempts), native
-        self._hot = attempts[0]
+    def __init__(self, entries: Sequence[EntryFunction], native: EntryFunction) -> None:
+        self._attempts, self._native = tuple(entries), native
+        self._hot = entries[0]
         self._pause = self._failed = 0
 
     def __call__(self, state: Any) -> Any:
@@ -103,9 +103,9 @@ class Closed:
         self._pause = 2 ** (self._failed // OUTWEIGH) - 2
         return self._native(state)
 
-    def replace(self, old: Attempt, new: Attempt) -> None:
+    def replace(self, old: EntryFunction, new: EntryFunction) -> None:
         """Puts an entry in the place of another one."""
-        self._attempts = tuple(new if one is old else one for one in self._attempts)
+        self._attempts = tuple(new if entry is old else entry for entry in self._attempts)
         self._hot = new if self._hot is old else self._hot
 
     def _found(self, state: Any) -> Any:
@@ -113,35 +113,36 @@ class Closed:
         result = hot(state)
         if result is not MISS:
             return result
-        for attempt in self._attempts:
-            if attempt is not hot:
-                result = attempt(state)
+        for entry in self._attempts:
+            if entry is not hot:
+                result = entry(state)
                 if result is not MISS:
-                    self._hot = attempt
+                    self._hot = entry
                     return result
         return MISS
 
 
 class GuardedCache:
     """The cache entries of one code region. Mutable. key: start arguments or layouts. entries:
-    entries, newest last. seen: what they were captured with. limit_hit: no more entries are
-    captured for any object. raised: by the last trace. loose: entries captured for no object, or for
-    a dead one. other_data: how often unbacked SymInts or assertions differed from what a graph was
-    captured for. loop_at: the frame that has a long loop of plain Python here; None without one.
+    entries, newest last. specializations: what they were captured with. limit_hit: no more entries
+    are captured for any object. raised: by the last trace. loose: entries captured for no object,
+    or for a dead one. other_data: how often unbacked SymInts or assertions differed from what a
+    graph was captured for. loop_at: the frame that has a long loop of eager Python here; None
+    without one.
     profile: how branches that follow data went in the calls. made_in: the number of the call that
     reached the region first. closed_early: that call closed it. failed_captures: captures in a row
     that gave no entry. shared: calls that an entry of another object served.
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
-    __slots__ = ("key", "loop_at", "entries", "seen", "limit_hit", "raised", "loose", "other_data",
+    __slots__ = ("key", "loop_at", "entries", "specializations", "limit_hit", "raised", "loose", "other_data",
                  "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured",
                  "_at", "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: RegionKey) -> None:
         self.key = key
-        self.entries: list[Attempt] = []
-        self.seen = Seen()
+        self.entries: list[EntryFunction] = []
+        self.specializations = SpecializationHistory()
         self.limit_hit = False
         self.loop_at: int | None = None
         self.raised: BaseException | None = None
@@ -153,118 +154,120 @@ class GuardedCache:
         self.failed_captures = self._uncaptured = self.shared = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
-        self._recent: tuple[Attempt, ...] = ()
+        self._recent: tuple[EntryFunction, ...] = ()
         #: How many objects in a row died before their second call; how many calls were not
         #: remembered since.
         self._short_lived = self._passed = 0
         #: What is tried first: in a region without roots the entry used last (a first call often
         #: sees what no later one does), else the last entry for objects without entries; in a
-        #: closed region a `Closed`.
-        self.hot: Attempt | None = None
+        #: closed region a `RecompileLimitReached`.
+        self.hot: EntryFunction | None = None
 
     def run(self, state: Any) -> Any:
         """Returns the result of the entry whose guards hold, or MISS."""
-        found = self if self._at is None else self._roots.get(id(state[self._at]), self)
-        hot = found.hot
+        root = self if self._at is None else self._roots.get(id(state[self._at]), self)
+        hot = root.hot
         if hot is not None:
             result = hot(state)
             if result is not MISS:
                 return result
         if self._at is None:
             return self._run_all(state, self, self.entries)
-        attempts: Sequence[Attempt] = () if isinstance(found, GuardedCache) else found.attempts
-        result = self._run_all(state, found, attempts)
-        return self._run_others(state, attempts) if result is MISS else result
+        entries: Sequence[EntryFunction] = () if isinstance(root, GuardedCache) else root.attempts
+        result = self._run_all(state, root, entries)
+        return self._run_others(state, entries) if result is MISS else result
 
-    def _run_all(self, state: Any, found: GuardedCache | Root, attempts: Sequence[Attempt]) -> Any:
+    def _run_all(
+        self, state: Any, cache: GuardedCache | Root, entries: Sequence[EntryFunction]
+    ) -> Any:
         """Tries these entries except the hot one."""
-        hot = found.hot
-        for attempt in attempts:
-            if attempt is not hot:
-                result = attempt(state)
+        hot = cache.hot
+        for entry in entries:
+            if entry is not hot:
+                result = entry(state)
                 if result is not MISS:
-                    found.hot = attempt
+                    cache.hot = entry
                     return result
         return MISS
 
-    def _run_others(self, state: Any, tried: Sequence[Attempt]) -> Any:
+    def _run_others(self, state: Any, tried: Sequence[EntryFunction]) -> Any:
         """Tries the entries that other objects used last."""
-        for attempt in self._recent:
-            if attempt not in tried:
-                result = attempt(state)
+        for entry in self._recent:
+            if entry not in tried:
+                result = entry(state)
                 if result is not MISS:
                     self.shared += 1
                     self._passed = (self._passed + 1) % SAMPLED
                     if self._short_lived < MAX_SHORT_LIVED_OBJECTS or not self._passed:
-                        self._used(attempt, state)
+                        self._used(entry, state)
                     return result
         return MISS
 
-    def add(self, attempt: Attempt, state: Any) -> None:
+    def add(self, entry: EntryFunction, state: Any) -> None:
         """Adds an entry that was captured for this state."""
         with _CHANGING:
-            self.entries.append(attempt)
+            self.entries.append(entry)
             root = self._root(state)
             if root is None:
                 self.loose += 1
             else:
                 root.captured += 1
-            self._used(attempt, state)
+            self._used(entry, state)
 
-    def add_loaded(self, attempt: Attempt) -> None:
+    def add_loaded(self, entry: EntryFunction) -> None:
         """Adds an entry that another process captured."""
         with _CHANGING:
-            self.entries.append(attempt)
-            self._recent = (attempt, *self._recent)[:MAX_RECENT_ENTRIES]
+            self.entries.append(entry)
+            self._recent = (entry, *self._recent)[:MAX_RECENT_ENTRIES]
 
-    def remove(self, attempt: Attempt) -> None:
+    def remove(self, entry: EntryFunction) -> None:
         """Drops an entry, which another thread may have dropped already."""
         with _CHANGING:
-            if attempt in self.entries:
-                self.entries.remove(attempt)
+            if entry in self.entries:
+                self.entries.remove(entry)
             self.hot = None
-            self._recent = tuple(one for one in self._recent if one is not attempt)
+            self._recent = tuple(item for item in self._recent if item is not entry)
             for root in list(self._roots.values()):
                 root.hot = None
-                if attempt in root.attempts:
-                    root.attempts.remove(attempt)
+                if entry in root.attempts:
+                    root.attempts.remove(entry)
 
-    def replace(self, old: Attempt, new: Attempt) -> bool:
+    def replace(self, old: EntryFunction, new: EntryFunction) -> bool:
         """Puts an entry in the place of another one that accepts the same calls; returns False if
         that was dropped."""
         with _CHANGING:
             if old not in self.entries:
                 return False
             roots = list(self._roots.values())
-            for attempts in (self.entries, *(root.attempts for root in roots)):
-                attempts[:] = [new if one is old else one for one in attempts]
+            for entries in (self.entries, *(root.attempts for root in roots)):
+                entries[:] = [new if entry is old else entry for entry in entries]
             holders: tuple[GuardedCache | Root, ...] = (self, *roots)
             for holder in holders:
-                if isinstance(holder.hot, Closed):
+                if isinstance(holder.hot, RecompileLimitReached):
                     holder.hot.replace(old, new)
                 elif holder.hot is old:
                     holder.hot = new
-            self._recent = tuple(new if one is old else one for one in self._recent)
+            self._recent = tuple(new if item is old else item for item in self._recent)
         return True
 
-    def keep(self, kept: Collection[Attempt]) -> None:
+    def keep(self, kept: Collection[EntryFunction]) -> None:
         """Drops all entries but these. Where none is left the region has its whole limit again."""
-        for attempt in [one for one in self.entries if one not in kept]:
-            self.remove(attempt)
+        for entry in [entry for entry in self.entries if entry not in kept]:
+            self.remove(entry)
         if not self.entries:
             self.forget()
 
     def forget(self) -> None:
         """Drops every entry, as if none had been captured."""
-        for attempt in list(self.entries):
-            self.remove(attempt)
+        for entry in list(self.entries):
+            self.remove(entry)
         self.loose = 0
         for root in list(self._roots.values()):
             root.captured = 0
 
     def forget_assumptions(self) -> None:
         """Assumes nothing more of branches on tensors."""
-        self.seen.outcomes, self.seen.foresees = (), False
+        self.specializations.outcomes, self.specializations.speculates = (), False
 
     def skips_capture(self) -> bool:
         """Returns whether a call that nothing fits does without a capture, because the last ones gave
@@ -312,20 +315,20 @@ class GuardedCache:
             or self.loop_at is not None
         )
 
-    def newest(self, state: Any) -> Attempt | None:
+    def newest(self, state: Any) -> EntryFunction | None:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
         of all."""
         root = self._root(state)
         candidates = root.attempts if root is not None and root.attempts else self.entries
         return candidates[-1] if candidates else None
 
-    def known(self, state: Any) -> list[Attempt]:
+    def known(self, state: Any) -> list[EntryFunction]:
         """Returns the entries that calls with this state's object are looked up in."""
         if self._at is None:
             return list(self.entries)
         root = self._roots.get(id(state[self._at]))
         own = [] if root is None else root.attempts
-        return [*own, *(one for one in self._recent if one not in own)]
+        return [*own, *(item for item in self._recent if item not in own)]
 
     def is_closed(self, state: Any) -> bool:
         """Returns whether no more entries are captured for this state's object."""
@@ -351,26 +354,28 @@ class GuardedCache:
             self.limit_hit = True
         else:
             root.limit_hit = True
-        for attempt in list(self.entries if root is None else root.attempts):
-            self.remove(attempt)
+        for entry in list(self.entries if root is None else root.attempts):
+            self.remove(entry)
 
-    def serve(self, state: Any, native: Attempt) -> None:
+    def serve(self, state: Any, native: EntryFunction) -> None:
         """Makes calls with this state's object in a closed region no longer miss. native(state):
         runs the program in eager mode."""
         root = self._roots.get(id(state[self._at])) if self._at is not None else None
         if root is None and not self.limit_hit:
             return
         known = self.known(state)
-        (self if root is None else root).hot = Closed(known, native) if known else native
+        (self if root is None else root).hot = (
+            RecompileLimitReached(known, native) if known else native
+        )
 
-    def _used(self, attempt: Attempt, state: Any) -> None:
+    def _used(self, entry: EntryFunction, state: Any) -> None:
         with _CHANGING:
-            self._recent = (attempt, *(one for one in self._recent if one is not attempt))[
+            self._recent = (entry, *(item for item in self._recent if item is not entry))[
                 :MAX_RECENT_ENTRIES
             ]
             root = self._root(state)
-            if root is not None and attempt not in root.attempts:
-                root.attempts.append(attempt)
+            if root is not None and entry not in root.attempts:
+                root.attempts.append(entry)
 
     def _root(self, state: Any) -> Root | None:
         """Returns the `Root` of the state's object, made if missing; None if the state has no
@@ -380,18 +385,18 @@ class GuardedCache:
             if self._at is None:
                 return None
         obj = state[self._at]
-        found = self._roots.get(id(obj))
-        if found is None and _has_identity(obj):
+        root = self._roots.get(id(obj))
+        if root is None and _has_identity(obj):
             # the one of two threads that comes second takes the first one's
-            made = Root(OwnReference(obj, self._forgetter(id(obj))))
-            found = self._roots.setdefault(id(obj), made)
-        return found
+            result = Root(OwnReference(obj, self._forgetter(id(obj))))
+            root = self._roots.setdefault(id(obj), result)
+        return root
 
     def _forgetter(self, key: int) -> Callable[[Any], None]:
-        segment = weakref.ref(self)
+        region = weakref.ref(self)
 
         def forget(_: Any) -> None:
-            alive = segment()
+            alive = region()
             gone = alive._roots.pop(key, None) if alive is not None else None
             if gone is not None and alive is not None:
                 alive.loose += gone.captured

@@ -19,7 +19,7 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
-from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Suspended
+from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Continuation
 from tracer_core.fx_capture.data_errors import AssertionFailed
 from tracer_core.guards.guard import (
     data_of,
@@ -57,8 +57,8 @@ def hold_apart(
 ) -> bool:
     """Returns whether tensors share no storage of `others`, and storages with each other as `groups`
     (`alias_groups`) says."""
-    found = memories(tensors)
-    return others.isdisjoint(found) and alias_groups(found) == groups
+    result = memories(tensors)
+    return others.isdisjoint(result) and alias_groups(result) == groups
 
 
 def are_distinct(objects: Sequence[Any]) -> bool:
@@ -69,13 +69,13 @@ def are_distinct(objects: Sequence[Any]) -> bool:
 def are_equal(numbers: Collection[int | float]) -> bool:
     """Returns whether numbers have one type and one value, signs of zero included."""
     first = next(iter(numbers))
-    one = len(set(numbers)) == 1 == len(set(map(type, numbers)))
-    return one and (first != 0 or len(set(map(repr, numbers))) == 1)
+    item = len(set(numbers)) == 1 == len(set(map(type, numbers)))
+    return item and (first != 0 or len(set(map(repr, numbers))) == 1)
 
 
 def counters_are_equal(counters: Sequence[torch.Tensor]) -> bool:
     """Returns whether tensors of one element hold the same number."""
-    devices = {one.device for one in counters}
+    devices = {counter.device for counter in counters}
     if len(devices) > 1 or counters[0].device.type == "cpu":
         return are_equal(list(map(torch.Tensor.item, counters)))
     return are_equal(torch.stack(list(counters)).tolist())  # waits for the device once
@@ -121,9 +121,9 @@ def _generators(name: str) -> Any:
 
 
 def _draws(name: str) -> Any:
-    from tracer_core.trace import random_draws  # heavy: the tracer
+    from tracer_core.trace import python_rng  # heavy: the tracer
 
-    return getattr(random_draws, name)
+    return getattr(python_rng, name)
 
 
 def _readings(name: str) -> Any:
@@ -144,7 +144,7 @@ _SELDOM: dict[str, Callable[[str], Any]] = {
         ("generator_facts", "generator_values", "peeked", "items_left", "counted", "advance_by"),
         _generators,
     ),
-    **dict.fromkeys(("drawn_ahead", "run_steps"), _draws),
+    **dict.fromkeys(("rng_ahead", "run_steps"), _draws),
     "reading": _readings,
     "single": _scalars,
 }
@@ -153,9 +153,9 @@ _SELDOM: dict[str, Callable[[str], Any]] = {
 def runtime_namespace(text: str) -> dict[str, Any]:
     """Returns the names that a generated module uses. text: its text."""
     return {
-        **{name: found(name) for name, found in _SELDOM.items() if name in text},
+        **{name: result(name) for name, result in _SELDOM.items() if name in text},
         "watch_tensors": watch_tensors, "call_from": call_from, "calling_code": calling_code,
-        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
+        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Continuation": Continuation,
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
         "TracerError": TracerError,

@@ -7,8 +7,8 @@ iterators that are already alive, arithmetic and branches on plain numbers and t
 a loop with a break in it is one code region, and a number that came out of a tensor can decide a
 branch without a guard.
 
-A transition that is taken often is compiled to Python source (`transition_text`); opcodes without a
-row there are left to `RealMachine`, which has the same meaning.
+A resume function that is taken often is compiled to Python source (`transition_text`); opcodes
+without a row there are left to `RealMachine`, which has the same meaning.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 use_own_builtins(globals())
 
-_COMPILE_AFTER = 3  # runs of a transition before its source is written
+_COMPILE_AFTER = 3  # runs of a resume function before its source is written
 
 
 class Exit:
-    """The resume point where a transition leaves the activation. Mutable. segment: the guarded
+    """The resume point where a resume function leaves the activation. Mutable. region: the guarded
     cache of the code region there, once known."""
 
-    __slots__ = ("layouts", "segment")
+    __slots__ = ("layouts", "region")
 
     def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
         self.layouts = layouts
-        self.segment: Any = None  # a `guarded_cache.GuardedCache`
+        self.region: Any = None  # a `guarded_cache.GuardedCache`
 
 
-class Suspended:
-    """An activation at a break. Mutable. transition: consumes `values`, the flat state of its
+class Continuation:
+    """An activation at a break. Mutable. resume function: consumes `values`, the flat state of its
     frames."""
 
     __slots__ = ("transition", "values")
 
-    def __init__(self, transition: Transition, values: tuple[Any, ...]) -> None:
+    def __init__(self, transition: ResumeFunction, values: tuple[Any, ...]) -> None:
         self.transition, self.values = transition, values
 
     def taken(self) -> Any:
@@ -54,7 +54,7 @@ class Suspended:
         return value
 
 
-class Transition:
+class ResumeFunction:
     """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.
     raises: the exception that the trace saw the breaking instruction raise, and that leaves the
     function. follows_graph: whether the code region before it runs a graph. stored: another process
@@ -68,27 +68,27 @@ class Transition:
         stored: bool = False,
     ) -> None:
         self.layouts, self.raises, self.follows_graph = layouts, raises, follows_graph
-        self.run: Callable[[Suspended], tuple[Exit | None, Any]] = self._counted
+        self.run: Callable[[Continuation], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
         self._runs = int(stored)
 
-    def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
+    def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
             from tracer_core.execution.entry.resume_codegen import (
-                TransitionWriter,  # heavy: few breaks
+                ResumeWriter,  # heavy: few breaks
             )
 
             named = (self.interpret, self.failed, self.dropping)
-            written = TransitionWriter(self.layouts, self.exit, named)
+            written = ResumeWriter(self.layouts, self.exit, named)
             self.run = (None if self.raises else written.function()) or self.interpret
-        return self.interpret(suspended)
+        return self.interpret(continuation)
 
-    def interpret(self, suspended: Suspended) -> tuple[Exit | None, Any]:
+    def interpret(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         """Returns (None, value) when the activation returned, else (exit, state there). Only the
         frames hold the activation's values meanwhile, so that they die as in eager."""
         machine = interpreter()
-        frames, suspended.values = frames_of(self.layouts, suspended.values), ()
+        frames, continuation.values = frames_of(self.layouts, continuation.values), ()
         returned, value = machine.step(frames)
         if self.raises and not machine.raised and self._runs <= 1:
             # The first run has the values of the trace. Later ones need not raise: the cause of the
@@ -124,10 +124,10 @@ class Transition:
 
     def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
         """Returns the exit at these layouts; always the same object."""
-        found = self._exits.get(layouts)
-        if found is None:
-            found = self._exits[layouts] = Exit(layouts)
-        return found
+        result = self._exits.get(layouts)
+        if result is None:
+            result = self._exits[layouts] = Exit(layouts)
+        return result
 
 
 def interpreter() -> RealMachine:
@@ -137,10 +137,11 @@ def interpreter() -> RealMachine:
     return RealMachine()
 
 
-#: In place of a transition: the graph raised (the only value) before any side effect.
+#: In place of a resume function: the graph raised (the only value) before any side effect.
 GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
 
-#: In place of a transition: a saved-tensor hook of the program raised (the only value) in the graph.
+#: In place of a resume function: a saved-tensor hook of the program raised (the only value) in the
+#: graph.
 HOOK_RAISED: Any = type("HookRaised", (), {"__repr__": lambda self: "HOOK_RAISED"})()
 
 

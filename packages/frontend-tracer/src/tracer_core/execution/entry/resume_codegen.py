@@ -1,4 +1,4 @@
-"""Compiles a transition to Python source: follows its bytecode with names in place of values.
+"""Compiles a resume function to Python source: follows its bytecode with names in place of values.
 
 The resulting function maps the state at the break to the next exit and the state there. It does
 what `RealMachine` would, and leaves opcodes without a row here to it.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, asks_for_locals, decode
+from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode, queries_locals
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -31,15 +31,15 @@ _DROPPED = SCALARS | {bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
 _CONTAINERS = frozenset({list, tuple, dict})
 _END: Any = object()
 #: These read the calling frame: some without arguments, eval and exec also with a text.
-_ASKS_FRAME = {
-    one.__name__: one for one in (super, globals, locals, vars, dir, compile, eval, exec)
+_FRAME_QUERIES = {
+    value.__name__: value for value in (super, globals, locals, vars, dir, compile, eval, exec)
 }
-_ASKS_REFERENCES = {one.__name__: one for one in WEAK_REFERENCES}
+_REFERENCE_QUERIES = {reference.__name__: reference for reference in WEAK_REFERENCES}
 
 
-class TransitionWriter:
-    """Writes the source of one transition. Used once. layouts: of the frames at the break.
-    exit_at(layouts): the exit there. named: methods of the transition that the text calls."""
+class ResumeWriter:
+    """Writes the source of one resume function. Used once. layouts: of the frames at the break.
+    exit_at(layouts): the exit there. named: methods of the resume function that the text calls."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TransitionWriter:
         self.code: Code = decode(self.layout.code)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
-            **{method.__name__: method for method in named}, **_ASKS_FRAME, **_ASKS_REFERENCES,
+            **{method.__name__: method for method in named}, **_FRAME_QUERIES, **_REFERENCE_QUERIES,
             "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
             "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
             "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": kept_when_dead,
@@ -66,7 +66,7 @@ class TransitionWriter:
         self.scalars: set[str] = set()
 
     def function(self) -> Callable[[Any], tuple[Any, Any]] | None:
-        """Returns the compiled transition, or None if its instruction is left to the machine."""
+        """Returns the compiled resume function, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.layouts):
             return None  # a callee could ask for the exception being handled
         write = _FIRST.get(self.code.names[self.layout.ip])
@@ -92,7 +92,7 @@ class TransitionWriter:
         watched = [f"seen({name})" for name in self._kept(names)]
         if watched:  # the object must die when its variable is set, not when this returns
             self.interpreted_if(" or ".join(watched), names)
-        if write is _first_call and (asks := _asks_machine(self, path)):
+        if write is _first_call and (asks := _queries_machine(self, path)):
             self.interpreted_if(asks, names)
         self.lines.append("    suspended.values = ()")
         write(self, path)
@@ -127,12 +127,12 @@ class TransitionWriter:
 
     def _kept(self, names: list[str]) -> list[str]:
         """Returns the names of the dead variables of the state."""
-        found, position = [], 0
+        match, position = [], 0
         for layout in self.layouts:
             live = decode(layout.code).live[layout.ip]
-            found += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
+            match += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
             position += layout.size
-        return found
+        return match
 
     def _at(self, path: _Path, bound: tuple[int, ...]) -> tuple[tuple[FrameLayout, ...], str]:
         """Returns (layouts, text of the state) at a path's instruction, with these variables."""
@@ -153,19 +153,19 @@ class TransitionWriter:
         """Returns the text of (exit, state) at a path's instruction."""
         live = self.code.live[path.ip]
         layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
-        plain = f"{self.constant(self.exit_at(layouts))}, {state}"
+        simple = f"{self.constant(self.exit_at(layouts))}, {state}"
         dead = [path.local[i] for i in sorted(path.local) if i not in live]
         if not dead:
-            return plain
+            return simple
         layouts, state = self._at(path, tuple(sorted(path.local)))
         droppable = " and ".join(
             f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not kept({name}))"
             for name in dict.fromkeys(dead)
         )
-        return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
+        return f"({simple}) if {droppable} else dropping({self.constant(layouts)}, {state})"
 
     def leave(self, path: _Path) -> None:
-        """Ends the transition here; the next code region repeats loads whose value is unused."""
+        """Ends the resume function here; the next code region repeats loads whose value is unused."""
         self.add(path, f"return {self.at(path.rewound())}")
 
     def risky(self, path: _Path, text: str) -> str:
@@ -241,20 +241,20 @@ class _Path:
 # -------------------------------------------------------------------------
 
 
-def _first_call(w: TransitionWriter, path: _Path) -> None:
+def _first_call(w: ResumeWriter, path: _Path) -> None:
     n = w.code.args[path.ip]
     names = w.layout.kw_names
     function, values = _called(w, path)
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
     named = list(zip(names, values[split:], strict=True))
-    given = "".join(f"{one}, " for one in arguments)
+    text = "".join(f"{argument}, " for argument in arguments)
     keywords = ", ".join(f"{name!r}: {value}" for name, value in named)
-    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({given}), {{{keywords}}})")
+    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({text}), {{{keywords}}})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
 
 
-def _called(w: TransitionWriter, path: _Path) -> tuple[Any, list[Any]]:
+def _called(w: ResumeWriter, path: _Path) -> tuple[Any, list[Any]]:
     """Returns the names of the callee and of the arguments of a CALL."""
     n = w.code.args[path.ip]
     values = path.stack[len(path.stack) - n :]
@@ -263,16 +263,16 @@ def _called(w: TransitionWriter, path: _Path) -> tuple[Any, list[Any]]:
     return second if first is None else first, [*own, *values]
 
 
-def _asks_machine(w: TransitionWriter, path: _Path) -> str:
+def _queries_machine(w: ResumeWriter, path: _Path) -> str:
     """Returns the condition under which a callee asks for what only the machine knows."""
     function, values = _called(w, path)
-    asks = _ASKS_REFERENCES if len(values) == 1 else {}
-    if not values or asks_for_locals(w.code.raw):
-        asks = asks | _ASKS_FRAME
+    asks = _REFERENCE_QUERIES if len(values) == 1 else {}
+    if not values or queries_locals(w.code.raw):
+        asks = asks | _FRAME_QUERIES
     return " or ".join(f"{function} is {name}" for name in asks)
 
 
-def _first_jump(w: TransitionWriter, path: _Path) -> None:
+def _first_jump(w: ResumeWriter, path: _Path) -> None:
     truth = w.risky(path, f"not {path.stack[-1]}")
     _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
 
@@ -281,7 +281,7 @@ def _first_jump(w: TransitionWriter, path: _Path) -> None:
 # ----------------------------------------------------------------------------------
 
 
-def _advance(w: TransitionWriter, path: _Path) -> None:
+def _advance(w: ResumeWriter, path: _Path) -> None:
     """Emits FOR_ITER, which has two paths."""
     item = w.risky(path, f"next({path.stack[-1]}, END)")
     w.add(path, f"if {item} is END:")
@@ -289,28 +289,28 @@ def _advance(w: TransitionWriter, path: _Path) -> None:
     w.follow(path.split(path.ip + 1, [*path.stack, item]))
 
 
-def _branch(w: TransitionWriter, path: _Path, condition: str) -> None:
+def _branch(w: ResumeWriter, path: _Path, condition: str) -> None:
     """Emits a conditional jump, taken if the text is true."""
     w.add(path, f"if {condition}:")
     w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
     w.follow(path.split(path.ip + 1, path.stack[:-1]))
 
 
-def _nop(w: TransitionWriter, path: _Path, arg: Any) -> None:
+def _nop(w: ResumeWriter, path: _Path, arg: Any) -> None:
     pass
 
 
-def _pop_top(w: TransitionWriter, path: _Path, arg: Any) -> None:
+def _pop_top(w: ResumeWriter, path: _Path, arg: Any) -> None:
     path.stack.pop()
     path.used()
 
 
-def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> None:
+def _store_fast(w: ResumeWriter, path: _Path, arg: int) -> None:
     path.local[arg] = str(path.stack.pop())
     path.used()
 
 
-def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> None:
+def _load_const(w: ResumeWriter, path: _Path, arg: Any) -> None:
     if type(arg) in (int, bool, type(None)):
         text = f"({arg!r})"
         w.scalars.add(text)
@@ -319,7 +319,7 @@ def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> None:
     path.stack.append(text)
 
 
-def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
+def _load_fast(w: ResumeWriter, path: _Path, arg: int) -> bool:
     name = path.local.get(arg)
     if name is None:
         w.leave(path)
@@ -330,12 +330,12 @@ def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
     return False
 
 
-def _jump(w: TransitionWriter, path: _Path, arg: int) -> None:
+def _jump(w: ResumeWriter, path: _Path, arg: int) -> None:
     path.seen.add(path.ip)
     path.ip, path.advance = arg, 0
 
 
-def _unpack(w: TransitionWriter, path: _Path, arg: int) -> None:
+def _unpack(w: ResumeWriter, path: _Path, arg: int) -> None:
     value = path.stack[-1]
     test = f"type({value}) is not tuple or len({value}) != {arg}"
     w.add(path, f"if {test}: return {w.at(path.rewound())}")
@@ -345,7 +345,7 @@ def _unpack(w: TransitionWriter, path: _Path, arg: int) -> None:
     path.used()
 
 
-def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
+def _scalars_only(w: ResumeWriter, path: _Path, *values: Any) -> None:
     names = [name for name in dict.fromkeys(values) if not w.is_scalar(name)]
     if not names:
         return
@@ -353,7 +353,7 @@ def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
     w.add(path, f"if {tests}: return {w.at(path.rewound())}")
 
 
-def _operate(w: TransitionWriter, path: _Path, symbol: str) -> None:
+def _operate(w: ResumeWriter, path: _Path, symbol: str) -> None:
     left, right = path.stack[-2:]
     _scalars_only(w, path, left, right)
     result = w.risky(path, f"{left} {symbol} {right}")
@@ -361,23 +361,23 @@ def _operate(w: TransitionWriter, path: _Path, symbol: str) -> None:
     path.used()
 
 
-def _compare(w: TransitionWriter, path: _Path, arg: str) -> None:
+def _compare(w: ResumeWriter, path: _Path, arg: str) -> None:
     _operate(w, path, arg)
     w.scalars.add(str(path.stack[-1]))  # of two plain values
 
 
-def _binary(w: TransitionWriter, path: _Path, arg: int) -> None:
+def _binary(w: ResumeWriter, path: _Path, arg: int) -> None:
     _operate(w, path, SYMBOLS[arg].rstrip("="))
 
 
-def _for_iter(w: TransitionWriter, path: _Path, arg: int) -> bool:
+def _for_iter(w: ResumeWriter, path: _Path, arg: int) -> bool:
     w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {w.at(path.rewound())}")
     path.seen.add(path.ip)
     _advance(w, path)
     return True
 
 
-def _pop_jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
+def _pop_jump(w: ResumeWriter, path: _Path, arg: int) -> bool:
     value = path.stack[-1]
     _scalars_only(w, path, value)
     path.used()
@@ -385,7 +385,7 @@ def _pop_jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
     return True
 
 
-def _return_value(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+def _return_value(w: ResumeWriter, path: _Path, arg: Any) -> bool:
     if not w.returns:
         w.leave(path)
     else:
@@ -393,7 +393,7 @@ def _return_value(w: TransitionWriter, path: _Path, arg: Any) -> bool:
     return True
 
 
-def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+def _return_const(w: ResumeWriter, path: _Path, arg: Any) -> bool:
     if not w.returns:
         w.leave(path)
         return True
@@ -403,14 +403,14 @@ def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 #: opcode -> function that emits the breaking instruction and what follows.
-_FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
+_FIRST: dict[str, Callable[[ResumeWriter, _Path], None]] = {
     "CALL": _first_call,
     "FOR_ITER": _advance,
     **dict.fromkeys(BRANCHES, _first_jump),
 }
 #: opcode -> function that emits it; True when the path ended. The same opcodes as
 #: `RealMachine.realize` follows.
-_FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool | None]] = {
+_FOLLOWING: dict[str, Callable[[ResumeWriter, _Path, Any], bool | None]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop), **dict.fromkeys(JUMPS, _jump),
     **dict.fromkeys(BRANCHES, _pop_jump), "POP_TOP": _pop_top, "STORE_FAST": _store_fast,
     "LOAD_CONST": _load_const, "LOAD_FAST": _load_fast, "UNPACK_SEQUENCE": _unpack,

@@ -30,7 +30,7 @@ _OF_OPERATORS = (
 
 #: (tensors, their version counters, position -> copy of those that are copied, position ->
 #: `grad_fn` of those that require a gradient).
-Kept = tuple[Sequence[torch.Tensor], list[Any], dict[int, torch.Tensor], dict[int, Any]]
+PersistentCache = tuple[Sequence[torch.Tensor], list[Any], dict[int, torch.Tensor], dict[int, Any]]
 
 #: Attributes of a tensor, read for hundreds of tensors in each call of a training step.
 _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
@@ -49,7 +49,7 @@ class InputSnapshot:
         self.always, self.is_new = always, is_new
         self._report = reporter()
 
-    def keep(self, tensors: Sequence[torch.Tensor]) -> Kept:
+    def keep(self, tensors: Sequence[torch.Tensor]) -> PersistentCache:
         """Returns what `undo` needs of the tensors."""
         copied: Any = self.always
         if self.is_new:
@@ -66,10 +66,10 @@ class InputSnapshot:
             tensors,
             _versions(tensors),
             {i: _once(tensors[i]).clone() for i in copied},
-            {i: tensors[i].grad_fn for i, one in enumerate(required) if one},
+            {i: tensors[i].grad_fn for i, item in enumerate(required) if item},
         )
 
-    def undo(self, kept: Kept, error: Exception) -> bool:
+    def undo(self, kept: PersistentCache, error: Exception) -> bool:
         """Restores the tensors as they were when `kept` was made; returns whether it could. error:
         what the graph raised; one that no operator raises may have come after unnoticed writes."""
         self.is_new = True  # a graph that raised once may do so again
@@ -114,4 +114,4 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[Any]:
     try:
         return list(map(_VERSION, tensors))
     except RuntimeError:
-        return [object() if one.is_inference() else one._version for one in tensors]
+        return [object() if tensor.is_inference() else tensor._version for tensor in tensors]

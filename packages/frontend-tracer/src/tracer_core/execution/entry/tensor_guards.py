@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tracer_core.guards.guard import Guard, GuardKind
-from tracer_core.torch_private import PLAIN_TENSORS
+from tracer_core.torch_private import BASE_TENSOR_TYPES
 
 #: Fewer tensors are checked one by one.
 _FEWEST = 4
@@ -26,9 +26,9 @@ class TensorCheck(str):
     value: str
 
     def __new__(cls, line: str, value: str) -> TensorCheck:
-        made = super().__new__(cls, line)
-        made.value = value
-        return made
+        _ = super().__new__(cls, line)
+        _.value = value
+        return _
 
 
 def has_fast_answer(guard: Guard) -> bool:
@@ -37,28 +37,28 @@ def has_fast_answer(guard: Guard) -> bool:
     if guard.kind is not GuardKind.TENSOR:
         return False
     facts = guard.expected
-    if facts.type not in PLAIN_TENSORS or facts.stride is None:
+    if facts.type not in BASE_TENSOR_TYPES or facts.stride is None:
         return False
     return None not in facts.shape and not facts.requires_grad
 
 
 def joined(lines: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns (lines of the module, lines of its function) with runs of `TensorCheck` joined."""
-    made: list[str] = []
+    texts: list[str] = []
     called: list[str] = []
     for run in _runs(lines):
         checks = [line for line in run if isinstance(line, TensorCheck)]
         if len(checks) < _FEWEST:
             called += run
             continue
-        name = f"known_{len(made)}"
-        made.append(f"{name}, learn_{name} = watch_tensors({tuple(range(len(checks)))!r})")
-        tensors = f"({', '.join(one.value for one in checks)})"
+        name = f"known_{len(texts)}"
+        texts.append(f"{name}, learn_{name} = watch_tensors({tuple(range(len(checks)))!r})")
+        tensors = f"({', '.join(check.value for check in checks)})"
         called += [line for line in run if not isinstance(line, TensorCheck)]
         # no variable for the tuple, which would keep gradients alive while the graph runs
         called += [f"if not {name}({tensors}):"]
         called += [*(f"    {line}" for line in checks), f"    learn_{name}({tensors})"]
-    return made, called
+    return texts, called
 
 
 def _runs(lines: Sequence[str]) -> Iterator[list[str]]:

@@ -28,7 +28,9 @@ _DESCRIBING = frozenset(
      "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__"}
 )  # fmt: skip
 #: Entries of a class whose value native code may read where the class itself is guarded.
-_PLAIN_ENTRIES = frozenset({"_fields", "__slots__", "__match_args__", "__doc__", "__annotations__"})
+_METADATA_ENTRIES = frozenset(
+    {"_fields", "__slots__", "__match_args__", "__doc__", "__annotations__"}
+)
 _ADDRESS = re.compile("0x[0-9a-f]+")
 
 
@@ -119,14 +121,14 @@ def _is_of_the_program(cls: type) -> bool:
 def _class_text(cls: type) -> str | None:
     """Returns the methods and descriptors of a class, of its metaclass and of the bases of both.
     Values of its attributes are guarded where they are read."""
-    bases = [base for one in (cls, type(cls)) for base in mro(one) if _is_of_the_program(base)]
+    bases = [base for value in (cls, type(cls)) for base in mro(value) if _is_of_the_program(base)]
     if not bases:
         return None
     return "\n".join(f"{shown(base)}: {sorted(_entries(base))}" for base in bases)
 
 
 def _entries(cls: type) -> list[str]:
-    found = []
+    result = []
     for name, value in namespace(cls).items():
         if name in _DESCRIBING:
             continue
@@ -134,24 +136,24 @@ def _entries(cls: type) -> list[str]:
         text = kind.__name__
         if kind in (types.FunctionType, staticmethod, classmethod, property):
             text = str(_text(value))
-        elif name in _PLAIN_ENTRIES:
-            text = _plain_text(value)
-        found.append(f"{name} {text}")
-    return found
+        elif name in _METADATA_ENTRIES:
+            text = _source_text(value)
+        result.append(f"{name} {text}")
+    return result
 
 
-def _plain_text(value: Any) -> str:
+def _source_text(value: Any) -> str:
     """Returns what docstrings, names of fields and annotations say, without running the program's
     code."""
     if isinstance(value, type):
         return f"{namespace(value).get('__module__')}.{shown(value)}"
     if type(value) is dict:
-        return f"{{{', '.join(f'{_plain_text(k)}: {_plain_text(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{_source_text(k)}: {_source_text(v)}' for k, v in value.items())}}}"
     if type(value) in (tuple, list):
-        return f"[{', '.join(map(_plain_text, value))}]"
+        return f"[{', '.join(map(_source_text, value))}]"
     if type(value).__module__ in ("typing", "types"):
         parts = getattr(value, "__origin__", None), *getattr(value, "__args__", ())
-        return f"{shown(value)} {list(map(_plain_text, parts))}"
+        return f"{shown(value)} {list(map(_source_text, parts))}"
     if type(value) is str:  # a dataclass's may name objects by their addresses
         return repr(_ADDRESS.sub("0x", value))
     return _constant_text(value) if type(value) in _LITERALS else shown(value)

@@ -21,7 +21,7 @@ import torch
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.execution.capture.result import Captured
-from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
 from tracer_core.guards.cached_calls import WithRest
@@ -43,8 +43,8 @@ def _import_path(obj: Any) -> str | None:
         return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
     module, name = _names_of(obj)
     for candidate in [module] if module else ["torch", *C_MODULES, "builtins", "math"]:
-        found = _at(sys.modules.get(candidate), name)
-        for suffix, inner in _with_inner(found):
+        result = _at(sys.modules.get(candidate), name)
+        for suffix, inner in _with_inner(result):
             if inner is obj and obj is not None:
                 return f"{candidate}:{name}{suffix}"
     for other, named in vars(types).items() if isinstance(obj, type) else ():
@@ -69,17 +69,17 @@ def _class_of_module(cls: type) -> tuple[str, int] | None:
     return None
 
 
-def _with_inner(found: Any) -> Iterator[tuple[str, Any]]:
+def _with_inner(result: Any) -> Iterator[tuple[str, Any]]:
     """Yields an object and what its attributes lead to, with these attributes."""
-    yield "", found
-    for part in _INNER.get(type(found), ()):
-        yield f".{part}", getattr(found, part)
+    yield "", result
+    for part in _INNER.get(type(result), ()):
+        yield f".{part}", getattr(result, part)
     suffix = ""
     for _ in range(MAX_WRAPPERS):
-        found, suffix = _part(found, "__wrapped__"), f"{suffix}.__wrapped__"
-        if found is None:
+        result, suffix = _part(result, "__wrapped__"), f"{suffix}.__wrapped__"
+        if result is None:
             return
-        yield suffix, found
+        yield suffix, result
 
 
 #: What a class holds in place of a function -> the attributes that may be the object.
@@ -94,14 +94,14 @@ def _names_of(obj: Any) -> tuple[str | None, str]:
     """Returns the names of the module and of the object in it, as it says itself."""
     if isinstance(obj, type):
         described: Any = type.__dict__
-        found = [described[part].__get__(obj) for part in ("__module__", "__qualname__")]
+        result = [described[part].__get__(obj) for part in ("__module__", "__qualname__")]
     elif flags(type(obj)) & HEAP_TYPE and _answers_any_name(type(obj)):
         return None, ""
     else:
-        found = [getattr(obj, part, None) for part in ("__module__", "__qualname__")]
-        if type(found[1]) is not str:
-            found[1] = getattr(obj, "__name__", None)
-    module, name = found
+        result = [getattr(obj, part, None) for part in ("__module__", "__qualname__")]
+        if type(result[1]) is not str:
+            result[1] = getattr(obj, "__name__", None)
+    module, name = result
     return (module if type(module) is str else None), (name if type(name) is str else "")
 
 
@@ -114,20 +114,20 @@ def _answers_any_name(cls: type) -> bool:
     )
 
 
-def _at(found: Any, path: str) -> Any:
+def _at(result: Any, path: str) -> Any:
     for part in path.split("."):
-        found = _part(found, part)
-    return found
+        result = _part(result, part)
+    return result
 
 
-def _part(found: Any, part: str) -> Any:
+def _part(result: Any, part: str) -> Any:
     """Returns an entry of a module, class or function, or a field of a descriptor; else None."""
-    if isinstance(found, type):
-        return namespace(found).get(part)
-    if type(found) in _INNER:
-        return getattr(found, part, None)
-    if isinstance(found, (types.ModuleType, types.FunctionType, functools._lru_cache_wrapper)):
-        return vars(found).get(part)
+    if isinstance(result, type):
+        return namespace(result).get(part)
+    if type(result) in _INNER:
+        return getattr(result, part, None)
+    if isinstance(result, (types.ModuleType, types.FunctionType, functools._lru_cache_wrapper)):
+        return vars(result).get(part)
     return None
 
 
@@ -248,7 +248,7 @@ class Describer:
 
     def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[dict[str, Any]]:
         return [
-            {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
+            {item.name: getattr(f, item.name) for item in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
 
@@ -276,7 +276,7 @@ def _collection(describer: Describer, obj: Any) -> Any:
         return literal
     if type(obj) not in (list, set, tuple):
         return None
-    return {"members": [type(obj).__name__, [describer.describe(one) for one in obj]]}
+    return {"members": [type(obj).__name__, [describer.describe(item) for item in obj]]}
 
 
 def _literal(_: Any, obj: Any) -> Any:
@@ -290,7 +290,9 @@ def _literal(_: Any, obj: Any) -> Any:
 
 
 _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
-    Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises, obj.follows_graph]},
+    ResumeFunction: lambda d, obj: {
+        "layouts": [d.layouts(obj.layouts), obj.raises, obj.follows_graph]
+    },
     OwnReference: lambda d, obj: {"weak": d.describe(obj())},
     type(NULL): lambda d, obj: {"null": True},
     settings.Getter: lambda d, obj: {"setting": obj.name},

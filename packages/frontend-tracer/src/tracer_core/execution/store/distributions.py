@@ -1,6 +1,6 @@
 """Which installed distributions a cache entry depends on, and which of them differ in this process.
 
-The code that a trace has followed is hashed, but it may run functions of packages natively, or read
+The code that a trace has followed is hashed, but it may run functions of packages eagerly, or read
 what they have made when they were imported: there the version of the distribution stands for what it
 does. Names are normalized as in PyPI's index: ``huggingface-hub``.
 """
@@ -29,7 +29,7 @@ def installed() -> Mapping[str, str]:
 
 def of_modules(modules: Iterable[str]) -> dict[str, str]:
     """Returns the versions of the distributions that modules are from, and of what these require."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     waiting = [
         name
         for package in {module.partition(".")[0] for module in modules} - _STANDARD
@@ -38,10 +38,10 @@ def of_modules(modules: Iterable[str]) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         version = installed().get(name)
-        if version is not None and name not in found:
-            found[name] = version
+        if version is not None and name not in result:
+            result[name] = version
             waiting += _required(name)
-    return found
+    return result
 
 
 def differing(recorded: Mapping[str, str]) -> str:
@@ -74,7 +74,7 @@ def _normalized(name: str) -> str:
 
 @functools.cache
 def _installed(path: tuple[str, ...]) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for folder in path:  # of two, the first one on the path is imported
         try:
             entries = os.listdir(folder or ".")
@@ -84,8 +84,8 @@ def _installed(path: tuple[str, ...]) -> Mapping[str, str]:
             stem, suffix = os.path.splitext(entry)
             if suffix in _SUFFIXES:
                 name, _, version = stem.partition("-")
-                found.setdefault(_normalized(name), version)
-    return found
+                result.setdefault(_normalized(name), version)
+    return result
 
 
 def _providers(package: str) -> list[str]:
@@ -98,12 +98,12 @@ def _providers(package: str) -> list[str]:
     places = [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or ""])]
     if not any(_has_distributions(os.path.dirname(place)) for place in places):
         return []
-    return [_normalized(one) for one in _by_package(tuple(sys.path)).get(package, ())]
+    return [_normalized(item) for item in _by_package(tuple(sys.path)).get(package, ())]
 
 
 @functools.cache
 def _has_distributions(folder: str) -> bool:
-    return os.path.isdir(folder) and any(one.endswith(_SUFFIXES) for one in os.listdir(folder))
+    return os.path.isdir(folder) and any(item.endswith(_SUFFIXES) for item in os.listdir(folder))
 
 
 @functools.cache

@@ -43,8 +43,8 @@ def environment(backend: Backend) -> dict[str, str]:
 def _plugins() -> str:
     """Returns the distributions of all plug-ins, with their versions."""
     groups = registry().candidates.values()
-    found = {one.origin for group in groups for one in group if one.distribution is not None}
-    return ", ".join(sorted(found))
+    origins = {item.origin for group in groups for item in group if item.distribution is not None}
+    return ", ".join(sorted(origins))
 
 
 @functools.cache

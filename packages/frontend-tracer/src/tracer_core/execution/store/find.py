@@ -18,7 +18,7 @@ import torch
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import StoredError
-from tracer_core.execution.entry.resume import Transition
+from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
 from tracer_core.guards.cached_calls import WithRest
@@ -71,18 +71,18 @@ class Finder:
             return tuple(stored) if isinstance(stored, list) else stored
 
         return tuple(
-            FrameLayout(**{name: value(name, one) for name, one in row.items()})
+            FrameLayout(**{name: value(name, item) for name, item in row.items()})
             for row in described
         )
 
 
 def _import(path: str) -> Any:
     module, _, name = path.partition(":")
-    found: Any = importlib.import_module(module)
+    attribute: Any = importlib.import_module(module)
     for part in name.split(".") if name else ():
-        is_entry = isinstance(found, type) and part in found.__dict__
-        found = found.__dict__[part] if is_entry else getattr(found, part)
-    return found
+        is_entry = isinstance(attribute, type) and part in attribute.__dict__
+        attribute = attribute.__dict__[part] if is_entry else getattr(attribute, part)
+    return attribute
 
 
 def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
@@ -91,15 +91,15 @@ def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
 
 
 def _walk(finder: Finder, steps: list[Any]) -> Any:
-    found: Any = None
+    result: Any = None
     for kind, key in steps:
         if kind == "object":  # the root of a path, where it is no module
-            found = finder.find(key)
+            result = finder.find(key)
             continue
         follow = SourceKind[kind.upper()].follow
         assert follow is not None
-        found = follow(found, key)
-    return found
+        result = follow(result, key)
+    return result
 
 
 _FIND: dict[str, Callable[[Finder, Any], Any]] = {
@@ -112,7 +112,9 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "constant_of": lambda f, value: f.find(value[0]).__code__.co_consts[value[1]],
     "partial": functools.partial(_call, functools.partial),
     "with_rest": functools.partial(_call, WithRest),
-    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1], value[2], stored=True),
+    "layouts": lambda f, value: ResumeFunction(
+        f.layouts(value[0]), value[1], value[2], stored=True
+    ),
     "weak": lambda f, value: OwnReference(f.find(value)),
     # one that was not used yet
     "snapshot": lambda f, value: InputSnapshot(frozenset(value), True),

@@ -50,7 +50,7 @@ FORMAT = 7
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
 MAX_EXPLAINED = 3
-#: What `Kept.enter` returns where the call is to run natively.
+#: What `PersistentCache.lookup` returns where the call is to run eagerly.
 NATIVE = -1
 
 _STORE = Store("kept")
@@ -65,10 +65,10 @@ class Function(Protocol):
     def captured(self) -> Iterable[tuple[Any, Captured]]:
         """Yields the entries captured in this process, with the keys of their code regions."""
 
-    def take(self, entry: LoadedEntry) -> None:
+    def insert(self, entry: LoadedEntry) -> None:
         """Adds an entry of another process."""
 
-    def go_by(self, key: StartKey, stored: StoredVerdict) -> bool:
+    def apply_verdict(self, key: StartKey, stored: StoredVerdict) -> bool:
         """Goes by what another process found to be faster for a start, if it may; returns whether it
         does."""
 
@@ -94,7 +94,7 @@ class Document:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Kept:
+class PersistentCache:
     """What is kept of one compiled function. Mutable. current: the start that is being called. found,
     seconds: what the last look for entries of earlier processes has found, and how long it took."""
 
@@ -108,13 +108,13 @@ class Kept:
         self.found, self.seconds = "", 0.0
         self._n_explained = 0
 
-    def enter(self, key: StartKey, state: Iterable[Any]) -> int:
+    def lookup(self, key: StartKey, state: Iterable[Any]) -> int:
         """Notes which start is called, when a call finds no entry. key: its number of arguments and
         keywords. Returns how many entries another process left for it; 0 from the second time on.
         NATIVE: another process found that eager mode is faster. Its entries are looked for once a
         call asks for them."""
         self.current, function = None, self._function()
-        if self._own is None or function is None or not _may_keep():
+        if self._own is None or function is None or not _may_persist():
             return 0
         kind = hashlib.sha256("\n".join(map(_kind_of, state)).encode()).hexdigest()[:16]
         handle = f"{key!r} {kind}"
@@ -146,15 +146,15 @@ class Kept:
         return self._documents.setdefault(handle, Document(parts, name))
 
     def _judged(self, document: Document, key: StartKey, function: Function) -> bool:
-        """Goes by the verdict of an earlier process; returns whether this call runs natively."""
-        found = _stored_verdict(document)
-        if found is None or not found.holds or not function.go_by(key, found):
+        """Goes by the verdict of an earlier process; returns whether this call runs eagerly."""
+        result = _stored_verdict(document)
+        if result is None or not result.holds or not function.apply_verdict(key, result):
             return False
-        document.verdict = replace(found, uses=found.uses + 1)
+        document.verdict = replace(result, uses=result.uses + 1)
         _WRITER.note(self)
-        if not found.native or torch.is_grad_enabled() is not found.grad:
+        if not result.native or torch.is_grad_enabled() is not result.grad:
             return False
-        self.found = f"hit: {found.verdict()}"
+        self.found = f"hit: {result.verdict()}"
         note("cache", "%s: %s", document.name, self.found)
         return True
 
@@ -165,16 +165,16 @@ class Kept:
             return
         self._n_explained += 1
         here = set(record.check_first.conditions())
-        others = [[one for one in entry.conditions() if one not in here] for entry in loaded]
+        others = [[item for item in entry.conditions() if item not in here] for entry in loaded]
         differing = min(others, key=len)
         reason = differing[0] if differing else "it depends on more"
         self.found += f"; {record.name} was captured, as no entry fits: not {reason}"
 
-    def decided(self, key: StartKey, found: StoredVerdict) -> None:
+    def record_verdict(self, key: StartKey, verdict: StoredVerdict) -> None:
         """Keeps which way is faster for a start."""
         document = self._of_start.get(key)
         if document is not None:
-            document.verdict = found
+            document.verdict = verdict
             _WRITER.note(self)
 
     def add(self, record: Captured, document: Document | None = None) -> None:
@@ -193,14 +193,14 @@ class Kept:
             )
 
             def again() -> None:
-                kept, place, changed = this(), its_document(), entry()
-                if kept is not None and place is not None and changed is not None:
-                    kept._note(place, changed)
+                cache, place, changed = this(), its_document(), entry()
+                if cache is not None and place is not None and changed is not None:
+                    cache._note(place, changed)
 
             parts.training.listeners.append(again)
 
     def _note(self, document: Document, record: Captured) -> None:
-        if not any(one is record for one in document.records):
+        if not any(item is record for item in document.records):
             document.records.append(record)
         _WRITER.note(self)
 
@@ -245,7 +245,7 @@ def _parts_of(target: Any, config: CompileConfig) -> dict[str, str] | None:
     }
 
 
-def _may_keep() -> bool:
+def _may_persist() -> bool:
     """Returns whether entries may be looked up and written now: ranks of a process group would
     choose for themselves, and where every stage is checked or dumped every stage has to run."""
     world = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -289,7 +289,7 @@ def _load(document: Document, function: Function) -> tuple[int, str]:
     finder, refused, n_loaded = Finder("kept", function.function), [], 0
     for entry in json.loads(data):
         try:
-            function.take(entry_from_json(entry, function.config, finder))
+            function.insert(entry_from_json(entry, function.config, finder))
             n_loaded += 1
         except (StoredError, BackendError) as error:
             refused.append(str(error))
@@ -315,7 +315,7 @@ def _internal(error: Exception, what: str) -> str:
 
 
 #: Entry beside the parts of a key: why nothing was kept.
-_NOT_KEPT = "not kept"
+_NOT_PERSISTED = "not kept"
 #: Parts of a key that are digests alone -> what a difference means.
 _DIGESTED = {
     "code": "the code of the function has changed",
@@ -334,7 +334,7 @@ def _why_missing(document: Document) -> str:
         for part, value in document.parts.items()
         if last.get(part) != value
     ]
-    return "; ".join(changed) or last.get(_NOT_KEPT) or "what was kept is gone"
+    return "; ".join(changed) or last.get(_NOT_PERSISTED) or "what was kept is gone"
 
 
 def _key_of_name(document: Document) -> str:
@@ -352,13 +352,13 @@ def _write(document: Document, function: Function) -> None:
 
     wanted = {id(record) for record in document.records}
     document.records.clear()
-    made: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     reasons: list[str] = []
     for key, record in function.captured():
         if id(record) not in wanted:
             continue
         try:
-            made.append(entry_to_json(key, record, function.function, function.config))
+            result.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
             note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
             reasons.append(f"{record.name} was not kept: {error}")
@@ -366,24 +366,24 @@ def _write(document: Document, function: Function) -> None:
                 document.records.append(record)
         except Exception as error:
             _internal(error, f"{document.name}: {record.name} is not kept")
-    if not made:
+    if not result:
         if reasons:
             _explain_nothing(document, reasons)
         return
-    key, dropped = document.key, document.outdated | set(map(_identity, made))
+    key, dropped = document.key, document.outdated | set(map(_identity, result))
     _WRITER.written.add(key)
     try:
         cache_folder(_STORE.kind)
         present = _STORE.read(key)  # other processes may have written meanwhile
         before = json.loads(present or "[]")
-        for one, other in itertools.product(list(made), before):
-            if _identity(one) == _identity(other):
-                _add_backwards(one, other)
-        made += [one for one in before if _identity(one) not in dropped]
-        if len(made) > MAX_PERSISTED_ENTRIES:
-            left = len(made) - MAX_PERSISTED_ENTRIES
+        for item, other in itertools.product(list(result), before):
+            if _identity(item) == _identity(other):
+                _add_backwards(item, other)
+        result += [item for item in before if _identity(item) not in dropped]
+        if len(result) > MAX_PERSISTED_ENTRIES:
+            left = len(result) - MAX_PERSISTED_ENTRIES
             note("cache", "%s: not kept: the oldest %d entries", document.name, left)
-        data = json.dumps(made[:MAX_PERSISTED_ENTRIES]).encode()
+        data = json.dumps(result[:MAX_PERSISTED_ENTRIES]).encode()
         if len(data) > MAX_PERSISTED_BYTES:
             note("cache", "%s: not kept: %d bytes", document.name, len(data))
             return
@@ -405,9 +405,9 @@ def _stored_verdict(document: Document) -> StoredVerdict | None:
     return None if data is None else StoredVerdict(**json.loads(data))
 
 
-def _write_verdict(document: Document, found: StoredVerdict) -> None:
+def _write_verdict(document: Document, verdict: StoredVerdict) -> None:
     try:
-        _STORE.write(_key_of_verdict(document), json.dumps(asdict(found)).encode())
+        _STORE.write(_key_of_verdict(document), json.dumps(asdict(verdict)).encode())
     except CacheLocationError as error:
         note("cache", "%s: not kept: %s", document.name, error)
 
@@ -424,24 +424,24 @@ def _explain_nothing(document: Document, reasons: list[str]) -> None:
     """Leaves word why nothing was kept of a start, unless something was."""
     try:
         if _STORE.read(document.key) is None:
-            told = {**document.parts, _NOT_KEPT: "; ".join(dict.fromkeys(reasons))}
-            _STORE.write(_key_of_name(document), json.dumps(told).encode())
+            data = {**document.parts, _NOT_PERSISTED: "; ".join(dict.fromkeys(reasons))}
+            _STORE.write(_key_of_name(document), json.dumps(data).encode())
     except CacheLocationError as error:
         note("cache", "%s: not kept: %s", document.name, error)
 
 
 def _add_backwards(entry: dict[str, Any], other: dict[str, Any]) -> None:
     """Adds to an entry the backwards that another process compiled for the same graphs."""
-    ours, theirs = ((one["graph"] or {}).get("training") for one in (entry, other))
+    ours, theirs = ((value["graph"] or {}).get("training") for value in (entry, other))
     if ours is None or theirs is None:
         return
     alone = [
-        {**one["graph"], "training": {**one["graph"]["training"], "backwards": None}}
-        for one in (entry, other)
+        {**value["graph"], "training": {**value["graph"]["training"], "backwards": None}}
+        for value in (entry, other)
     ]
     if json.dumps(alone[0]) == json.dumps(alone[1]):
         known = [list(tangents) for tangents, *_ in ours["backwards"]]
-        ours["backwards"] += [one for one in theirs["backwards"] if one[0] not in known]
+        ours["backwards"] += [item for item in theirs["backwards"] if item[0] not in known]
 
 
 class _Writer:
@@ -449,16 +449,16 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._changed: weakref.WeakSet[Kept] = weakref.WeakSet()
+        self._changed: weakref.WeakSet[PersistentCache] = weakref.WeakSet()
         self._noted = 0.0
         self._thread: threading.Thread | None = None
         self._ends = threading.Event()
         #: Keys of documents that this process has written.
         self.written: set[str] = set()
 
-    def note(self, kept: Kept) -> None:
+    def note(self, cache: PersistentCache) -> None:
         with self._lock:
-            self._changed.add(kept)
+            self._changed.add(cache)
             self._noted = time.monotonic()
             if self._thread is None and not self._ends.is_set():
                 self._thread = threading.Thread(
@@ -483,7 +483,7 @@ class _Writer:
             with self._lock:
                 changed = list(self._changed)
                 self._changed.clear()
-            left = [kept for kept in changed if kept.write()]
+            left = [cache for cache in changed if cache.write()]
             with self._lock:
                 self._changed.update(left)
 

@@ -30,8 +30,8 @@ from tracer_core.aot.autograd_node import (
     uncast,
     with_used_up,
 )
-from tracer_core.aot.captured_again import CapturedAgain
-from tracer_core.aot.drawn_again import Draw
+from tracer_core.aot.recompute_forward import RecomputeForward
+from tracer_core.aot.rng_replay import RngReplayNode
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import BreakRecord
@@ -40,7 +40,11 @@ from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.distributions import differing
 from tracer_core.execution.store.find import Finder, OtherSettings
-from tracer_core.execution.store.stored_runner import spec_from_json, stored_runner, with_outputs
+from tracer_core.execution.store.persisted_runner import (
+    persisted_runner,
+    spec_from_json,
+    with_outputs,
+)
 from tracer_core.fx_capture.data_errors import AccumulatorHeld
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
@@ -51,7 +55,8 @@ from tracer_core.torch_private import direct_apply, is_accumulator_held, setting
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
     """An entry that another process captured. json: as it was stored. key: of its code region, among
-    the starts if `start`. attempt, break_, shapes, numbers, name, op_count: as `Captured` has them.
+    the starts if `start`. cache entry, break_, shapes, numbers, name, op_count: as `Captured` has
+    them.
     backwards: of its graph, None without any.
     """
 
@@ -84,10 +89,10 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     if differs := differing(entry["distributions"]):
         raise OtherSettings(f"{finder.path}: {differs} since {name} was captured")
     for described, expected in entry["code"]:
-        found = finder.find(described)
-        if code_hash(found.__code__, entry["lines"]) != expected:
+        result = finder.find(described)
+        if code_hash(result.__code__, entry["lines"]) != expected:
             raise StoredError(
-                f"{finder.path}: {found.__qualname__} has changed since {name} was stored; store"
+                f"{finder.path}: {result.__qualname__} has changed since {name} was stored; store"
                 " it again"
             )
     backwards = _backwards_from_json(entry, config)
@@ -96,14 +101,14 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
-    attempt = define("attempt", entry["text"], namespace, f"{name}, stored", code)
+    cache_entry = define("attempt", entry["text"], namespace, f"{name}, stored", code)
     if "check" in namespace:
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
         json=entry,
         key=tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"]),
         start=entry["start"],
-        attempt=attempt,
+        attempt=cache_entry,
         name=name,
         op_count=entry["op_count"],
         break_=None if entry["break"] is None else BreakRecord(*entry["break"]),
@@ -140,8 +145,10 @@ def _without_held_accumulators(run: RunFunction) -> RunFunction:
     def run_step(inputs: list[Any]) -> Sequence[Any]:
         nonlocal is_checked
         if not is_checked:
-            tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-            if is_accumulator_held([one for one in tensors if one.is_leaf and one.requires_grad]):
+            tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+            if is_accumulator_held(
+                [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
+            ):
                 raise AccumulatorHeld("the program holds the gradient accumulator of a tensor")
             is_checked = True
         return run(inputs)
@@ -154,7 +161,7 @@ def _runner_from_json(
 ) -> tuple[RunFunction, torch.device]:
     """Returns a backend's runner, and the device of its graph."""
     spec = spec_from_json(stored["spec"], config.options)
-    return stored_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
+    return persisted_runner(base64.b64decode(stored["backend"]), spec, config.backend), spec.device
 
 
 @dataclass(slots=True)
@@ -171,16 +178,16 @@ class StoredBackwards:
     @property
     def whole(self) -> Backward:
         """The largest one: no other process cuts it into parts."""
-        return max(self.known.values(), key=lambda one: len(one.tangents))
+        return max(self.known.values(), key=lambda value: len(value.tangents))
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         outputs = tuple([index for index in self.tangents if tangents[index] is not None])
-        found = self.known.get(outputs)
-        if found is None:
+        result = self.known.get(outputs)
+        if result is None:
             self.unknown += 1
             if self.unknown == MAX_UNKNOWN_BACKWARDS and self.capture_again is not None:
                 self.capture_again()
-        return found
+        return result
 
 
 def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> StoredBackwards | None:
@@ -190,8 +197,8 @@ def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> Stored
     known = {}
     for tangents, gradients, parts in stored["backwards"]:
         run, device = _runner_from_json(parts, config)
-        found = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
-        known[found.tangents] = found
+        backward = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
+        known[backward.tangents] = backward
     return StoredBackwards(known, tuple(stored["node"]["tangents"]))
 
 
@@ -204,26 +211,26 @@ def _node_from_json(
     finder: Finder,
 ) -> RunFunction:
     """Returns a graph with a backward as one autograd node."""
-    plain, again = stored["node"], stored["again"]
+    simple, again = stored["node"], stored["again"]
     plan = NodePlan(
         **{
-            **plain,
-            **{field: tuple(plain[field]) for field in _INDICES},
-            "sizes": tuple(map(tuple, plain["sizes"])),
-            "orders": dict(plain["orders"]),
+            **simple,
+            **{field: tuple(simple[field]) for field in _INDICES},
+            "sizes": tuple(map(tuple, simple["sizes"])),
+            "orders": dict(simple["orders"]),
         }
     )
-    scope = {one: finder.find(described) for one, described in stored["globals"].items()}
+    scope = {item: finder.find(described) for item, described in stored["globals"].items()}
     forward = define("forward", again["forward"], scope, f"{name}, captured")
-    captured = CapturedAgain(
+    captured = RecomputeForward(
         **{
             **again,
             "forward": functools.partial(forward, None),
             "differentiable": tuple(again["differentiable"]),
             "tangents": tuple(again["tangents"]),
-            "drawn": tuple(map(Draw.from_json, again["drawn"])),
+            "drawn": tuple(map(RngReplayNode.from_json, again["drawn"])),
             "mutations": frozenset(again["mutations"]),
-            "settings": {one: finder.find(value) for one, value in again["settings"].items()},
+            "settings": {item: finder.find(value) for item, value in again["settings"].items()},
             "versioned": tuple(again["versioned"]),
             "positions": dict(again["positions"]),
         }

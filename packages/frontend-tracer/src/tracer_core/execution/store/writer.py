@@ -63,8 +63,8 @@ def entry_to_json(
     for reason in () if record.graph is None else _unknown_code(record.graph):
         raise NotPortable(reason)
     if any(
-        type(one) is int and one.bit_length() > MAX_PERSISTED_INT_BITS
-        for one in record.numbers.values()
+        type(number) is int and number.bit_length() > MAX_PERSISTED_INT_BITS
+        for number in record.numbers.values()
     ):
         raise NotPortable("a number has more digits than JSON takes")
     describe = Describer(record, function)
@@ -97,7 +97,7 @@ def entry_to_json(
 
 def _packed(lines: Sequence[str]) -> str:
     """Returns lines that are rarely read in a twentieth of their size."""
-    text = "\n".join(one.replace("\n", " ") for one in lines)
+    text = "\n".join(line.replace("\n", " ") for line in lines)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"))).decode()
 
 
@@ -154,7 +154,7 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
     return {
         **_runner_to_json(parts, config),
         "plan": None if parts.plan.trivial else parts.plan.text(),
-        "constants": [constant_to_json(one) for one in parts.plan.constants],
+        "constants": [constant_to_json(constant) for constant in parts.plan.constants],
         "modes": list(parts.modes),
         "grad_mode": parts.grad_mode,
         "is_step": parts.is_step,
@@ -166,8 +166,8 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
 
 def constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     """Returns a small tensor that the program makes of numbers."""
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    if not plain or tensor.device.type not in _DEVICES or not tensor.is_contiguous():
+    simple = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not simple or tensor.device.type not in _DEVICES or not tensor.is_contiguous():
         raise NotPortable("its graph holds constant tensors that are not plain")
     if tensor.nbytes > MAX_PERSISTED_TENSOR_BYTES or tensor.requires_grad or tensor.is_inference():
         raise NotPortable("its graph holds constant tensors")
@@ -224,16 +224,16 @@ def _training_to_json(
     assert record.graph is not None
     code = record.graph.graph.python_code("self")
     used = _names_in(compiled(code.src))
-    fields = {one.name: getattr(again, one.name) for one in dataclasses.fields(again)}
+    fields = {field.name: getattr(again, field.name) for field in dataclasses.fields(again)}
     return {
         "node": {**dataclasses.asdict(node), "orders": list(node.orders.items())},
         "again": {
             **fields,
             "forward": code.src,
-            "drawn": [dataclasses.asdict(one) for one in again.drawn],
+            "drawn": [dataclasses.asdict(item) for item in again.drawn],
             "mutations": sorted(again.mutations),
             "positions": list(again.positions.items()),
-            "settings": {name: describe.describe(one) for name, one in again.settings.items()},
+            "settings": {name: describe.describe(item) for name, item in again.settings.items()},
         },
         "globals": {
             name: describe.constant(name, value)
@@ -245,16 +245,18 @@ def _training_to_json(
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
     return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _to_json(value: Any) -> Any:
     """Converts a field of a spec to JSON: rows to dictionaries, symbolic sizes to text."""
     if dataclasses.is_dataclass(value):
-        return {one.name: _to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {
+            field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, (tuple, list)):
-        return [_to_json(one) for one in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     if value is None or isinstance(value, (int, str)):
@@ -263,7 +265,7 @@ def _to_json(value: Any) -> Any:
 
 
 def spec_to_json(spec: CompileSpec) -> dict[str, Any]:
-    """Returns a spec without its options, for `stored_runner.spec_from_json`."""
+    """Returns a spec without its options, for `persisted_runner.spec_from_json`."""
     stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
     del stored["options"]
     return stored

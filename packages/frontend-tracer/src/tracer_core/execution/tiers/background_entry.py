@@ -3,7 +3,7 @@
 In: the captured graph, and what `tracer_core.execution.entry.builder` wrote of the entry. Out: the
 compiled graph, and the same entry with it: the same guards (and those on sizes that compiling
 added), fetches and effects. The two entries share no variable, so a call runs the one or the other.
-What compiling reads of the program is taken at the capture: stand-ins share the memory of its
+What compiling reads of the program is taken at the capture: polyfills share the memory of its
 tensors, so that it may drop or change them meanwhile.
 """
 
@@ -20,9 +20,9 @@ from tracer_core.aot.backend_failure import falls_back, with_report
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.unbacked_split import has_marks
-from tracer_core.autoselect.candidates import Plan
+from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.background.compilation import SettingsChanged
-from tracer_core.background.giving_way import served
+from tracer_core.background.gil_yielding import in_foreground
 from tracer_core.background.thread_modes import Ambient
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
@@ -64,8 +64,8 @@ class Sizes:
         broken = constraint_violation(self.env, self.constraints)
         if broken is not None:
             raise broken
-        found = size_conditions(self.env, self.inputs, self.numbers, torch_private.python_text)
-        return [one for one in found if self.text(one) not in self.known]
+        result = size_conditions(self.env, self.inputs, self.numbers, torch_private.python_source)
+        return [item for item in result if self.text(item) not in self.known]
 
     def text(self, condition: Relation) -> str:
         """Returns a condition as an expression of the entry's variables."""
@@ -110,7 +110,7 @@ class Pending:
         if second_use is not None:
             reals = ()  # nothing of the first call stays alive
         elif not isinstance(config.backend.compile, TorchStyle):  # these may look at the objects
-            reals = tuple(map(_stand_in, reals))
+            reals = tuple(map(_polyfill, reals))
         self.second_use = second_use
         self.name = captured.name
         self.snapshot: tuple[str, Callable[[CompiledGraph], InputSnapshot]] | None = None
@@ -122,7 +122,7 @@ class Pending:
 
     def with_inputs(self, inputs: Sequence[Any]) -> None:
         """Takes the inputs of the call that has the graph compiled."""
-        self._captured = replace(self._captured, real_inputs=tuple(map(_stand_in, inputs)))
+        self._captured = replace(self._captured, real_inputs=tuple(map(_polyfill, inputs)))
 
     def compile(self) -> CompiledGraph:
         """Compiles the graph, in any thread. Raises what `compile_graph` raises, SettingsChanged,
@@ -153,7 +153,7 @@ class Pending:
         added: list[Relation] = []
         if self.sizes is not None:
             added = self.sizes.added()
-            lines = [f"if not ({self.sizes.text(one)}): return MISS" for one in added]
+            lines = [f"if not ({self.sizes.text(item)}): return MISS" for item in added]
             text = _with_guards(text, lines or ["pass"])
         own: dict[str, Any] = {}
         if self.snapshot is not None:
@@ -206,7 +206,7 @@ def may_run_eagerly(captured: CapturedGraph, config: CompileConfig) -> bool:
     where it sets what all threads share (lowering runs it on fakes), nor where its parts are compiled
     as calls reach them (unbacked sizes, `backend="auto"`)."""
     return (
-        not isinstance(config.options, Plan)
+        not isinstance(config.options, CandidatePlan)
         and config.backend.compile is not EAGER.compile
         and not communicates(captured.gm.graph)
         and not settings.sets_shared(_called(captured.gm.graph))
@@ -221,8 +221,8 @@ def _called(graph: torch.fx.Graph) -> list[Any]:
 def run_eagerly(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     """Returns what runs a graph until it is compiled."""
     eager = replace(config, backend=EAGER, options=None, mode="default")
-    made = compile_graph.compile_graph(captured, eager)
-    return made.with_run(served(made.run))
+    result = compile_graph.compile_graph(captured, eager)
+    return result.with_run(in_foreground(result.run))
 
 
 def _with_guards(text: str, guards: list[str]) -> str:
@@ -230,13 +230,13 @@ def _with_guards(text: str, guards: list[str]) -> str:
     lines = text.split("\n")
     (at,) = (number for number, line in enumerate(lines) if line.strip() == MORE_GUARDS)
     indent = lines[at].removesuffix(MORE_GUARDS)
-    lines[at : at + 1] = [f"{indent}{one}" for one in guards]
+    lines[at : at + 1] = [f"{indent}{guard}" for guard in guards]
     return "\n".join(lines)
 
 
-def _stand_in(value: Any) -> Any:
+def _polyfill(value: Any) -> Any:
     """Returns another tensor with the memory of a plain tensor and its present `requires_grad`; any
     other value as it is."""
-    if type(value) not in torch_private.PLAIN_TENSORS or value.layout is not torch.strided:
+    if type(value) not in torch_private.BASE_TENSOR_TYPES or value.layout is not torch.strided:
         return value
     return value.detach().requires_grad_(value.requires_grad)

@@ -16,7 +16,7 @@ import torch
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.seen import Outcome
+from tracer_core.fx_capture.specialization_history import Outcome
 from tracer_core.limits import MAX_PROFILED_CALLS, MAX_PROFILED_OUTCOMES, MIN_EQUAL_PROFILES
 from tracer_core.torch_private.names import names
 
@@ -24,7 +24,7 @@ use_own_builtins(globals())
 
 
 #: Instructions that ask for the truth of the value on top of the stack.
-_ASKS_FOR_TRUTH = frozenset(
+_QUERIES_FOR_BOOL = frozenset(
     {f"POP_JUMP_{way}IF_{truth}" for way in ("FORWARD_", "BACKWARD_", "")
      for truth in ("TRUE", "FALSE")}
     | {"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_NOT", "TO_BOOL"}
@@ -47,17 +47,17 @@ class BranchProfile:
         if self.is_over:
             return ()
         self._calls += 1
-        found = tuple(answers) if len(answers) <= MAX_PROFILED_OUTCOMES else ()
-        common = _prefix(self._common, found)
-        self._common, self._alike = (common, self._alike + 1) if common else (found, 1)
+        items = tuple(answers) if len(answers) <= MAX_PROFILED_OUTCOMES else ()
+        common = _prefix(self._common, items)
+        self._common, self._alike = (common, self._alike + 1) if common else (items, 1)
         expected = self._alike >= MIN_EQUAL_PROFILES
         self.is_over = expected or self._calls >= MAX_PROFILED_CALLS
         return self._common if expected else ()
 
 
-def _prefix(one: tuple[Outcome, ...], other: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
-    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return tuple(found for found, _ in alike)
+def _prefix(outcomes: tuple[Outcome, ...], other: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(outcomes, other, strict=False))
+    return tuple(result for result, _ in alike)
 
 
 def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcome | None:
@@ -66,7 +66,7 @@ def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcom
     top = layouts[-1]
     code = decode(top.code)
     name, end = code.names[top.ip], len(values) - top.n_exceptions - (top.on_return == "instance")
-    if name in _ASKS_FOR_TRUTH:
+    if name in _QUERIES_FOR_BOOL:
         value = values[end - 1]
         if not _is_plain(value) or value.numel() != 1:
             return None
@@ -74,18 +74,18 @@ def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcom
     if name != "CALL" or top.kw_names:
         return None
     n_given = sum(top.stack[-(code.args[top.ip] + 2) :])
-    function, *given = values[end - n_given : end]
-    if function not in _EQUAL or len(given) != 2 or not all(map(_is_plain, given)):
+    function, *inputs = values[end - n_given : end]
+    if function not in _EQUAL or len(inputs) != 2 or not all(map(_is_plain, inputs)):
         return None
-    left, right = given
+    left, right = inputs
     if left.dtype != right.dtype or left.shape != right.shape:
         return None
     return Outcome(top.code, top.ip, left.equal(right))
 
 
 def _is_plain(value: Any) -> bool:
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
-    return plain and value.layout is torch.strided and value.device.type == "cpu"
+    simple = type(value) in (torch.Tensor, torch.nn.Parameter)
+    return simple and value.layout is torch.strided and value.device.type == "cpu"
 
 
 _EQUAL = names("equal Tensor.equal")

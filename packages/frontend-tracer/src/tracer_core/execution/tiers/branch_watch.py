@@ -5,9 +5,9 @@ from __future__ import annotations
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.capture_lock import can_trace
 from tracer_core.execution.entry.guarded_cache import GuardedCache
-from tracer_core.execution.entry.resume import Suspended
+from tracer_core.execution.entry.resume import Continuation
 from tracer_core.execution.tiers.branch_profile import outcome
-from tracer_core.fx_capture.seen import Outcome
+from tracer_core.fx_capture.specialization_history import Outcome
 
 use_own_builtins(globals())
 
@@ -26,11 +26,11 @@ class BranchWatch:
         if region is not None:
             self._regions.append((region, len(self._answers)))
 
-    def ask(self, suspended: Suspended) -> bool:
+    def ask(self, continuation: Continuation) -> bool:
         """Notes the answer that the instruction at a graph break will get, if it asks for one."""
         if not can_trace():
             return False
-        answer = outcome(suspended.transition.layouts, suspended.values)
+        answer = outcome(continuation.transition.layouts, continuation.values)
         if answer is not None:
             self._answers.append(answer)
         return answer is not None

@@ -64,7 +64,7 @@ def _at_second_use(
     runtime: Runtime, cache: GuardedCache, record: Captured, pending: Pending, second: SecondUse
 ) -> None:
     """Has the graph of an entry compiled by the call that uses it for the second time."""
-    document = runtime.kept.current
+    document = runtime.persistent_cache.current
     runtime_reference, cache_reference = weakref.ref(runtime), weakref.ref(cache)
 
     def compile(inputs: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ def _in_background(
     """Has a thread compile the graph of an entry."""
     compilation = Compilation(runtime.name, record.name)
     runtime.compilations.append(compilation)
-    document = runtime.kept.current
+    document = runtime.persistent_cache.current
     runtime_reference, cache_reference = weakref.ref(runtime), weakref.ref(cache)
 
     def alive() -> tuple[Runtime, GuardedCache]:
@@ -148,7 +148,7 @@ def _put(
     )  # fmt: skip
     runtime.entries.replace(record, new)
     runtime.compare_again()
-    runtime.kept.add(new, document)
+    runtime.persistent_cache.add(new, document)
 
 
 def _fail(
@@ -162,8 +162,8 @@ def _fail(
         cache.remove(record.attempt)
         logger().info("%s of %s is captured again: %s", record.name, runtime.name, error)
         return False
-    if constants and constants not in cache.seen.refused:
-        cache.seen.refused.add(constants)
+    if constants and constants not in cache.specializations.refused:
+        cache.specializations.refused.add(constants)
         cache.remove(record.attempt)
         logger().warning("%s: %s are taken as constants, because %s", record.name, constants, error)
         return False

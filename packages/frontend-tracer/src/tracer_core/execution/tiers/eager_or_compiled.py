@@ -35,7 +35,7 @@ from tracer_core.debug.logs import logger
 from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.regions import Region, Regions
-from tracer_core.execution.store.persistent_cache import Kept
+from tracer_core.execution.store.persistent_cache import PersistentCache
 from tracer_core.execution.tiers.verdicts import (
     EARLY,
     MAX_SAMPLES,
@@ -108,10 +108,14 @@ class Tiering:
         regions: Regions,
         entries: Entries,
         compilations: list[Compilation],
-        kept: Kept,
+        persistent_cache: PersistentCache,
     ) -> None:
         self._function, self.config, self._regions = function, config, regions
-        self._entries, self._compilations, self._kept = entries, compilations, kept
+        self._entries, self._compilations, self._persistent_cache = (
+            entries,
+            compilations,
+            persistent_cache,
+        )
         #: How many captures began, and graphs were compiled since their capture.
         self.n_changes = 0
         self.forget()
@@ -171,14 +175,14 @@ class Tiering:
             if self._regions.shown(key) is cache:
                 self._regions.show(key, self.timed(ways(key), cache))
 
-    def decided(self, key: StartKey, found: Verdict, stored: StoredVerdict | None) -> None:
+    def record_verdict(self, key: StartKey, result: Verdict, stored: StoredVerdict | None) -> None:
         """Notes a verdict, and keeps it; logs the first one that eager mode won."""
         if stored is not None:
-            self._kept.decided(key, stored)
+            self._persistent_cache.record_verdict(key, stored)
         self._wait = min(2 * self._wait, MAX_SETTLED)
-        if found.native and not any(earlier.native for earlier in self.verdicts):
-            logger().warning("%s: %s", name_of(self._function), found)
-        self.verdicts.append(found)
+        if result.native and not any(earlier.native for earlier in self.verdicts):
+            logger().warning("%s: %s", name_of(self._function), result)
+        self.verdicts.append(result)
 
     def apply(self, stored: StoredVerdict, ways: Ways) -> bool:
         """Goes by the verdict of another process, where this one would compare; returns whether it
@@ -372,10 +376,10 @@ class TimedRegion:
             self._seconds[native].append(seconds)
             self._last = start, native
         self._backward = self._backward or _has_history(result)
-        self._judge(seconds, self._host.n_captures != captures)
+        self._verify_candidate(seconds, self._host.n_captures != captures)
         return result
 
-    def _judge(self, last: float, captured: bool) -> None:
+    def _verify_candidate(self, last: float, captured: bool) -> None:
         compiled, eager = times = self._periods if self._backward else self._seconds
         if self._weighs:
             if len(eager) >= EARLY:
@@ -390,18 +394,18 @@ class TimedRegion:
             self._end(Verdict(ours, theirs, theirs < ours, self._backward))
         elif min(map(len, self._seconds)) >= self._enough:
             call = min(self._seconds[True])
-            found = verdict(*times, call, self._backward, self._captures_too)
-            if found.unclear and self._enough < MAX_SAMPLES:
+            result = verdict(*times, call, self._backward, self._captures_too)
+            if result.unclear and self._enough < MAX_SAMPLES:
                 self._enough *= 2
             else:
-                self._end(found)
+                self._end(result)
 
     def _weigh(self, eager: float) -> None:
         """Ends the comparison if captures cost too much; else compares whole calls, captures
         included."""
-        found = self._tally.unsettled(eager)
-        if found is not None:
-            self._end(found)
+        result = self._tally.unsettled(eager)
+        if result is not None:
+            self._end(result)
             return
         self._tally.restart()
         self._weighs = False
@@ -412,31 +416,31 @@ class TimedRegion:
         most = MAX_BROKEN_SECONDS if self._host.is_broken() else MAX_SECONDS
         return seconds > most
 
-    def _end(self, found: Verdict, tell: bool = True) -> None:
+    def _end(self, result: Verdict, tell: bool = True) -> None:
         global _current
         _current = None
         region, host = self._region, self._host
-        if found.native:
+        if result.native:
             typical, again = statistics.median(self._seconds[True]), None
             if self._captures_too:
-                found = dataclasses.replace(found, captures=self._tally.restart())
-                again = clock() + self._tally.pause(host) if found.captures else None
+                result = dataclasses.replace(result, captures=self._tally.restart())
+                again = clock() + self._tally.pause(host) if result.captures else None
             region = EagerRegion(host, self._ways, region, self._grad, typical, self._clock, again)
         else:
-            self._tally.leave(min(found.compiled, found.eager) or found.compiled)
+            self._tally.leave(min(result.compiled, result.eager) or result.compiled)
         if tell:
-            host.decided(self._ways.key, found, self._stored(found))
-        if found.unclear:
+            host.record_verdict(self._ways.key, result, self._stored(result))
+        if result.unclear:
             region = host.timed(self._ways, region)
         host.put(self._ways.key, self, region)
 
-    def _stored(self, found: Verdict) -> StoredVerdict | None:
+    def _stored(self, result: Verdict) -> StoredVerdict | None:
         """Returns a verdict for later processes; None where it says something about this one."""
-        if found.unclear or self._captures_too:
+        if result.unclear or self._captures_too:
             return None
         usual = statistics.median(self._seconds[True])
         return StoredVerdict(
-            found.compiled, found.eager, found.native, found.with_backward, usual, self._grad,
+            result.compiled, result.eager, result.native, result.with_backward, usual, self._grad,
             torch.get_num_threads(),
         )  # fmt: skip
 

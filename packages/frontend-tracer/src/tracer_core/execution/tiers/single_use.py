@@ -46,7 +46,7 @@ class SingleUses:
         return False
 
 
-def _was_used(one: tuple[Root | GuardedCache, GuardedCache, int]) -> bool:
+def _was_used(roots: tuple[Root | GuardedCache, GuardedCache, int]) -> bool:
     """Returns whether a second call ran an entry."""
-    holder, region, shared = one
+    holder, region, shared = roots
     return holder.hot is not None or region.shared != shared

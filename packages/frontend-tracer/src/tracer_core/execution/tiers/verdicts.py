@@ -46,10 +46,10 @@ class Verdict:
         if self.captures:
             return (
                 f"{self.captures:.0%} of the calls captured again, {self.compiled * 1e3:.1f} ms a "
-                f"call, eager {self.eager * 1e3:.3f} ms: runs natively, and is tried again later"
+                f"call, eager {self.eager * 1e3:.3f} ms: runs eagerly, and is tried again later"
             )
         what = " from call to call, backward included" if self.with_backward else " a call"
-        stays = "runs natively from now on" if self.native else "stays compiled"
+        stays = "runs eagerly from now on" if self.native else "stays compiled"
         return (
             f"compiled {self.compiled * 1e6:.1f} µs, eager {self.eager * 1e6:.1f} µs{what}: {stays}"
             f"{' (an earlier process found this)' if self.remembered else ''}"
@@ -108,9 +108,9 @@ def verdict(
     return Verdict(ours, theirs, native, with_backward, unclear=is_slower and not native)
 
 
-def leads(one: Sequence[float], other: Sequence[float]) -> bool:
+def leads(item: Sequence[float], other: Sequence[float]) -> bool:
     """Returns whether one way is so much faster that no more samples are needed."""
-    return max(one) < min(other) and statistics.median(one) < LEAD * statistics.median(other)
+    return max(item) < min(other) and statistics.median(item) < LEAD * statistics.median(other)
 
 
 def _median(samples: Sequence[float]) -> float:

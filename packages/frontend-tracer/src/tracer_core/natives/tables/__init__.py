@@ -1,4 +1,4 @@
-"""Rows of the effect table, by library. Importing this package fills `effects.EFFECTS`."""
+"""Rows of the native effects table, by library. Importing this package fills `effects.EFFECTS`."""
 
 import importlib
 import pkgutil

@@ -63,7 +63,7 @@ def _check_name(name: Any) -> None:
         setattr: (lambda tracer: tracer.attribute_writes.setattr,),
         delattr: (lambda tracer: tracer.attribute_writes.delattr,),
         object.__getattribute__: (lambda tracer: tracer.attributes.generic_getattr,),
-        type.__getattribute__: (lambda tracer: tracer.attributes.plain_class_attribute,),
+        type.__getattribute__: (lambda tracer: tracer.attributes.static_class_attribute,),
     }
 )
 def access(

@@ -42,16 +42,16 @@ def autograd_backward(
     if grad_variables is not None:
         tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
     outputs = _listed(tracer, tensors)
-    given = [None] * len(outputs) if grad_tensors is None else _listed(tracer, grad_tensors)
+    arguments = [None] * len(outputs) if grad_tensors is None else _listed(tracer, grad_tensors)
     if inputs is not None:
         inputs = _listed(tracer, inputs.values() if type(inputs) is dict else inputs)
-    if not (outputs and _are_tensors(outputs) and len(given) == len(outputs)) or inputs == []:
+    if not (outputs and _are_tensors(outputs) and len(arguments) == len(outputs)) or inputs == []:
         tracer.break_graph("autograd_in_graph", "backward() of these arguments")
     if not _are_flags(retain_graph, create_graph):
         tracer.break_graph("autograd_in_graph", "backward() with options that are no booleans")
     create = bool(create_graph)
     keep = create if retain_graph is None else retain_graph
-    gradients.backward(tracer, outputs, given, keep, create, inputs)
+    gradients.backward(tracer, outputs, arguments, keep, create, inputs)
 
 
 @special(*names("autograd.grad"), whole=True)
@@ -85,13 +85,13 @@ def autograd_grad(
     if isinstance(outputs, dict) or isinstance(inputs, dict) or isinstance(grad_outputs, dict):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of a dictionary")
     results, wanted = _listed(tracer, outputs), _listed(tracer, inputs)
-    given = None if grad_outputs is None else _listed(tracer, grad_outputs)
+    arguments = None if grad_outputs is None else _listed(tracer, grad_outputs)
     if not (
         _are_flags(*options.values()) and results and wanted and _are_tensors(results + wanted)
     ):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
     gradients.require_inside(tracer, results)
-    return gradients.gradients_of(tracer, results, wanted, given, **options)
+    return gradients.gradients_of(tracer, results, wanted, arguments, **options)
 
 
 def _listed(tracer: Tracer, value: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def _listed(tracer: Tracer, value: Any) -> list[Any]:
 
 
 def _are_tensors(values: list[Any]) -> bool:
-    return all(isinstance(one, torch.Tensor) for one in values)
+    return all(isinstance(value, torch.Tensor) for value in values)
 
 
 def _are_flags(*options: Any) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.code import asks_for_locals
-from tracer_core.fx_capture.graph_breaks import RunNatively
+from tracer_core.bytecode.code import queries_locals
+from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.fx_capture.provenance import instances_have, is_constant
-from tracer_core.fx_capture.unbacked import is_float, is_whole_number
+from tracer_core.fx_capture.unbacked import is_float, is_integer
 from tracer_core.natives.effects import (
     PURE,
     SHALLOW,
@@ -33,9 +33,9 @@ from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.trace import instances, special_methods, state_values
 from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_subtype
-from tracer_core.trace.eager_interpreter import FRAME_ASKERS
+from tracer_core.trace.eager_interpreter import FRAME_QUERIES
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
-from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_stand_ins, stand_in
+from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_polyfills, stand_in
 from tracer_core.trace.traced_arrays import TracedArray, is_array
 from tracer_core.trace.traced_arrays import length as array_length
 from tracer_core.trace.tracer import Tracer
@@ -52,7 +52,7 @@ breaks("native_python", "the caller's variables are read", [globals])
 def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
         hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
-        return _is_plain_tensor_instance(obj, classes) if hooked is None else hooked
+        return _is_base_tensor_instance(obj, classes) if hooked is None else hooked
     if type(obj) is TracedArray:
         tracer.native_calls.native_reads(classes)
         return issubclass(obj.kind, classes)
@@ -63,7 +63,7 @@ def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if hooked is not None:
         return hooked
     if isinstance(obj, HOST_ITERATORS):
-        return isinstance(_stand_in(obj), classes)
+        return isinstance(_polyfill(obj), classes)
     tracer.entries.guard_lineage(type(obj))
     if tracer.entries.says_its_class(type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
@@ -121,7 +121,7 @@ def is_subclass(tracer: Tracer, cls: Any, classes: Any) -> bool:
 
 def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> None:
     """Guards the answers of abstract classes, whose registries may change at any time."""
-    questions, made = tracer.native_calls.questions, tracer.entries.made_class
+    questions, made_class = tracer.native_calls.questions, tracer.entries.made_class
     for cls in _flat(classes):
         if type(cls) is type:
             continue
@@ -131,7 +131,7 @@ def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> Non
             continue
         if tracer.effects.attribute(cls, "_is_runtime_protocol") is not None:
             tracer.break_graph("unknown_native", f"{cls.__name__} has become a runtime protocol")
-        if not (made(kind) or made(cls)):
+        if not (made_class(kind) or made_class(cls)):
             questions[handle] = functools.partial(issubclass, kind, cls)
             query(tracer, questions[handle])
 
@@ -151,26 +151,26 @@ def _asked_hook(tracer: Tracer, classes: Any, name: str, obj: Any) -> bool | Non
     hooks = [_hook(tracer, cls, name) for cls in flat]
     if not any(hooks):
         return None
-    plain: Any = isinstance if name == "__instancecheck__" else issubclass
+    simple: Any = isinstance if name == "__instancecheck__" else issubclass
     kind = type(obj)
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
-        plain, kind = _is_plain_tensor_instance, torch.Tensor
+        simple, kind = _is_base_tensor_instance, torch.Tensor
     for cls, hook in zip(flat, hooks, strict=True):
-        if plain is not issubclass and kind is cls:
+        if simple is not issubclass and kind is cls:
             return True
         if (
             tracer.operators.truth(tracer.calls.call_value(hook, [cls, obj], {}))
             if hook
-            else plain(obj, cls)
+            else simple(obj, cls)
         ):
             return True
     return False
 
 
 def _hook(tracer: Tracer, cls: Any, name: str) -> Any:
-    found = tracer.entries.python_method(cls, name) if isinstance(cls, type) else None
+    match = tracer.entries.python_method(cls, name) if isinstance(cls, type) else None
     return (
-        None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
+        None if match is None or match.__module__.partition(".")[0] in _KNOWN_METACLASSES else match
     )
 
 
@@ -178,21 +178,21 @@ def _hook(tracer: Tracer, cls: Any, name: str) -> Any:
 _KNOWN_METACLASSES = frozenset({"abc", "typing", "torch", "enum", "typing_extensions"})
 
 
-def _stand_in(iterator: Any) -> Any:
+def _polyfill(iterator: Any) -> Any:
     """Returns an object of the type that an iterator has for the program."""
     return (None for _ in range(0)) if isinstance(iterator, TracedGenerator) else map(iter, ())
 
 
-def _is_plain_tensor_instance(fake: torch.Tensor, classes: Any) -> bool:
+def _is_base_tensor_instance(fake: torch.Tensor, classes: Any) -> bool:
     legacy = type(torch.FloatTensor)  # classes of a dtype and device
     if not any(type(cls) is legacy for cls in _flat(classes)):
-        return isinstance(_PLAIN_TENSOR, classes)
+        return isinstance(_BASE_TENSOR, classes)
     real = torch.empty(0, dtype=fake.dtype, device=fake.device, layout=fake.layout)
     return isinstance(real, classes)
 
 
 #: An intermediate is a plain torch.Tensor to the program.
-_PLAIN_TENSOR = torch.empty(0)
+_BASE_TENSOR = torch.empty(0)
 #: Symbolic type -> the type that the program sees.
 _SYMBOL_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
@@ -205,7 +205,7 @@ def type_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if torch_private.is_fake(args[0]):
         return torch.Tensor
     if isinstance(args[0], HOST_ITERATORS):
-        return type(_stand_in(args[0]))
+        return type(_polyfill(args[0]))
     if type(args[0]) is TracedArray:
         return args[0].kind
     return _SYMBOL_TYPES.get(type(args[0]), type(args[0]))
@@ -307,7 +307,7 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
             known = state_values.READS[f"__{kind.__name__}__"](tracer, value)
             if known is not None:
                 return known
-        reads = {int: is_whole_number, float: is_float}.get(kind)
+        reads = {int: is_integer, float: is_float}.get(kind)
         if (
             reads is not None
             and len(args) == 1
@@ -325,7 +325,7 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     if kind is int and tracer.entries.python_method(value, "__trunc__"):
         if tracer.entries.lacks(value, "__int__", "__index__"):
             tracer.break_graph("side_effect_native", "int() warns of __trunc__")
-    return call_with_stand_ins(tracer, kind, args, kwargs)
+    return call_with_polyfills(tracer, kind, args, kwargs)
 
 
 @special_each(bytes, bytearray)
@@ -343,7 +343,7 @@ def octets(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
         and not any(tracer.entries.python_method(value, name) for name in asked)
     ):
         return kind(stand_in(tracer, item) for item in tracer.containers.stream(value))
-    return call_with_stand_ins(tracer, kind, args, kwargs, asked)
+    return call_with_polyfills(tracer, kind, args, kwargs, asked)
 
 
 @special(bool)
@@ -384,16 +384,16 @@ def super_of(tracer: Tracer, *args: Any) -> Any:
 
 # -- calls that read their callers' frames --
 # A call that needs only its caller's variables breaks the graph (`RealMachine` provides them); the
-# others run the whole activation as plain Python, as do those that ask who refers to an object. A
+# others run the whole activation as eager Python, as do those that ask who refers to an object. A
 # program never sees a frame of the interpreter, nor variables that a resume point has dropped.
 
 
 def _break_for_variables(tracer: Tracer, function: Any) -> None:
     """Breaks the graph before a call that reads all variables of its caller's frame."""
-    if not asks_for_locals(
+    if not queries_locals(
         tracer.frames[-1].code.raw
     ):  # through an alias: dead variables may be dropped before
-        raise RunNatively(f"{function.__name__}() is called under another name", True)
+        raise RunEagerly(f"{function.__name__}() is called under another name", True)
     tracer.break_graph("native_python", f"{function.__name__}: the caller's variables are read")
 
 
@@ -406,10 +406,10 @@ def vars_of(tracer: Tracer, *args: Any) -> Any:
         return vars(*args)  # raises Python's own error
     if not args:
         _break_for_variables(tracer, vars)
-    found = tracer.attributes.getattr_or(args[0], "__dict__", ABSENT)
-    if found is ABSENT:
+    result = tracer.attributes.getattr_or(args[0], "__dict__", ABSENT)
+    if result is ABSENT:
         raise TypeError("vars() argument must have __dict__ attribute")
-    return found
+    return result
 
 
 @special(dir)
@@ -433,11 +433,11 @@ def run_text(
 
 @special_each(sys.getrefcount, gc.get_referrers, gc.get_objects)
 def ask_for_references(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    raise RunNatively(f"{function.__name__}() sees the references that a trace makes", True)
+    raise RunEagerly(f"{function.__name__}() sees the references that a trace makes", True)
 
 
-@special_each(*FRAME_ASKERS)
+@special_each(*FRAME_QUERIES)
 def ask_for_frames(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    raise RunNatively(
+    raise RunEagerly(
         f"{function.__name__}() gives frames of the program, which only plain Python has", True
     )

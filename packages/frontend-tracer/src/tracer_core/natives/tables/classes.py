@@ -71,19 +71,19 @@ def process_class(tracer: Tracer, cls: Any, *args: Any, **kwargs: Any) -> Any:
     for name, value in cls.__dict__.items():
         is_field = isinstance(value, dataclasses.Field)
         held = (value.default, value.default_factory) if is_field else (value,)
-        if any(isinstance(one, torch.Tensor) for one in held):
+        if any(isinstance(item, torch.Tensor) for item in held):
             tracer.break_graph(
                 "class_statement", f"the field {name!r} of a dataclass has a tensor as default"
             )
     before = dict(cls.__dict__)
     try:
-        made = dataclasses._process_class(cls, *args, **kwargs)  # type: ignore[attr-defined]
+        result = dataclasses._process_class(cls, *args, **kwargs)  # type: ignore[attr-defined]
     except Exception:
         class_creation.put_back(cls, before)  # what it had set when it found the error
         raise
-    class_creation.note_class(tracer, made)
+    class_creation.note_class(tracer, result)
     tracer.entries.forget_entries()
-    return made
+    return result
 
 
 @special(dataclasses.fields)
@@ -91,11 +91,11 @@ def fields(tracer: Tracer, class_or_instance: Any) -> Any:
     """Reads only an instance's class."""
     cls = class_or_instance if isinstance(class_or_instance, type) else type(class_or_instance)
     _, held = tracer.entries.class_entry(cls, "__dataclass_fields__")
-    found = dataclasses.fields(class_or_instance)  # raises Python's own error
+    result = dataclasses.fields(class_or_instance)  # raises Python's own error
     if isinstance(held, dict) and not tracer.entries.made_class(cls):
-        for field in found:  # by its import path, so that another process finds it
+        for field in result:  # by its import path, so that another process finds it
             tracer.reads.dict_get(held, field.name, None)
-    return found
+    return result
 
 
 @special(collections.namedtuple)
@@ -107,9 +107,9 @@ def namedtuple(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
             "class_statement", "collections.namedtuple() of values that are not plain"
         )
     kwargs.setdefault("module", tracer.frames[-1].globals.get("__name__", "__main__"))
-    made = collections.namedtuple(*args, **kwargs)  # type: ignore[misc]
-    class_creation.note_class(tracer, made)
-    return made
+    result = collections.namedtuple(*args, **kwargs)  # type: ignore[misc]
+    class_creation.note_class(tracer, result)
+    return result
 
 
 @special(typing.NamedTupleMeta.__new__)  # type: ignore[attr-defined]
@@ -121,9 +121,9 @@ def typed_namedtuple(tracer: Tracer, meta: Any, name: Any, bases: Any, namespace
             tracer.break_graph(
                 "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
             )
-    made = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
-    class_creation.note_class(tracer, made)
-    return made
+    _ = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
+    class_creation.note_class(tracer, _)
+    return _
 
 
 # -- type variables and generic classes --
@@ -132,9 +132,9 @@ def typed_namedtuple(tracer: Tracer, meta: Any, name: Any, bases: Any, namespace
 @special_each(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 def type_variable(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer.native_calls.native_reads(*args, *kwargs.values())
-    made = kind(*args, **kwargs)
-    made.__module__ = tracer.frames[-1].function.__module__  # kind() found the tracer's module
-    return tracer.native_calls.born(made)
+    result = kind(*args, **kwargs)
+    result.__module__ = tracer.frames[-1].function.__module__  # kind() found the tracer's module
+    return tracer.native_calls.note_allocation(result)
 
 
 if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDescriptorType):

@@ -85,16 +85,16 @@ def wait(tracer: Tracer, tensor: Any) -> Any:
 def _operands(tracer: Tracer, written: Sequence[Any], read: Any) -> None:
     """Breaks unless the tensors are plain, of one dtype, contiguous, and outside of autograd."""
     tensors = [*written, read]
-    if not all(isinstance(one, torch.Tensor) for one in tensors):
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         refuse("a collective of what is no tensor")
     fakes = list(map(tracer.recorder.as_fake, tensors))
     first = fakes[0]
-    if torch.is_grad_enabled() and any(one.requires_grad for one in fakes):
+    if torch.is_grad_enabled() and any(fake.requires_grad for fake in fakes):
         refuse("a collective in place of a tensor that requires a gradient")
-    for one in fakes:
-        if one.dtype != first.dtype or one.device != first.device or one.is_complex():
+    for fake in fakes:
+        if fake.dtype != first.dtype or fake.device != first.device or fake.is_complex():
             refuse("a collective of different or complex dtypes, or devices")
-        if one.layout is not torch.strided or not one.is_contiguous():
+        if fake.layout is not torch.strided or not fake.is_contiguous():
             refuse("a collective of a tensor that is not contiguous")
 
 
@@ -118,25 +118,25 @@ def _reduction(tracer: Tracer, op: Any) -> str:
     return str(name)
 
 
-def _splits(tracer: Tracer, given: Any, tensor: Any, size: int) -> list[Any]:
+def _splits(tracer: Tracer, value: Any, tensor: Any, size: int) -> list[Any]:
     """Returns the sizes of what is sent to, or comes from, each rank."""
-    if given is not None and not isinstance(given, (list, tuple)):
+    if value is not None and not isinstance(value, (list, tuple)):
         refuse("sizes of parts that are no list")
-    sizes = tracer.reads.items(given) if given else []
+    sizes = tracer.reads.items(value) if value else []
     if sizes:
-        return [tracer.scalars.concrete(one) for one in sizes]
+        return [tracer.scalars.concrete(size) for size in sizes]
     rows = tracer.recorder.as_fake(tensor).shape[0]
     if rows % size:
         refuse("all_to_all of rows that do not divide among the ranks")
     return [rows // size] * size
 
 
-def _require_parts(tracer: Tracer, part: Any, whole: Any, size: int) -> None:
+def _require_parts(tracer: Tracer, part: Any, full: Any, size: int) -> None:
     """Breaks unless one tensor is `size` of the other, one after the other; or stacked, which NCCL
     accepts."""
-    part, whole = map(tracer.recorder.as_fake, (part, whole))
-    stacked = whole.device.type == "cuda" and whole.shape == (size, *part.shape)
-    after = part.dim() and whole.shape == (part.shape[0] * size, *part.shape[1:])
+    part, full = map(tracer.recorder.as_fake, (part, full))
+    stacked = full.device.type == "cuda" and full.shape == (size, *part.shape)
+    after = part.dim() and full.shape == (part.shape[0] * size, *part.shape[1:])
     if not (after or stacked):
         refuse("a collective of tensors whose sizes do not fit")
 
@@ -182,7 +182,7 @@ def _all_gather(tracer: Tracer, name: str, outputs: Any, tensor: Any) -> None:
     _operands(tracer, parts, tensor)
     size = rank_and_size(tracer, name)[1]
     shape = tracer.recorder.as_fake(tensor).shape
-    if len(parts) != size or any(tracer.recorder.as_fake(one).shape != shape for one in parts):
+    if len(parts) != size or any(tracer.recorder.as_fake(part).shape != shape for part in parts):
         refuse("all_gather into parts of other sizes")
     rows = _run(tracer, torch.Tensor.view, _gathered(tracer, name, tensor, size), (size, -1))
     for number, part in enumerate(parts):
@@ -194,8 +194,8 @@ def _reduce_scatter(tracer: Tracer, name: str, output: Any, tensor: Any, op: Any
     size = rank_and_size(tracer, name)[1]
     _require_parts(tracer, output, tensor, size)
     flat, reduction = _flat(tracer, tensor), _reduction(tracer, op)
-    made = _run(tracer, _ops.reduce_scatter_tensor.default, flat, reduction, size, name)
-    _write(tracer, output, wait(tracer, made))
+    result = _run(tracer, _ops.reduce_scatter_tensor.default, flat, reduction, size, name)
+    _write(tracer, output, wait(tracer, result))
 
 
 def _all_to_all(
@@ -203,15 +203,15 @@ def _all_to_all(
 ) -> None:
     _operands(tracer, [output], tensor)
     size = rank_and_size(tracer, name)[1]
-    if not all(tracer.recorder.as_fake(one).dim() for one in (output, tensor)):
+    if not all(tracer.recorder.as_fake(value).dim() for value in (output, tensor)):
         refuse("all_to_all of tensors without dimensions")
     to, of = _splits(tracer, out_splits, output, size), _splits(tracer, in_splits, tensor, size)
     fake, source = map(tracer.recorder.as_fake, (output, tensor))
     fits = sum(to) == fake.shape[0] and sum(of) == source.shape[0] and len(to) == len(of) == size
     if not fits or fake.shape[1:] != source.shape[1:]:
         refuse("all_to_all of parts that do not fit")
-    made = _run(tracer, _ops.all_to_all_single.default, tensor, to, of, name)
-    _write(tracer, output, wait(tracer, made))
+    result = _run(tracer, _ops.all_to_all_single.default, tensor, to, of, name)
+    _write(tracer, output, wait(tracer, result))
 
 
 #: Function of torch.distributed -> what records it, and the names of the arguments that this gets.
@@ -239,12 +239,12 @@ def _in_place(
     def handler(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        name = name_of(tracer, given["group"])
-        record(tracer, name, *(given[one] for one in wanted))
-        if not given["async_op"]:
+        arguments = bound.arguments
+        name = name_of(tracer, arguments["group"])
+        record(tracer, name, *(arguments[item] for item in wanted))
+        if not arguments["async_op"]:
             return None
-        return tracer.native_calls.born(FinishedWork())
+        return tracer.native_calls.note_allocation(FinishedWork())
 
     return handler
 

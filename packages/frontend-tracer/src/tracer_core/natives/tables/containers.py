@@ -161,11 +161,11 @@ def sort_items(tracer: Tracer, items: list[Any], *, key: Any = None, reverse: An
         keys = [tracer.calls.call_value(key, [item], {}) for item in items]
     if not all(map(is_constant, keys)):
         keys = [SortKey(tracer, key) for key in keys]
-    order, found = list(range(len(items))), list(items)
+    order, result = list(range(len(items))), list(items)
     try:
         order.sort(key=keys.__getitem__, reverse=tracer.operators.truth(reverse))
     finally:
-        items[:] = [found[i] for i in order]
+        items[:] = [result[i] for i in order]
 
 
 # -- dictionaries --
@@ -291,8 +291,8 @@ def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
     dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__
 )
 def update(tracer: Tracer, target: Any, items: Any = (), /, **kwargs: Any) -> None:
-    found = pairs_of(tracer, items, _kind(target))
-    for key, value in itertools.chain(found, kwargs.items()):
+    pairs = pairs_of(tracer, items, _kind(target))
+    for key, value in itertools.chain(pairs, kwargs.items()):
         if isinstance(target, collections.OrderedDict):  # its update() calls __setitem__
             tracer.containers.setitem(target, key, value)
             continue
@@ -407,8 +407,8 @@ def set_pop(tracer: Tracer, target: Any) -> Any:
 @special(set.update)
 def set_update(tracer: Tracer, target: Any, *iterables: Any) -> None:
     for iterable in iterables:
-        whole = tracer.containers.is_snapshot(iterable) or isinstance(iterable, (*_SETS, dict))
-        groups = [_members(tracer, iterable)] if whole else (
+        full = tracer.containers.is_snapshot(iterable) or isinstance(iterable, (*_SETS, dict))
+        groups = [_members(tracer, iterable)] if full else (
             [tracer.scalars.concrete(item)] for item in tracer.containers.stream(iterable))  # fmt: skip
         for items in groups:
             special_methods.realize_keys(tracer, [*target, *items])

@@ -56,7 +56,7 @@ def deep(tracer: Tracer, x: Any, memo: Any = None) -> Any:
             return _deep(tracer, x, _MEMOS[-1])
         finally:
             _MEMOS.pop()
-    if not any(memo is one for one in _MEMOS):
+    if not any(memo is item for item in _MEMOS):
         tracer.break_graph("native_python", "copy.deepcopy() with a memo of the program's")
     return _deep(tracer, x, memo)
 
@@ -69,34 +69,34 @@ def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
         return memo[id(obj)]
     tracer.names.keep_alive(obj)
     if isinstance(obj, torch.Tensor):
-        made = _tensor(tracer, obj)
+        items = _tensor(tracer, obj)
     elif type(obj) is list:
-        made = memo[id(obj)] = []
+        items = memo[id(obj)] = []
         for i in range(tracer.reads.length(obj)):
-            made.append(_deep(tracer, tracer.reads.list_item(obj, i), memo))
+            items.append(_deep(tracer, tracer.reads.list_item(obj, i), memo))
     elif type(obj) is tuple:
-        made = tuple(_deep(tracer, tracer.reads.list_item(obj, i), memo) for i in range(len(obj)))
-        if all(a is b for a, b in zip(made, obj, strict=True)):
-            made = obj
-        made = memo.get(id(obj), made)
+        items = tuple(_deep(tracer, tracer.reads.list_item(obj, i), memo) for i in range(len(obj)))
+        if all(a is b for a, b in zip(items, obj, strict=True)):
+            items = obj
+        items = memo.get(id(obj), items)
     elif type(obj) in _DICTS and not _attributes(obj):
-        made = memo[id(obj)] = type(obj)()
+        items = memo[id(obj)] = type(obj)()
         for key in tracer.reads.keys(obj):
             value = _deep(tracer, tracer.reads.dict_get(obj, key, None), memo)
-            made[_deep(tracer, key, memo)] = value
+            items[_deep(tracer, key, memo)] = value
     elif type(obj) in (set, bytearray, collections.deque):
         tracer.native_calls.native_reads(obj)
         if type(obj) is not bytearray and not all(map(is_constant, obj)):
             tracer.break_graph(
                 "native_python", f"a {type(obj).__name__} of objects is copied deeply"
             )
-        made = copy.copy(obj)
+        items = copy.copy(obj)
     elif (method := tracer.entries.python_method(obj, "__deepcopy__")) is not None:
-        made = tracer.calls.call_value(method, [obj, memo], {})
+        items = tracer.calls.call_value(method, [obj, memo], {})
     else:
-        made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
-    memo[id(obj)] = made
-    return made
+        items = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
+    memo[id(obj)] = items
+    return items
 
 
 def _attributes(obj: Any) -> Any:
@@ -107,32 +107,32 @@ def _attributes(obj: Any) -> Any:
 def _of_object(tracer: Tracer, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
     """Copies an object whose state is its ``__dict__``, without calling ``__init__``."""
     cls = type(obj)
-    plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
+    simple = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
     own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF.split())
     registered = cls in copyreg.dispatch_table or isinstance(obj, torch.nn.Module)
     if (
-        not plain
+        not simple
         or own
         or registered
         or tracer.entries.special(cls, "__new__") is not object.__new__
     ):
         tracer.break_graph("native_python", f"a {cls.__name__} is copied")
-    made = object.__new__(cls)
+    _ = object.__new__(cls)
     if memo is not None:
-        memo[id(obj)] = made
+        memo[id(obj)] = _
     namespace = tracer.attributes.getattr(obj, "__dict__")
     for name in tracer.reads.keys(namespace):
-        made.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
-    return made
+        _.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
+    return _
 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor) -> Any:
     """Clones a tensor that owns all of its memory and needs no gradient."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")
-    whole = (
+    full = (
         obj.is_contiguous() and obj.untyped_storage().nbytes() == obj.numel() * obj.element_size()
     )
-    if type(obj) is not torch.Tensor or obj.requires_grad or obj.__dict__ or not whole:
+    if type(obj) is not torch.Tensor or obj.requires_grad or obj.__dict__ or not full:
         tracer.break_graph("unsupported_value", "copy.deepcopy of a parameter or of a view")
     return tracer.native_calls.native(torch.Tensor.clone, obj)

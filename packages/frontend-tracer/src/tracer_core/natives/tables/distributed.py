@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tracer_core.fx_capture.graph_breaks import RunNatively
+from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.natives import replicas
 from tracer_core.natives.effects import breaks, special, special_each
 from tracer_core.natives.groups import name_of, rank_and_size
@@ -27,10 +27,10 @@ def replicated_forward(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
 @special_each(*names("nn.modules.module.Module._call_impl"))
 def module_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Interprets the forward of a module prepared by fully_shard; its hooks run eagerly. A module
-    with hooks of `register_backward_hook` runs natively: they see the autograd node of its last
+    with hooks of `register_backward_hook` runs eagerly: they see the autograd node of its last
     operator."""
     if isinstance(args[0], torch.nn.Module) and args[0]._get_backward_hooks()[1]:
-        raise RunNatively(f"a {type(args[0]).__name__} has hooks of register_backward_hook")
+        raise RunEagerly(f"a {type(args[0]).__name__} has hooks of register_backward_hook")
     # The set of hooks is not guarded: their ids differ from block to block, and they run eagerly.
     if (
         FULLY_SHARD in sys.modules

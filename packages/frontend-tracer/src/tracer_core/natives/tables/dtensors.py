@@ -22,7 +22,7 @@ _TENSORS = "torch.distributed.tensor"
 )
 def placed(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer.native_calls.native_reads(*args, *kwargs.values())
-    if kwargs.get("run_check") or any(one is True for one in args[3:]):
+    if kwargs.get("run_check") or any(arg is True for arg in args[3:]):
         tracer.break_graph("processes", "DTensor.from_local(run_check=True)")
     kwargs.pop("async_op", None)  # the wait is in the graph; a later stage moves it
     return tracer.subclasses.placed(function, args, kwargs)

@@ -51,11 +51,11 @@ def flex_attention(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> 
 @special_each(*names(f"{_FLEX}.create_block_mask"))
 def create_block_mask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Interprets the call, without its own use of torch.compile."""
-    given = [*args]
-    if len(given) > _COMPILE:
-        given[_COMPILE] = False
+    inputs = [*args]
+    if len(inputs) > _COMPILE:
+        inputs[_COMPILE] = False
     return tracer.calls.frame_of(
-        function, given, {k: v for k, v in kwargs.items() if k != "_compile"}
+        function, inputs, {k: v for k, v in kwargs.items() if k != "_compile"}
     )
 
 
@@ -115,14 +115,14 @@ class _Function:
         """Replaces floats that change from call to call by 0-d tensors, which the operator takes."""
         assert self.graph is not None
         dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
-        found = []
+        result = []
         for value, node in zip(outer, self.graph.graph.find_nodes(op="placeholder"), strict=False):
             if isinstance(value, torch.SymFloat):
                 options = {"dtype": dtype, "device": like.device}
                 value = tracer.recorder.call(torch.scalar_tensor, (value,), options)
                 node.meta["val"] = value
-            found.append(value)
-        return found
+            result.append(value)
+        return result
 
     def _role(self, tracer: Tracer, what: str, value: Any, like: Any) -> str:
         """Returns the name in the program of an outer value that the function reads."""
@@ -130,8 +130,8 @@ class _Function:
         if isinstance(value, torch.Tensor) and value.device != like.device:
             tracer.break_graph("higher_order", f"{what} reads a tensor on {value.device}")
         letter = "t" if known is self.buffers else "n"
-        for k, one in enumerate(known):
-            if one is value:
+        for k, item in enumerate(known):
+            if item is value:
                 return f"{letter}{k}"
         known.append(value)
         return f"{letter}{len(known) - 1}"
@@ -149,12 +149,12 @@ def _flex_attention(tracer: Tracer, function: Any, args: list[Any], kwargs: dict
     listed, (rows, columns, mask_mod) = rest[: 2 * len(PAIRS)], rest[-3:]
     blocks = dict(zip(PAIRS, zip(listed[::2], listed[1::2], strict=True), strict=True))
     blocks = {kind: pair for kind, pair in blocks.items() if pair[0] is not None}
-    fakes = [tracer.recorder.as_fake(one) for one in (query, key, value)]
+    fakes = [tracer.recorder.as_fake(item) for item in (query, key, value)]
     _require_static(tracer, fakes)
-    scale, rows, columns = (tracer.scalars.concrete(one) for one in (scale, rows, columns))
+    scale, rows, columns = (tracer.scalars.concrete(value) for value in (scale, rows, columns))
     options = {
-        option: tracer.scalars.concrete(one)
-        for option, one in tracer.containers.mapping(options).items()
+        option: tracer.scalars.concrete(item)
+        for option, item in tracer.containers.mapping(options).items()
         if option not in _NOT_OPTIONS
     }
     buffers: list[torch.Tensor] = []
@@ -164,17 +164,17 @@ def _flex_attention(tracer: Tracer, function: Any, args: list[Any], kwargs: dict
     if score_mod is not _IDENTITY:
         scores = torch.float64 if like.dtype is torch.float64 else torch.float32
         with tracer.recorder.fakes.mode, torch.no_grad():
-            given = torch.zeros((), dtype=scores, device=like.device)
-        given.requires_grad_(torch.is_grad_enabled() and any(one.requires_grad for one in fakes))
-        result = score.trace(tracer, "score_mod", score_mod, given, like)
+            inputs = torch.zeros((), dtype=scores, device=like.device)
+        inputs.requires_grad_(torch.is_grad_enabled() and any(fake.requires_grad for fake in fakes))
+        result = score.trace(tracer, "score_mod", score_mod, inputs, like)
         if not result.is_floating_point():
             tracer.break_graph("higher_order", "score_mod returns no floating-point number")
     if mask_mod is not _NO_MASK:
         result = mask.trace(tracer, "mask_mod", mask_mod, None, like)
         if result.dtype is not torch.bool or result.requires_grad:
-            tracer.break_graph("higher_order", "mask_mod returns no truth value")
+            tracer.break_graph("higher_order", "mask_mod returns no bool")
     differentiates = torch.is_grad_enabled() and any(
-        one.requires_grad for one in (*fakes, *map(tracer.recorder.as_fake, buffers))
+        fake.requires_grad for fake in (*fakes, *map(tracer.recorder.as_fake, buffers))
     )
     if differentiates and "q" not in blocks:
         tracer.break_graph("higher_order", "a BlockMask without blocks of queries, and gradients")
@@ -184,7 +184,7 @@ def _flex_attention(tracer: Tracer, function: Any, args: list[Any], kwargs: dict
         score.program, mask.program, score.gradient, tuple(blocks), (rows, columns), options
     )
     target = FlexAttentionCall(flex.text(), float(scale), score.graph, mask.graph)
-    tensors = [one for pair in blocks.values() for one in pair]
+    tensors = [item for pair in blocks.values() for item in pair]
     return tracer.recorder.call(target, (query, key, value, tensors, buffers, numbers), {})
 
 
@@ -195,7 +195,7 @@ def _require_static(tracer: Tracer, fakes: list[Any]) -> None:
             tracer.scalars.concrete(fake.shape[dim])
 
 
-for _type in {type(one) for one in names("ops.higher_order.flex_attention")}:
+for _type in {type(item) for item in names("ops.higher_order.flex_attention")}:
     CALLED_TYPES[_type] = _flex_attention
 
 
@@ -229,8 +229,8 @@ def create_mask(
     assert function.program is not None and function.graph is not None
     sizes = [1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN]
     target = MaskCall(json.dumps(function.program.plain()), like.device, function.graph)
-    made = recorder.call(target, (sizes, function.buffers, function.numbers), {})
-    return tracer.calls.call_value(polyfills.is_finite, [made], {}) if of_scores else made
+    result = recorder.call(target, (sizes, function.buffers, function.numbers), {})
+    return tracer.calls.call_value(polyfills.is_finite, [result], {}) if of_scores else result
 
 
 @special(*names(f"{_FLEX}._validate_device", in_every_build=False))

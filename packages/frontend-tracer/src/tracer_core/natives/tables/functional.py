@@ -40,7 +40,7 @@ from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tables.messages import LOGGING, logs_as_before
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
-from tracer_core.trace.lasting import is_constant_code, is_lasting
+from tracer_core.trace.specialization_constants import is_constant_code, is_specialization_constant
 from tracer_core.trace.tracer import Tracer
 
 # -- the operator module --
@@ -220,7 +220,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, WithRest), first)
-    if all(is_lasting(tracer, value) for value in odd):
+    if all(is_specialization_constant(tracer, value) for value in odd):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     tracer.break_graph(
@@ -322,13 +322,13 @@ def _logs_alone(function: Any) -> bool:
     them that logs, as transformers' `warning_once` does."""
     if type(function) is not types.FunctionType:
         return False
-    names = [one for one in dis.get_instructions(function.__code__) if one.argval in LOGGING]
+    names = [item for item in dis.get_instructions(function.__code__) if item.argval in LOGGING]
     code = function.__code__
     return (
         len(names) == 1
         and len(code.co_names) == 1
         and not (code.co_freevars or code.co_cellvars or set(code.co_consts[1:]) - {None})
-        and _PASSES_ON.issuperset(one.opname for one in dis.get_instructions(code))
+        and _PASSES_ON.issuperset(instruction.opname for instruction in dis.get_instructions(code))
     )
 
 
@@ -381,20 +381,20 @@ def _arguments(tracer: Tracer, getter: Any) -> tuple[Any, ...]:
 def _call_itemgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return getter(*args, **kwargs)  # raises Python's own error
-    found = tuple(tracer.containers.getitem(args[0], key) for key in _arguments(tracer, getter)[1])
-    return found if len(found) > 1 else found[0]
+    items = tuple(tracer.containers.getitem(args[0], key) for key in _arguments(tracer, getter)[1])
+    return items if len(items) > 1 else items[0]
 
 
 def _call_attrgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return getter(*args, **kwargs)
-    found = []
+    result = []
     for path in _arguments(tracer, getter)[1]:
         value = args[0]
         for name in path.split("."):
             value = tracer.attributes.getattr(value, name)
-        found.append(value)
-    return tuple(found) if len(found) > 1 else found[0]
+        result.append(value)
+    return tuple(result) if len(result) > 1 else result[0]
 
 
 def _call_methodcaller(tracer: Tracer, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

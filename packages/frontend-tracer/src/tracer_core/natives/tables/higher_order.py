@@ -48,9 +48,9 @@ from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.higher_order import Region
-from tracer_core.trace.lasting import CODE, maker
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.specialization_constants import CODE, maker
 from tracer_core.trace.tracer import Tracer
 
 
@@ -86,9 +86,9 @@ def traced(
 
 def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
     """Rebuilds a result with new tensors in place of the traced ones."""
-    given = iter(tensors)
+    inputs = iter(tensors)
     return pytree.tree_unflatten(
-        [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], structure
+        [next(inputs) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], structure
     )
 
 
@@ -123,7 +123,7 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     region = region_of(tracer, what)
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
-    grad, made = torch.is_grad_enabled(), tracer.subclasses.made
+    grad, created = torch.is_grad_enabled(), tracer.subclasses.made
     recorder, outer = tracer.recorder, tracer.recorder.function_answers
     if recorder.open_regions == 1:
         recorder.function_answers = []
@@ -133,16 +133,16 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
         setup = tracer.attributes.getattr(cls, "setup_context")
         separate = setup is not torch.autograd.Function.setup_context
         forward = tracer.attributes.getattr(cls, "forward")
-        given = [*rest] if separate else [context, *rest]
-        result = tracer.calls.call_value(forward, given, kwargs)
+        inputs = [*rest] if separate else [context, *rest]
+        result = tracer.calls.call_value(forward, inputs, kwargs)
         if separate:
             tracer.calls.call_value(setup, [context, rest, result], {})
     finally:
         set_grad_mode(grad)
         answers, recorder.function_answers = recorder.function_answers or (), outer
     _unchanged(tracer, region)
-    wrapped = tracer.subclasses.made > made or any(map(torch_private.is_subclass, rest))
-    if wrapped and not grad and not any(result is one for one in rest):
+    wrapped = tracer.subclasses.made > created or any(map(torch_private.is_subclass, rest))
+    if wrapped and not grad and not any(result is item for item in rest):
         region.keep()
         return result  # without gradients the function is its forward
     inside = region.drop()
@@ -160,16 +160,16 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
 def _made_anew(tracer: Tracer, arguments: dict[int, Any]) -> dict[int, Anew]:
     """Returns those arguments that are functions, classes or new objects without tensors, alike in
     every call."""
-    found = {}
+    result = {}
     for position, value in arguments.items():
         kind = type(value)
-        plain = kind in SIMPLE_TYPES or isinstance(value, (torch.Tensor, *CONTAINERS))
+        simple = kind in SIMPLE_TYPES or isinstance(value, (torch.Tensor, *CONTAINERS))
         known = tracer.provenance.is_fresh(value) or isinstance(value, CODE)
-        if known and not plain and kind not in SYMBOLS:
+        if known and not simple and kind not in SYMBOLS:
             make = maker(tracer, value)
             if make is not None:
-                found[position] = Anew(make)
-    return found
+                result[position] = Anew(make)
+    return result
 
 
 def _is_fixed(tracer: Tracer, value: Any) -> bool:
@@ -256,7 +256,7 @@ _NO_CONTEXTS = name("utils.checkpoint.noop_context_fn")
 @special(*names("utils.checkpoint.checkpoint"), whole=True)
 def checkpoint(tracer: Tracer, /, function: Any = None, *args: Any, **kwargs: Any) -> Any:
     if function is None and not args:
-        return torch_private.plain_checkpoint()(**kwargs)  # a decorator, since torch 2.15
+        return torch_private.undecorated_checkpoint()(**kwargs)  # a decorator, since torch 2.15
     options = {name: kwargs[name] for name in torch_private.checkpoint_options() if name in kwargs}
     named = {name: value for name, value in kwargs.items() if name not in options}
     return _checkpoint(tracer, function, args, named, **options)
@@ -273,12 +273,12 @@ def _checkpoint(
     if contexts is not _NO_CONTEXTS:
         token = _MAKES_CONTEXTS.set(True)
         try:
-            made = tracer.calls.call_value(contexts, [], {})
+            result = tracer.calls.call_value(contexts, [], {})
         finally:
             _MAKES_CONTEXTS.reset(token)
-        if type(made) is not SelectiveContexts or options["use_reentrant"]:
+        if type(result) is not SelectiveContexts or options["use_reentrant"]:
             tracer.break_graph("higher_order", "checkpoint() with contexts of the program's own")
-        options["context_fn"] = made
+        options["context_fn"] = result
     if options.get("debug") or (kwargs and options["use_reentrant"]):
         tracer.break_graph(
             "higher_order", "checkpoint() with debug=, or keywords and use_reentrant"
@@ -287,8 +287,8 @@ def _checkpoint(
         return tracer.calls.prepare(function, [*args], kwargs)  # no backward, so no recomputation
     region = region_of(tracer, "checkpoint()")
     graph, outer, flat, structure = traced(tracer, region, function, [*args], kwargs)
-    given = {id(tracer.subclasses.in_graph(a)) for a in args if isinstance(a, torch.Tensor)}
-    explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
+    inputs = {id(tracer.subclasses.in_graph(a)) for a in args if isinstance(a, torch.Tensor)}
+    explicit = tuple(i for i, value in enumerate(outer) if id(value) in inputs)
     target = CheckpointCall(graph, explicit, options)
     wrapped = any(map(torch_private.is_wrapper, outer))
     record = tracer.subclasses.node if wrapped else tracer.recorder.call
@@ -343,30 +343,30 @@ def transformed(
             )
     fakes = [recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     region = region_of(tracer, f"{title}()")
-    found: list[Any] = []
+    match: list[Any] = []
 
     def run(*parts: Any, **named: Any) -> Any:
-        if found:
+        if match:
             tracer.break_graph("higher_order", f"{title}() calls its function more than once")
         for leaf in pytree.tree_leaves((parts, named)):
             if isinstance(leaf, torch.Tensor):
                 region.operand(leaf)
-        found.extend(traced(tracer, region, function, list(parts), named))
-        _, _, flat, result = found
+        match.extend(traced(tracer, region, function, list(parts), named))
+        _, _, flat, result = match
         return pytree.tree_unflatten(flat, result)
 
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, structure)
     with recorder.fakes.mode:
-        whole = apply(run, *fake_args, **fake_kwargs)
-    if not found:
+        full = apply(run, *fake_args, **fake_kwargs)
+    if not match:
         tracer.break_graph("higher_order", f"{title}() does not call its function")
-    graph, outer, flat, result = found
+    graph, outer, flat, result = match
     constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
-    given = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    target = TransformCall(title, apply, graph, len(outer), result, constants, structure, given)
+    inputs = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    target = TransformCall(title, apply, graph, len(outer), result, constants, structure, inputs)
     tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
     results = recorder.call(target, (*outer, *tensors), {})
-    return _rebuilt(*pytree.tree_flatten(whole), results), target, outer
+    return _rebuilt(*pytree.tree_flatten(full), results), target, outer
 
 
 #: What each transform of torch.func calls with its function and its arguments, once these are
@@ -511,10 +511,10 @@ def _out_dtype(tracer: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
     op, output_dtype, *tensors = args if len(args) > 1 else (None, None)
     if (
         kwargs
-        or not any(op is one for one in _PROMOTED)
+        or not any(op is item for item in _PROMOTED)
         or not isinstance(output_dtype, torch.dtype)
-        or not all(isinstance(one, torch.Tensor) and one.ndim for one in tensors)
-        or any(one.requires_grad for one in tensors)
+        or not all(isinstance(tensor, torch.Tensor) and tensor.ndim for tensor in tensors)
+        or any(tensor.requires_grad for tensor in tensors)
     ):
         tracer.break_graph("higher_order", "out_dtype() of arguments that torch may refuse")
     return tracer.calls.prepare(polyfills.out_dtype, [*args], {})
@@ -525,14 +525,14 @@ CALLED_TYPES |= dict.fromkeys(map(type, names("_higher_order_ops.out_dtype")), _
 
 @special(*names("cond"), whole=True)
 def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ABSENT) -> Any:
-    given = [] if operands is ABSENT else tracer.containers.spread(operands)
+    inputs = [] if operands is ABSENT else tracer.containers.spread(operands)
     if not isinstance(pred, torch.Tensor):
         if not isinstance(pred, (bool, int, float, torch.SymBool, torch.SymInt)):
             tracer.break_graph("higher_order", f"torch.cond() of a {type(pred).__name__}")
         chosen = true_fn if tracer.operators.truth(pred) else false_fn
-        return tracer.calls.prepare(chosen, list(given), {})
+        return tracer.calls.prepare(chosen, list(inputs), {})
     sides = [
-        traced(tracer, region_of(tracer, "torch.cond()"), function, list(given), {})
+        traced(tracer, region_of(tracer, "torch.cond()"), function, list(inputs), {})
         for function in (true_fn, false_fn)
     ]
     (graph_true, outer_true, flat, structure), (graph_false, outer_false, flat_false, other) = sides

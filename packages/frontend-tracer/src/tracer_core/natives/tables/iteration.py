@@ -65,7 +65,7 @@ def sorted_list(tracer: Tracer, *args: Any, **kwargs: Any) -> list[Any]:
         return sorted(*args, **kwargs)  # raises Python's own error
     items = list(tracer.containers.spread(args[0], varies=True))
     if kwargs.get("key") is None:
-        items = [tracer.scalars.concrete(one) if type(one) in SYMBOLS else one for one in items]
+        items = [tracer.scalars.concrete(item) if type(item) in SYMBOLS else item for item in items]
     sort_items(tracer, items, **kwargs)
     return items
 
@@ -101,22 +101,22 @@ def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -
 def sum_of(tracer: Tracer, iterable: Any, /, start: Any = 0) -> Any:
     if isinstance(start, (str, bytes, bytearray)):
         return sum((), start)  # raises Python's own error
-    whole = tracer.containers.is_snapshot(iterable)
-    plain: list[Any] = []  # summed by C code: 3.12 sums floats with compensation
+    full = tracer.containers.is_snapshot(iterable)
+    simple: list[Any] = []  # summed by C code: 3.12 sums floats with compensation
     summed = False
     for item in (
         tracer.containers.spread(iterable, varies=True)
-        if whole
+        if full
         else tracer.containers.stream(iterable)
     ):
         if not summed and is_constant(start) and is_constant(item):
-            plain.append(item)
+            simple.append(item)
             continue
         if not summed and is_constant(start):
-            start = sum(plain, start)
+            start = sum(simple, start)
         summed = True
         start = tracer.operators.binary("+", start, item)
-    return start if summed or not is_constant(start) else sum(plain, start)
+    return start if summed or not is_constant(start) else sum(simple, start)
 
 
 @special_rows({any: (any, True), all: (all, False)})
@@ -179,7 +179,7 @@ def reversed_of(tracer: Tracer, value: Any) -> Any:
         return numbers
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_calls.native_reads(value)
-        return tracer.native_calls.born(reversed(value))
+        return tracer.native_calls.note_allocation(reversed(value))
     if not (
         tracer.entries.python_method(value, "__len__")
         and tracer.entries.python_method(value, "__getitem__")
@@ -230,13 +230,13 @@ def iterator_of(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any
     read: Any = (
         tracer.containers.spread if function in _SPREADING else functools.partial(_native, tracer)
     )
-    made = function(*map(read, iterables), *rest, **kwargs)
-    return tracer.native_calls.born(made)  # since 3.14 nothing describes them
+    result = function(*map(read, iterables), *rest, **kwargs)
+    return tracer.native_calls.note_allocation(result)  # since 3.14 nothing describes them
 
 
 @special(itertools.repeat)
 def repeat(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return tracer.native_calls.born(itertools.repeat(*args, **kwargs))
+    return tracer.native_calls.note_allocation(itertools.repeat(*args, **kwargs))
 
 
 _NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
@@ -249,7 +249,7 @@ def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
         isinstance(value, _NO_NUMBERS) for value in values
     ):
         # The second kind raises Python's own error.
-        return tracer.native_calls.born(itertools.count(*args, **kwargs))
+        return tracer.native_calls.note_allocation(itertools.count(*args, **kwargs))
     return tracer.calls.prepare(polyfills.count, [*args], kwargs)
 
 
@@ -257,7 +257,7 @@ def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 def chain_from_iterable(tracer: Tracer, cls: Any, iterable: Any) -> Any:
     outer = _native(tracer, iterable)
     inner = LazyIterator(tracer, "chain", lambda: _native(tracer, next(outer)))
-    return tracer.native_calls.born(itertools.chain.from_iterable(inner))
+    return tracer.native_calls.note_allocation(itertools.chain.from_iterable(inner))
 
 
 @special(itertools.starmap)
@@ -331,7 +331,9 @@ def accumulate(tracer: Tracer, iterable: Any, func: Any = None, *, initial: Any 
 
 @special(itertools.groupby)
 def groupby(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return tracer.native_calls.born(tracer.calls.call_value(polyfills.GroupBy, [*args], kwargs))
+    return tracer.native_calls.note_allocation(
+        tracer.calls.call_value(polyfills.GroupBy, [*args], kwargs)
+    )
 
 
 #: Iterator types that the tracer advances, for their methods called by name.

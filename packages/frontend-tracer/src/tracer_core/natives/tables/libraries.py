@@ -68,7 +68,7 @@ def substitute(tracer: Tracer, method: Any, *args: Any, **kwargs: Any) -> Any:
     for match in named["pattern"].finditer(text):
         if named.get("count", 0) and done == named["count"]:
             break
-        value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
+        value = tracer.calls.call_value(repl, [tracer.native_calls.note_allocation(match)], {})
         # As C code, which leaves out what is empty: the error of join() tells an item's place.
         pieces += [text[end : match.start()]] if end < match.start() else []
         pieces += [] if value is None else [value]

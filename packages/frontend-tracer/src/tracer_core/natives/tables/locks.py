@@ -30,7 +30,7 @@ def _methods(*wanted: str) -> list[Any]:
 _MAKERS = {_thread.allocate_lock, _thread.allocate}
 if sys.version_info >= (3, 13):
     _MAKERS.add(_LOCKS[0])
-special(*_MAKERS)(lambda tracer: tracer.native_calls.born(_thread.allocate_lock()))
+special(*_MAKERS)(lambda tracer: tracer.native_calls.note_allocation(_thread.allocate_lock()))
 special(_thread.RLock)(lambda tracer: _thread.RLock())
 
 
@@ -71,7 +71,7 @@ def release(tracer: Tracer, method: Any, lock: Any, *exception: Any) -> None:
 
 @special_each(*_methods("locked", "locked_lock"))
 def locked(tracer: Tracer, method: Any, lock: Any) -> bool:
-    held = any(one.lock is lock for one in tracer.side_effects.held)
+    held = any(item.lock is lock for item in tracer.side_effects.held)
     if not held and not tracer.provenance.is_fresh(lock):
         tracer.break_graph("side_effect_native", "another thread may hold the lock")
     return held

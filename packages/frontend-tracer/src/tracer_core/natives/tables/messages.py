@@ -36,8 +36,8 @@ def _call_late(
     side_effects = tracer.side_effects
     side_effects.mutations += 1
     lines = tuple(
-        (calling_line(one.code, one.ip - 1), tracer.names.namespace_source(one.function))
-        for one in tracer.frames
+        (calling_line(frame.code, frame.ip - 1), tracer.names.namespace_source(frame.function))
+        for frame in tracer.frames
     )
     side_effects.late.append(LateCall(lines, function, args, kwargs))
 
@@ -168,7 +168,7 @@ def _warn(tracer: Tracer, message: Any, category: Any = None, stacklevel: Any = 
     # Between a module's call and its forward are frames that no trace has.
     callees = frames[1 - level :] if level > 1 else []
     line, module = ("", "", "", 0), ""
-    is_known = all(one.function.__name__ != "forward" for one in callees)
+    is_known = all(callee.function.__name__ != "forward" for callee in callees)
     if is_known and level <= len(frames):
         frame = frames[-level]
         line = calling_line(frame.code, frame.ip - 1)
@@ -224,14 +224,14 @@ def add_filter(tracer: Tracer, *item: Any, append: bool) -> None:
     if _FILTERS_ARE_OF_CONTEXTS:
         tracer.break_graph("side_effect_native", "a filter of warnings is set in a context")
     module = tracer.names.import_name(tracer.frames[-1], "warnings", None, 0)
-    found: Any = tracer.attributes.getattr(module, "filters")
-    tracer.side_effects.before_change(found)  # the filters themselves are objects of C
+    attribute: Any = tracer.attributes.getattr(module, "filters")
+    tracer.side_effects.before_change(attribute)  # the filters themselves are objects of C
     if not append:
-        if item in found:
-            found.remove(item)
-        found.insert(0, item)
-    elif item not in found:
-        found.append(item)
+        if item in attribute:
+            attribute.remove(item)
+        attribute.insert(0, item)
+    elif item not in attribute:
+        attribute.append(item)
     call_late(tracer, warnings._filters_mutated)  # type: ignore[attr-defined]
 
 
@@ -285,9 +285,10 @@ def _goes_out(logger: Any) -> bool:
     """Returns whether the handlers of a logger run no code of the program."""
     while logger is not None:
         parts = [logger, *logger.handlers]
-        parts += [one.formatter for one in logger.handlers if one.formatter is not None]
+        parts += [handler.formatter for handler in logger.handlers if handler.formatter is not None]
         if any(
-            getattr(one, "filters", None) or type(one).__module__ not in _LOGGING for one in parts
+            getattr(part, "filters", None) or type(part).__module__ not in _LOGGING
+            for part in parts
         ):
             return False
         logger = logger.parent if logger.propagate else None
@@ -306,9 +307,9 @@ def logs_as_before(tracer: Tracer, logger: Any, *parts: Any) -> bool:
         return False
     read: list[Any] = [vars(logging), vars(sys), logging.root.manager]
     while logger is not None:
-        formatters = (one.formatter for one in logger.handlers)
-        for one in (logger, *logger.handlers, *formatters):
-            read += [one, getattr(one, "__dict__", None), getattr(one, "handlers", None)]
+        formatters = (handler.formatter for handler in logger.handlers)
+        for item in (logger, *logger.handlers, *formatters):
+            read += [item, getattr(item, "__dict__", None), getattr(item, "handlers", None)]
         logger = logger.parent if logger.propagate else None
     changed = {id(change.obj) for change in tracer.effects.changes.values()}
     return changed.isdisjoint(map(id, read))
@@ -329,12 +330,12 @@ def effective_level(tracer: Tracer, logger: Any) -> Any:
 @special_rows({vars(logging.Logger)[name]: (name, level) for name, level in _LEVELS.items()})
 def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwargs: Any) -> None:
     """Drops a disabled log message, which has no effect; guards that its level is disabled."""
-    plain = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
-    if plain and not is_enabled_for(tracer, logger, level):
+    simple = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
+    if simple and not is_enabled_for(tracer, logger, level):
         return
     about = {key: value for key, value in kwargs.items() if not (key == "exc_info" and not value)}
     if not (
-        plain
+        simple
         and args
         and about.keys() <= {"extra", "stacklevel"}
         and type(about.get("stacklevel", 1)) is int
@@ -344,7 +345,7 @@ def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwa
     if name == "exception":
         tracer.break_graph("side_effect_native", "an exception is logged")
     if about.get("extra") is not None:
-        about["extra"] = _plain_extra(tracer, about["extra"])
+        about["extra"] = _constant_extra(tracer, about["extra"])
     levels = (level,) if name == "log" else ()
     message = _late_message(tracer, *args)
     _call_late(tracer, vars(logging.Logger)[name], (logger, *levels, *message), about)
@@ -368,7 +369,7 @@ def _late_message(tracer: Tracer, message: Any, *args: Any) -> tuple[Any, ...]:
 _CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?(.?)")
 
 
-def _plain_extra(tracer: Tracer, extra: Any) -> Any:
+def _constant_extra(tracer: Tracer, extra: Any) -> Any:
     if type(extra) is not dict or not all(map(_is_plain, (*extra, *extra.values()))):
         tracer.break_graph("side_effect_native", "a message is logged with objects beside it")
     tracer.native_calls.native_reads(extra)

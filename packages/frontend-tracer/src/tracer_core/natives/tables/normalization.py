@@ -29,11 +29,11 @@ def batch_norm(
     eps: Any = 1e-5,
 ) -> Any:
     if training is True and isinstance(momentum, torch.SymFloat):
-        statistics = [tracer.recorder.as_fake(one) for one in (running_mean, running_var)
-                      if isinstance(one, torch.Tensor)]  # fmt: skip
+        statistics = [tracer.recorder.as_fake(value) for value in (running_mean, running_var)
+                      if isinstance(value, torch.Tensor)]  # fmt: skip
         channels = tracer.recorder.as_fake(input).shape[1]
-        if len(statistics) == 2 and all(tuple(one.shape) == (channels,) for one in statistics):
-            given = [input, running_mean, running_var, weight, bias, momentum, eps]
-            return tracer.calls.prepare(polyfills.batch_norm, given, {})
-    given = [input, running_mean, running_var, weight, bias, training, momentum, eps]
-    return tracer.native_calls.call_torch(name("nn.functional.batch_norm"), given, {})
+        if len(statistics) == 2 and all(tuple(item.shape) == (channels,) for item in statistics):
+            inputs = [input, running_mean, running_var, weight, bias, momentum, eps]
+            return tracer.calls.prepare(polyfills.batch_norm, inputs, {})
+    inputs = [input, running_mean, running_var, weight, bias, training, momentum, eps]
+    return tracer.native_calls.call_torch(name("nn.functional.batch_norm"), inputs, {})

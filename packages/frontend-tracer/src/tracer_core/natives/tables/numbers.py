@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.natives.effects import special, special_each
-from tracer_core.trace.host_objects import CONVERSIONS, call_with_stand_ins, stand_in
+from tracer_core.trace.host_objects import CONVERSIONS, call_with_polyfills, stand_in
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.traced_arrays import is_array
 from tracer_core.trace.traced_arrays import number as array_number
@@ -20,7 +20,7 @@ from tracer_core.trace.tracer import Tracer
 
 _OF_ITERABLES = [math.fsum, math.dist]
 #: Functions of one object (and plain arguments) -> the special method that they call.
-_ASKED = {
+_QUERIED = {
     abs: "__abs__",
     round: "__round__",
     math.floor: "__floor__",
@@ -40,19 +40,19 @@ def numeric(
     """A function of numbers, which C code converts."""
     if any(isinstance(a, torch.Tensor) for a in args):
         return tracer.native_calls.native(function, *args, **kwargs)
-    return call_with_stand_ins(tracer, function, args, kwargs, asked)
+    return call_with_polyfills(tracer, function, args, kwargs, asked)
 
 
-@special_each(*_ASKED)
+@special_each(*_QUERIED)
 def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and is_array(tracer, args[0]):
         return array_number(tracer, function, args[0])
-    method = tracer.entries.python_method(args[0], _ASKED[function]) if args else None
+    method = tracer.entries.python_method(args[0], _QUERIED[function]) if args else None
     if method is not None:
         return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
     if args and isinstance(args[0], SYMBOLS) and not kwargs:
         return tracer.scalars.operate(function, args)
-    return numeric(tracer, function, *args, asked=(*CONVERSIONS, _ASKED[function]), **kwargs)
+    return numeric(tracer, function, *args, asked=(*CONVERSIONS, _QUERIED[function]), **kwargs)
 
 
 @special(divmod)
@@ -75,8 +75,8 @@ def pow_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
         result = NotImplemented if method is None else tracer.calls.call_value(method, [*args], {})
         if result is not NotImplemented:
             return result
-        others = [tracer.entries.python_method(one, "__rpow__") for one in args[1:]]
-        if any(one is not None for one in (method, *others)):
+        others = [tracer.entries.python_method(arg, "__rpow__") for arg in args[1:]]
+        if any(other is not None for other in (method, *others)):
             tracer.break_graph("native_python", "pow() of three may ask the other two for __rpow__")
     return numeric(tracer, pow, *args, **kwargs)
 
@@ -114,15 +114,15 @@ def _is_number(value: Any) -> bool:
 
 @special_each(*_OF_ITERABLES)
 def of_iterables(tracer: Tracer, function: Any, *iterables: Any, **kwargs: Any) -> Any:
-    items = [tracer.containers.spread(one) for one in iterables]
-    if any(isinstance(item, torch.Tensor) for one in items for item in one):
+    items = [tracer.containers.spread(iterable) for iterable in iterables]
+    if any(isinstance(item, torch.Tensor) for element in items for item in element):
         tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
-    numbers = [[stand_in(tracer, item) for item in one] for one in items]
+    numbers = [[stand_in(tracer, item) for item in element] for element in items]
     return function(*numbers, **kwargs)
 
 
 _CONVERTING = {*_functions(math), *_functions(cmath)}.difference(
-    _ASKED, _OF_ITERABLES, [math.prod, getattr(math, "sumprod", None)]
+    _QUERIED, _OF_ITERABLES, [math.prod, getattr(math, "sumprod", None)]
 )
 
 
@@ -130,6 +130,6 @@ _CONVERTING = {*_functions(math), *_functions(cmath)}.difference(
 def converting(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A function that converts its arguments to numbers first."""
     if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
-        given = [a if isinstance(a, SYMBOLS) else stand_in(tracer, a) for a in args]
-        return tracer.scalars.operate(function, tuple(given))
+        inputs = [a if isinstance(a, SYMBOLS) else stand_in(tracer, a) for a in args]
+        return tracer.scalars.operate(function, tuple(inputs))
     return numeric(tracer, function, *args, **kwargs)

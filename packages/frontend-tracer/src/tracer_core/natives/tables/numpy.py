@@ -35,7 +35,7 @@ _OF_TENSORS = [
 ]
 
 
-def plain_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
+def is_builtin_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
     """Returns whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
@@ -48,7 +48,7 @@ def plain_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
         )
     if type(value) in _CONTAINERS and depth:
         items = [*value.keys(), *value.values()] if type(value) is dict else value
-        return all(plain_data(tracer, item, depth - 1) for item in items)
+        return all(is_builtin_data(tracer, item, depth - 1) for item in items)
     return False
 
 
@@ -61,20 +61,20 @@ def _run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any])
         if isinstance(function, types.MethodDescriptorType):
             function = traced_arrays.ArrayMethod(args[0], name)
         return traced_arrays.call(tracer, function, args, kwargs)
-    concrete, settled = tracer.scalars.concrete, tracer.scalars.settled
+    concrete, settled = tracer.scalars.concrete, tracer.scalars.specialized
     args = [concrete(settled(value)) for value in args]
     kwargs = {key: concrete(settled(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
-        if not plain_data(tracer, value):
+        if not is_builtin_data(tracer, value):
             tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
     tracer.native_calls.native_reads(*args, *kwargs.values())
     if name in numpy_types.OUTSIDE:
         tracer.break_graph("side_effect_native", f"numpy.{name}()")
     try:
         with numpy_types.raising():
-            return tracer.native_calls.born(function(*args, **kwargs))
+            return tracer.native_calls.note_allocation(function(*args, **kwargs))
     except FloatingPointError as error:
         tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
 

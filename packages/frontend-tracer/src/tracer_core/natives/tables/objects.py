@@ -30,7 +30,7 @@ if sys.version_info >= (3, 14):
 
     @special(TEMPLATE)
     def template(tracer: Tracer, /, *parts: Any) -> Any:
-        return tracer.native_calls.born(TEMPLATE(*parts))
+        return tracer.native_calls.note_allocation(TEMPLATE(*parts))
 
 
 def _equal_items(
@@ -81,15 +81,15 @@ def index(
 @special(list.remove, collections.deque.remove)
 def remove(tracer: Tracer, container: Any, wanted: Any) -> None:
     try:
-        found = next(_equal_items(tracer, container, wanted), None)
+        result = next(_equal_items(tracer, container, wanted), None)
     except RuntimeError as error:
         if tracer.exceptions.was_raised(error):
             raise
         raise IndexError(*error.args) from None  # as deque.remove() says it
-    if found is not None:
+    if result is not None:
         tracer.side_effects.before_change(container)
         # A comparison may have shortened the list.
-        del container[slice(found, found + 1) if isinstance(container, list) else found]
+        del container[slice(result, result + 1) if isinstance(container, list) else result]
         return
     if isinstance(container, list):
         raise ValueError("list.remove(x): x not in list")
@@ -110,7 +110,7 @@ def contains(tracer: Tracer, container: Any, wanted: Any) -> bool:
     )
 )
 def compare(tracer: Tracer, method: Any, left: Any, right: Any) -> Any:
-    return tracer.operators.compare_natively(method, left, right)
+    return tracer.operators.compare_eagerly(method, left, right)
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)

@@ -30,17 +30,17 @@ def _hidden_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[
         return tracer.calls.prepare(inner, args, kwargs)
     if not inner.__module__.startswith(("torch.optim.", REFERENCES)):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
-    _demand_plain_parameters(tracer, args)
+    _require_base_parameters(tracer, args)
     return tracer.calls.prepare(inner, args, kwargs)
 
 
 def _profiled_step(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets Optimizer.step with its hooks and profiler label."""
-    _demand_plain_parameters(tracer, args)
+    _require_base_parameters(tracer, args)
     return tracer.calls.frame_of(function, args, kwargs)
 
 
-def _demand_plain_parameters(tracer: Tracer, args: list[Any]) -> None:
+def _require_base_parameters(tracer: Tracer, args: list[Any]) -> None:
     if args and isinstance(args[0], torch.optim.Optimizer):
         groups = vars(args[0]).get("param_groups", ())
         _demand_plain(
@@ -52,9 +52,9 @@ def _demand_plain(tracer: Tracer, what: str, parameters: Any) -> None:
     """Breaks the graph for tensor subclass parameters (fully_shard's DTensors): breaks for each
     parameter, in each line, would capture nothing."""
     kinds = {
-        type(one)
-        for one in parameters
-        if isinstance(one, torch.Tensor) and not torch_private.is_fake(one)
+        type(parameter)
+        for parameter in parameters
+        if isinstance(parameter, torch.Tensor) and not torch_private.is_fake(parameter)
     }
     for kind in kinds - {torch.Tensor, torch.nn.Parameter}:
         if not issubclass(kind, torch.nn.Parameter):
@@ -63,19 +63,19 @@ def _demand_plain(tracer: Tracer, what: str, parameters: Any) -> None:
 
 @special_each(*names("clip_grad_norm_ clip_grad_value_", of="nn.utils.clip_grad"))
 def clip_gradients(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    given = args[0] if args else kwargs.get("parameters")
-    _demand_plain(tracer, function.__name__, _parameters_in(given))
+    arg = args[0] if args else kwargs.get("parameters")
+    _demand_plain(tracer, function.__name__, _parameters_in(arg))
     return tracer.calls.frame_of(function, [*args], kwargs)
 
 
-def _parameters_in(given: Any) -> Any:
+def _parameters_in(value: Any) -> Any:
     """Returns the parameters in a list, a tensor, or ``module.parameters()``."""
-    if isinstance(given, (list, tuple)):
-        return given
-    if type(given) is TracedGenerator and given.frame.function is torch.nn.Module.parameters:
-        module = given.frame.locals[0]
+    if isinstance(value, (list, tuple)):
+        return value
+    if type(value) is TracedGenerator and value.frame.function is torch.nn.Module.parameters:
+        module = value.frame.locals[0]
         return list(module.parameters()) if isinstance(module, torch.nn.Module) else ()
-    return (given,)
+    return (value,)
 
 
 def _use_grad(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -116,12 +116,12 @@ def item(tracer: Tracer, tensor: Any) -> Any:
 def _fit(lists: list[Any]) -> bool:
     """Whether the first list holds tensors alone, and each other one as many of them or None, or
     nothing."""
-    if not lists or not lists[0] or not all(isinstance(one, torch.Tensor) for one in lists[0]):
+    if not lists or not lists[0] or not all(isinstance(item, torch.Tensor) for item in lists[0]):
         return False
     kinds = (torch.Tensor, type(None))
     return all(
-        len(one) in (0, len(lists[0])) and all(isinstance(part, kinds) for part in one)
-        for one in lists[1:]
+        len(items) in (0, len(lists[0])) and all(isinstance(part, kinds) for part in items)
+        for items in lists[1:]
     )
 
 
@@ -144,8 +144,8 @@ def _adafactor(
     """Interprets Adafactor's loop with one operator a parameter. With a tensor as learning rate, or
     parameters of several dtypes (whose `eps1` depends on their order), it runs as it is."""
     params, counters = args[0], args[5]
-    kinds = {(one.dtype, one.device) for one in params}
-    known = all(counter_in(tracer, one) is not None for one in counters)
+    kinds = {(param.dtype, param.device) for param in params}
+    known = all(counter_in(tracer, counter) is not None for counter in counters)
     if isinstance(kwargs.get("lr"), torch.Tensor) or len(kinds) != 1 or not known:
         return tracer.calls.frame_of(function, args, kwargs)
     return tracer.calls.prepare(polyfills.adafactor, [in_lists, *args], kwargs)
@@ -155,7 +155,9 @@ def _adafactor(
 def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = None) -> Any:
     lists: list[Any] = []
     if isinstance(tensorlistlist, (list, tuple)):
-        lists = [tracer.containers.spread(one) for one in tracer.containers.spread(tensorlistlist)]
+        lists = [
+            tracer.containers.spread(item) for item in tracer.containers.spread(tensorlistlist)
+        ]
     if type(with_indices) is not bool or not _fit(lists):
         tracer.break_graph(
             "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
@@ -164,9 +166,9 @@ def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = None)
     for index, first in enumerate(lists[0]):
         key = first.device, first.dtype
         parts, indices = groups.setdefault(key, ([[] for _ in lists], []))
-        for part, one in zip(parts, lists, strict=True):
-            if one:
-                part.append(one[index])
+        for part, items in zip(parts, lists, strict=True):
+            if items:
+                part.append(items[index])
         if with_indices:
             indices.append(index)
     return groups

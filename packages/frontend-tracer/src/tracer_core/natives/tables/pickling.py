@@ -19,7 +19,7 @@ _UNSHARED = (type(None), bool, int, float)
 _SHARED = (str, bytes, complex, torch.dtype)
 _CONTAINERS = (dict, list, tuple)
 #: What a pickle of such data does; nothing is imported or called.
-_PLAIN_CODES = """
+_SCALAR_CODES = """
 PROTO FRAME STOP MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE BININT
 BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES
 BINBYTES8 EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS
@@ -70,7 +70,7 @@ def loads(tracer: Tracer, data: Any, /, **options: Any) -> Any:
 
 def _is_of_plain_data(data: bytes) -> bool:
     try:
-        known = frozenset(_PLAIN_CODES.split())
+        known = frozenset(_SCALAR_CODES.split())
         return all(code.name in known for code, _, _ in pickletools.genops(data))
     except ValueError:
         return False

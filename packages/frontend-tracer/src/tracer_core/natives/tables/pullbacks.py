@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.higher_order_calls import TENSOR, TransformCall, may_draw
+from tracer_core.fx_capture.higher_order_calls import TENSOR, TransformCall, may_use_rng
 from tracer_core.natives.effects import special, special_each
 from tracer_core.natives.tables.higher_order import transformed
 from tracer_core.torch_private.names import names
@@ -84,11 +84,11 @@ class Outside:
         self.target = target
 
     def __call__(self, outer: tuple[Any, ...], primals: tuple[Any, ...]) -> Callable[..., Any]:
-        read = [one for one in pytree.tree_leaves((outer, primals)) if _is_tensor(one)]
-        versions = [(one, one._version) for one in read if not one.is_inference()]
+        read = [leaf for leaf in pytree.tree_leaves((outer, primals)) if _is_tensor(leaf)]
+        versions = [(item, item._version) for item in read if not item.is_inference()]
 
         def run(*parts: Any) -> Any:
-            if any(one._version != version for one, version in versions):
+            if any(item._version != version for item, version in versions):
                 raise RuntimeError(
                     "a function of torch.func.vjp or linearize needs a tensor that has been modified"
                     " by an in-place operation since"
@@ -139,26 +139,28 @@ def _value(tracer: Tracer, title: str, function: Any, primals: tuple[Any, ...]) 
     if not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(primals)):
         tracer.break_graph("higher_order", f"{title}() at what is no tensor")
     value, target, outer = transformed(tracer, title, apply, function, primals, {})
-    if may_draw(target.graph):
+    if may_use_rng(target.graph):
         tracer.break_graph("higher_order", f"{title}() of a function that uses random numbers")
-    read = [one for one in (*outer, *pytree.tree_leaves(primals)) if isinstance(one, torch.Tensor)]
-    fakes = [tracer.recorder.as_fake(one) for one in read]
+    read = [
+        item for item in (*outer, *pytree.tree_leaves(primals)) if isinstance(item, torch.Tensor)
+    ]
+    fakes = [tracer.recorder.as_fake(item) for item in read]
     return value, [(fake, fake._version) for fake in fakes], target, outer
 
 
 def _differentiated(
-    tracer: Tracer, title: str, made: Derivative, apply: Callable[..., Any], given: Any
+    tracer: Tracer, title: str, derivative: Derivative, apply: Callable[..., Any], value: Any
 ) -> Any:
     """Puts apply(function, *primals, *given) into the graph; returns its tensors."""
-    made.require_unchanged()
-    tracer.native_calls.native_reads(*given)
-    leaves, structure = pytree.tree_flatten(((*made.primals, *given), {}))
+    derivative.require_unchanged()
+    tracer.native_calls.native_reads(*value)
+    leaves, structure = pytree.tree_flatten(((*derivative.primals, *value), {}))
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         tracer.break_graph("higher_order", f"{title} of what is no tensor")
-    old = made.target
+    old = derivative.target
     parts = [old.graph, old.n_outer, old.result, old.constants, structure, [TENSOR] * len(leaves)]
     target = TransformCall(title, apply, *parts)
-    return tracer.recorder.call(target, (*made.outer, *leaves), {})
+    return tracer.recorder.call(target, (*derivative.outer, *leaves), {})
 
 
 @special(*names("func.vjp"), whole=True)
@@ -175,14 +177,14 @@ def pull(tracer: Tracer, made: Pullback, /, *cotangents: Any) -> Any:
     def apply(run: Any, *parts: Any) -> Any:
         return torch.func.vjp(run, *parts[:count], has_aux=has_aux)[1](*parts[count:])
 
-    found = _differentiated(tracer, "vjp", made, apply, cotangents)
-    return pytree.tree_unflatten(list(found), pytree.tree_structure(made.primals))
+    result = _differentiated(tracer, "vjp", made, apply, cotangents)
+    return pytree.tree_unflatten(list(result), pytree.tree_structure(made.primals))
 
 
 @special_each(*names("func.linearize"))
 def linearize(tracer: Tracer, _: Any, func: Any, *primals: Any) -> Any:
     value, versions, target, outer = _value(tracer, "linearize", func, primals)
-    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in outer):
+    if any(isinstance(item, torch.Tensor) and item.requires_grad for item in outer):
         # a constant for the function that linearize returns, but not for the value
         tracer.break_graph("higher_order", "linearize() of a function that closes over gradients")
     return value, Pushforward(tracer.outer_step, versions, target, outer, primals)
@@ -196,5 +198,5 @@ def push(tracer: Tracer, made: Pushforward, /, *tangents: Any) -> Any:
         primals = pytree.tree_map(torch.Tensor.detach, parts[:count])
         return torch.func.jvp(run, primals, parts[count:])[1]
 
-    found = _differentiated(tracer, "jvp", made, apply, tangents)
-    return pytree.tree_unflatten(list(found), made.target.result)
+    result = _differentiated(tracer, "jvp", made, apply, tangents)
+    return pytree.tree_unflatten(list(result), made.target.result)

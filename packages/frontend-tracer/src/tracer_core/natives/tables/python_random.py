@@ -2,7 +2,7 @@
 of one.
 
 An object that is seeded in the trace runs in the trace; the draws of another are symbolic scalars
-(see trace/random_draws.py).
+(see trace/python_rng.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import breaks, special, special_rows
-from tracer_core.trace.random_draws import GAUSS_NEXT
+from tracer_core.trace.python_rng import GAUSS_NEXT
 from tracer_core.trace.tracer import Tracer
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
@@ -58,15 +58,15 @@ def _rows(names: Iterable[str]) -> dict[Any, tuple[str, ...]]:
     return rows
 
 
-def _plain(tracer: Tracer, obj: Any, given: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+def _plain(tracer: Tracer, obj: Any, value: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
     """Returns plain arguments of a method; breaks for others, and for objects of a subclass."""
-    values: tuple[Any, ...] = tuple([tracer.scalars.concrete(one) for one in given])
-    if not _draws_plainly(tracer, obj) or not all(_is_plain(one, kinds) for one in values):
+    values: tuple[Any, ...] = tuple([tracer.scalars.concrete(item) for item in value])
+    if not _uses_rng_directly(tracer, obj) or not all(_is_plain(value, kinds) for value in values):
         tracer.break_graph(_KIND, _REASON)
     return values
 
 
-def _draws_plainly(tracer: Tracer, obj: Any) -> bool:
+def _uses_rng_directly(tracer: Tracer, obj: Any) -> bool:
     """Returns whether an object draws by the methods of its class, which nobody has replaced; guards
     that it has no others."""
     if type(obj) is not random.Random:
@@ -86,13 +86,13 @@ def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
 def new_random(tracer: Tracer, *seed: Any) -> Any:
     if len(seed) != 1 or not _is_plain(seed[0], (int, float, str, bytes)):
         tracer.break_graph(_KIND, _REASON)
-    return tracer.native_calls.born(random.Random(*seed))
+    return tracer.native_calls.note_allocation(random.Random(*seed))
 
 
 @special_rows(_rows(_OF_NUMBERS))
 def draw(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
     written = _METHODS[method]
-    if type(written) is types.FunctionType and not _draws_plainly(tracer, obj):
+    if type(written) is types.FunctionType and not _uses_rng_directly(tracer, obj):
         return tracer.calls.frame_of(written, [obj, *args], kwargs)  # it asks the object's own
     values = _plain(tracer, obj, args, (int, float))
     if kwargs:
@@ -105,7 +105,7 @@ def draw(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> An
 @special_rows(_rows(_OF_CONTAINERS))
 def pick(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
     """Interprets a method whose draws decide about its arguments."""
-    if not _draws_plainly(tracer, obj) or tracer.draws.known(obj) is None:
+    if not _uses_rng_directly(tracer, obj) or tracer.draws.known(obj) is None:
         tracer.break_graph(_KIND, _REASON)
     return tracer.calls.frame_of(_METHODS[method], [obj, *args], kwargs)
 
@@ -120,7 +120,7 @@ def seed(tracer: Tracer, method: str, obj: Any, *args: Any) -> None:
 
 @special_rows(_rows(["getstate"]))
 def state(tracer: Tracer, method: str, obj: Any) -> Any:
-    known = tracer.draws.known(obj) if _draws_plainly(tracer, obj) else None
+    known = tracer.draws.known(obj) if _uses_rng_directly(tracer, obj) else None
     if known is None:
         tracer.break_graph(_KIND, "the state of Python's random numbers is read")
     return known.getstate()

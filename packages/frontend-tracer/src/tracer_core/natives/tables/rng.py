@@ -34,10 +34,10 @@ def _state_like(tracer: Tracer, state: torch.Tensor) -> Any:
 def _number(tracer: Tracer, seed: Any) -> Any:
     """Returns a seed as a graph holds it."""
     if type(seed) is not torch.SymInt:
-        found = tracer.operators.index(seed)
-        if not isinstance(found, int):  # torch calls int(), which may run code of the program
-            tracer.break_graph(_KIND, "a seed that is no whole number")
-        return found
+        result = tracer.operators.index(seed)
+        if not isinstance(result, int):  # torch calls int(), which may run code of the program
+            tracer.break_graph(_KIND, "a seed that is no integer")
+        return result
     symbolic = tracer.recorder.concrete is None
     return tracer.recorder.argument(seed if symbolic else tracer.scalars.concrete(seed))
 
@@ -94,10 +94,10 @@ def new_generator(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     device = [*args, *kwargs.values()]
     if not all(map(is_constant, device)) or kwargs.keys() - {"device"}:
         tracer.break_graph(_KIND, "a generator is made of these arguments")
-    made = torch.Generator(*args, **kwargs)
-    node = tracer.recorder.rng_node("call_function", torch.Generator, tuple(device), made)
-    tracer.recorder.bind(made, node)
-    return tracer.native_calls.born(made)
+    generator = torch.Generator(*args, **kwargs)
+    node = tracer.recorder.rng_node("call_function", torch.Generator, tuple(device), generator)
+    tracer.recorder.bind(generator, node)
+    return tracer.native_calls.note_allocation(generator)
 
 
 @special(*names("Generator.manual_seed"))
@@ -112,8 +112,8 @@ def seed_generator(tracer: Tracer, generator: Any, seed: Any) -> Any:
 def generator_state(tracer: Tracer, generator: Any) -> Any:
     node = tracer.recorder.generator(generator)
     fake = _state_like(tracer, generator.get_state())
-    made = tracer.recorder.rng_node("call_method", "get_state", (node,), fake)
-    tracer.recorder.bind(fake, made)
+    result = tracer.recorder.rng_node("call_method", "get_state", (node,), fake)
+    tracer.recorder.bind(fake, result)
     return fake
 
 

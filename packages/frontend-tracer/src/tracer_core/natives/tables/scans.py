@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.higher_order_calls import AssociativeScanCall, ScanCall, may_draw
+from tracer_core.fx_capture.higher_order_calls import AssociativeScanCall, ScanCall, may_use_rng
 from tracer_core.limits import MAX_UNROLLED_MAP
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
@@ -60,11 +60,11 @@ def associative_rows(tracer: Tracer, combine_fn: Any, leaves: Any, structure: An
     for value in inside:
         region.operand(value)
     count = len(fakes)
-    given = [pytree.tree_unflatten(one, structure) for one in (inside[:count], inside[count:])]
-    graph, outer, flat, made = traced(tracer, region, combine_fn, given, {})
-    if made != structure or not all(map(_alike, inside, flat)):
+    inputs = [pytree.tree_unflatten(value, structure) for value in (inside[:count], inside[count:])]
+    graph, outer, flat, result = traced(tracer, region, combine_fn, inputs, {})
+    if result != structure or not all(map(_alike, inside, flat)):
         tracer.break_graph("higher_order", "an associative scan whose function returns others")
-    if any(node.meta.get("writes") for node in graph.graph.nodes) or may_draw(graph):
+    if any(node.meta.get("writes") for node in graph.graph.nodes) or may_use_rng(graph):
         tracer.break_graph("higher_order", "an associative scan whose function has effects")
     (output,) = graph.graph.find_nodes(op="output")
     output.args = ((*output.args[0], *output.args[0]),)
@@ -131,15 +131,15 @@ def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
                   for k, fake in enumerate(fakes)]  # fmt: skip
     for value in inside:
         region.operand(value)
-    given = [
+    inputs = [
         pytree.tree_unflatten(inside[: len(carried)], structure),
         pytree.tree_unflatten(inside[len(carried) :], shape),
     ]
-    graph, outer, flat, made = traced(tracer, region, step, given, {})
-    whole = pytree.tree_unflatten(flat, made)
-    if not (isinstance(whole, tuple) and len(whole) == 2):
+    graph, outer, flat, result = traced(tracer, region, step, inputs, {})
+    full = pytree.tree_unflatten(flat, result)
+    if not (isinstance(full, tuple) and len(full) == 2):
         tracer.break_graph("higher_order", "a scan whose function returns no pair")
-    after, parts = pytree.tree_flatten(whole[0])
+    after, parts = pytree.tree_flatten(full[0])
     if parts != structure or not all(map(_alike, inside, after)):
         tracer.break_graph("higher_order", "a scan that carries something else than it was given")
     if not all(isinstance(leaf, torch.Tensor) for leaf in flat):
@@ -148,7 +148,7 @@ def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
         tracer.break_graph("higher_order", "a scan whose function writes to a tensor")
     target = ScanCall(graph, len(outer), len(carried))
     results = recorder.call(target, (*outer, *carried, *leaves), {})
-    return pytree.tree_unflatten(list(results), made)
+    return pytree.tree_unflatten(list(results), result)
 
 
 def _alike(before: Any, after: Any) -> bool:

@@ -17,7 +17,7 @@ import typing
 from functools import partial
 from typing import Any
 
-from tracer_core.fx_capture.graph_breaks import RunNatively
+from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.natives.effects import (
     CALLED_PACKAGES,
     EFFECTS,
@@ -94,7 +94,7 @@ CALLED_PACKAGES["traceback"] = _call_traceback
 def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
     depth = tracer.scalars.concrete(depth)
     if type(depth) is not int or depth >= len(tracer.frames):
-        raise RunNatively("the caller of the compiled function is asked for its module", True)
+        raise RunEagerly("the caller of the compiled function is asked for its module", True)
     return tracer.frames[-1 - max(depth, 0)].function.__module__
 
 
@@ -111,7 +111,7 @@ def caller(tracer: Tracer, depth: Any = 1, default: Any = "__main__") -> Any:
 @special_each(sys.settrace, sys.setprofile, *_natives(getattr(sys, "monitoring", types)))
 def set_hook(tracer: Tracer, function: Any, *args: Any) -> None:
     """Runs the program in CPython, so that its hook sees its own lines and calls."""
-    raise RunNatively(f"{function.__name__}() sees every line or call of the program", True)
+    raise RunEagerly(f"{function.__name__}() sees every line or call of the program", True)
 
 
 for _reason, _functions in {
@@ -170,7 +170,7 @@ def signature(tracer: Tracer, obj: Any) -> Any:
             break
         if not tracer.attributes.has_attribute(function, "__wrapped__"):
             if guard_function(tracer, function):
-                return tracer.native_calls.born(inspect.signature(obj))
+                return tracer.native_calls.note_allocation(inspect.signature(obj))
             break
         function = tracer.attributes.getattr(function, "__wrapped__")
     tracer.break_graph(

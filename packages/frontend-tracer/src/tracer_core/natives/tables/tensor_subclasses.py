@@ -39,11 +39,11 @@ def make_subclass(
     )
     if not fits:
         tracer.break_graph("tensor_subclass", "_make_subclass() raises for what is no tensor")
-    plain = kind in torch_private.PLAIN_TENSORS
-    if rest or others or requires_grad or plain or torch_private.has_dispatch(kind):
+    simple = kind in torch_private.BASE_TENSOR_TYPES
+    if rest or others or requires_grad or simple or torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
-    plain = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.plain(data),), {})
-    return tracer.subclasses.give_class(kind, plain)
+    simple = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.plain(data),), {})
+    return tracer.subclasses.give_class(kind, simple)
 
 
 @special(*names("as_subclass", of="Tensor"))
@@ -55,8 +55,8 @@ def as_subclass(tracer: Tracer, value: Any, kind: Any) -> Any:
         tracer.break_graph("tensor_subclass", "as_subclass() of a wrapper")
     if kind is not torch.Tensor and torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
-    plain = tracer.recorder.call(aten.alias.default, (subclasses.plain(value),), {})
-    return plain if kind is torch.Tensor else subclasses.give_class(kind, plain)
+    simple = tracer.recorder.call(aten.alias.default, (subclasses.plain(value),), {})
+    return simple if kind is torch.Tensor else subclasses.give_class(kind, simple)
 
 
 @special(torch_private.DEFAULT_FUNCTION)
@@ -64,7 +64,7 @@ def default_torch_function(
     tracer: Tracer, kind: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
     """``torch.Tensor.__torch_function__``: the function's results become of the class."""
-    if not all(issubclass(kind, one) for one in kinds):
+    if not all(issubclass(kind, item) for item in kinds):
         return NotImplemented
     subclasses, kwargs = tracer.subclasses, kwargs or {}
     subclasses.off += ((None, tracer.outer_step),)
@@ -74,14 +74,14 @@ def default_torch_function(
         subclasses.off = subclasses.off[:-1]
     if function in torch_private.results_without_class() or kind is torch.Tensor:
         return result
-    given = {id(one) for one in pytree.arg_tree_leaves(*args, **kwargs)}
+    inputs = {id(leaf) for leaf in pytree.arg_tree_leaves(*args, **kwargs)}
 
     def converted(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
             return type(value)(map(converted, value))
         if not isinstance(value, torch.Tensor) or isinstance(value, kind):
             return value
-        if id(value) in given or not torch_private.is_fake(value):
+        if id(value) in inputs or not torch_private.is_fake(value):
             return as_subclass(tracer, value, kind)
         if torch_private.has_dispatch(kind):
             tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
@@ -111,7 +111,7 @@ def enter_functions_off(tracer: Tracer, context: Any) -> None:
 def exit_functions_off(tracer: Tracer, context: Any, *error: Any) -> None:
     off = tracer.subclasses.off
     if not off or off[-1][0] is not context:
-        tracer.break_graph("torch_mode", "a context, entered before this segment, is left")
+        tracer.break_graph("torch_mode", "a context, entered before this region, is left")
     tracer.subclasses.off = off[:-1]
 
 
@@ -142,18 +142,18 @@ def storage_offset(tracer: Tracer, tensor: Any) -> Any:
         if recorder.copies_elements and element_reads.is_copy(recorder.graph, storage):
             reason = "a storage offset of a view at a number"
             raise Retry(0, "data_dependent_value", reason, copies_elements=False)
-        given = recorder.fakes.inputs()
-        inputs = [real for real, one in given if torch_private.storage_id(one) == storage]
+        arguments = recorder.fakes.inputs()
+        inputs = [real for real, item in arguments if torch_private.storage_id(item) == storage]
         tensor = fake
-    for one in inputs:
-        source = provenance.source_of(one)
+    for value in inputs:
+        source = provenance.source_of(value)
         if source is not None:
             place = provenance.sources.make(source, SourceKind.COMPUTED, "storage_offset({b})")
-            provenance.read(torch_private.storage_offset(one), place)
-    found = torch_private.storage_offset(tensor)
-    if type(found) is not int:
+            provenance.read(torch_private.storage_offset(value), place)
+    result = torch_private.storage_offset(tensor)
+    if type(result) is not int:
         tracer.break_graph("data_dependent_value", "a storage offset that is a symbol")
-    return found
+    return result
 
 
 @special(*names("__enter__", of="utils._python_dispatch.TorchDispatchMode"))
@@ -178,8 +178,8 @@ def jagged_of_offsets(
     min_seqlen: Any = None,
     max_seqlen: Any = None,
 ) -> Any:
-    given = (values, offsets, None, ragged_idx, min_seqlen, max_seqlen)
-    return tracer.subclasses.jagged(given)
+    inputs = (values, offsets, None, ragged_idx, min_seqlen, max_seqlen)
+    return tracer.subclasses.jagged(inputs)
 
 
 @special(*names("nested._internal.nested_tensor.nested_view_from_values_offsets_lengths"))
@@ -192,5 +192,5 @@ def jagged_of_lengths(
     min_seqlen: Any = None,
     max_seqlen: Any = None,
 ) -> Any:
-    given = (values, offsets, lengths, ragged_idx, min_seqlen, max_seqlen)
-    return tracer.subclasses.jagged(given)
+    inputs = (values, offsets, lengths, ragged_idx, min_seqlen, max_seqlen)
+    return tracer.subclasses.jagged(inputs)

@@ -18,7 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle
-from tracer_core.fx_capture.unbacked import is_whole_number
+from tracer_core.fx_capture.unbacked import is_integer
 from tracer_core.limits import MAX_LISTED_ELEMENTS
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import (
@@ -36,7 +36,7 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import TensorBase
 from tracer_core.trace import gradients
-from tracer_core.trace.assertions import answered, checked, expected_equal, foreseen_equal
+from tracer_core.trace.assertions import answered, assumed_equal, checked, speculated_equal
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -109,7 +109,7 @@ def of_plain_tensor(tracer: Tracer, answer: Any, tensor: Any) -> Any:
     return answer
 
 
-_PLAIN_TENSOR = torch.empty(0)
+_BASE_TENSOR = torch.empty(0)
 
 
 def _asked(tracer: Tracer, value: Any) -> Any:
@@ -118,7 +118,7 @@ def _asked(tracer: Tracer, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_asked(tracer, item) for item in value]
     if isinstance(value, torch.Tensor) and torch_private.is_fake(value):
-        return _PLAIN_TENSOR
+        return _BASE_TENSOR
     tracer.entries.guard_lineage(type(value))
     if acts_as_tensor(value):
         tracer.entries.special(type(value), "__torch_function__")
@@ -180,21 +180,21 @@ def is_compiling(tracer: Tracer) -> bool:
 
 @special(*names("Tensor.tolist"))
 def tolist(tracer: Tracer, tensor: Any) -> Any:
-    """Reads whole numbers one by one: each may be a number that depends on data."""
+    """Reads integers one by one: each may be a number that depends on data."""
     recorder = tracer.recorder
     fake = recorder.as_fake(tensor)
     sizes = list(fake.shape)
-    plain = all(type(size) is int for size in sizes)
-    if plain and fake.numel() > MAX_LISTED_ELEMENTS:
+    has_all = all(type(size) is int for size in sizes)
+    if has_all and fake.numel() > MAX_LISTED_ELEMENTS:
         crossed("MAX_LISTED_ELEMENTS", found=fake.numel())
-        plain = False
-    if not (plain and sizes and is_whole_number(fake.reshape(-1)[:1]) and recorder.follows_data()):
+        has_all = False
+    if not (has_all and sizes and is_integer(fake.reshape(-1)[:1]) and recorder.follows_data()):
         return tracer.native_calls.call_torch(torch.Tensor.tolist, [tensor], {})
 
     def listed(part: Any) -> Any:
         if part.dim() == 0:
             return tracer.native_calls.call_torch(torch.Tensor.item, [part], {})
-        return [listed(one) for one in tracer.native_calls.native(torch.Tensor.unbind, part)]
+        return [listed(item) for item in tracer.native_calls.native(torch.Tensor.unbind, part)]
 
     return listed(tensor)
 
@@ -207,9 +207,9 @@ def equal(tracer: Tracer, input: Any, other: Any) -> Any:
         if left.dtype == right.dtype and left.device == right.device:
             if left.shape != right.shape:
                 return answered(tracer, False)
-            answer = expected_equal(tracer, input, other)
+            answer = assumed_equal(tracer, input, other)
             if answer is None:
-                answer = foreseen_equal(tracer, input, other)
+                answer = speculated_equal(tracer, input, other)
             if answer is not None:
                 return answered(tracer, answer)
     return tracer.native_calls.call_torch(torch.equal, [input, other], {})
@@ -223,8 +223,8 @@ def _is_plain(tracer: Tracer, value: Any) -> bool:
 def assert_async(tracer: Tracer, input: Any, assert_msg: Any = None) -> Any:
     if checked(tracer, input):
         return None
-    given = [input] if assert_msg is None else [input, assert_msg]
-    return tracer.native_calls.call_torch(getattr(torch, "_assert_async"), given, {})
+    inputs = [input] if assert_msg is None else [input, assert_msg]
+    return tracer.native_calls.call_torch(getattr(torch, "_assert_async"), inputs, {})
 
 
 @special(*names("_shape_as_tensor"))
@@ -348,7 +348,7 @@ def ask_function(tracer: Tracer, function: Any) -> Any:
     return query(tracer, function)
 
 
-_ASKED = {
+_QUERIED = {
     setting.get: key
     for key, setting in settings.SETTINGS.items()
     if key not in settings.ALWAYS_GUARDED
@@ -358,8 +358,8 @@ for _name, _key in {
     "get_autocast_cpu_dtype": "autocast_cpu_dtype",
     "get_autocast_gpu_dtype": "autocast_cuda_dtype",
 }.items():
-    _ASKED |= dict.fromkeys(names(_name), _key)
-special_rows({function: (_ASKED[function],) for function in _new(_ASKED)})(ask)
+    _QUERIED |= dict.fromkeys(names(_name), _key)
+special_rows({function: (_QUERIED[function],) for function in _new(_QUERIED)})(ask)
 
 
 @special_rows(
@@ -452,7 +452,7 @@ def exit_inference_mode(tracer: Tracer, context: Any, *error: Any) -> None:
     handle = tracer.attributes.getattr(context, "_inference_mode_context")
     if not isinstance(handle, InferenceHandle):
         tracer.break_graph(
-            "side_effect_native", "inference mode, entered before this segment, is left"
+            "side_effect_native", "inference mode, entered before this region, is left"
         )
     handle.close()
 
@@ -470,7 +470,7 @@ def exit_record_function(tracer: Tracer, context: Any, *error: Any) -> None:
     handle = tracer.attributes.getattr(context, "record")
     if not isinstance(handle, ProfilerHandle):
         tracer.break_graph(
-            "side_effect_native", "record_function, entered before this segment, is left"
+            "side_effect_native", "record_function, entered before this region, is left"
         )
     handle.is_open = False
 
@@ -487,7 +487,7 @@ def enter_mode(tracer: Tracer, mode: Any) -> Any:
 def exit_mode(tracer: Tracer, mode: Any, *error: Any) -> None:
     modes = tracer.recorder.program_modes
     if not modes or modes[-1][0] is not mode:
-        tracer.break_graph("torch_mode", "a mode, entered before this segment, is left")
+        tracer.break_graph("torch_mode", "a mode, entered before this region, is left")
     tracer.recorder.program_modes = modes[:-1]
 
 
@@ -503,6 +503,6 @@ def enter_device(tracer: Tracer, device: Any) -> Any:
 def exit_device(tracer: Tracer, device: Any, *error: Any) -> None:
     if not tracer.recorder.devices:
         tracer.break_graph(
-            "side_effect_native", "a device context, entered before this segment, is left"
+            "side_effect_native", "a device context, entered before this region, is left"
         )
     tracer.recorder.devices.pop()

@@ -24,14 +24,14 @@ def encode(
     """Interprets the forward itself where no nested tensor can come up; where one does if the mask
     is aligned to the left, a polyfill that has the same result for either mask."""
     if src_key_padding_mask is not None and mask is None:
-        given = [encoder, src, src_key_padding_mask]
-        if tracer.calls.call_value(polyfills.may_pack, given, {}):
-            if not tracer.calls.call_value(polyfills.packs_plainly, given, {}):
-                return tracer.calls.prepare(polyfills.encode_nested, [*given, is_causal], {})
-            return tracer.calls.prepare(polyfills.encode_packed, [*given, is_causal], {})
-    given = [encoder, src, mask, src_key_padding_mask, is_causal]
+        inputs = [encoder, src, src_key_padding_mask]
+        if tracer.calls.call_value(polyfills.may_pack, inputs, {}):
+            if not tracer.calls.call_value(polyfills.packs_by_identity, inputs, {}):
+                return tracer.calls.prepare(polyfills.encode_nested, [*inputs, is_causal], {})
+            return tracer.calls.prepare(polyfills.encode_packed, [*inputs, is_causal], {})
+    inputs = [encoder, src, mask, src_key_padding_mask, is_causal]
     forward: Any = torch.nn.TransformerEncoder.forward
-    return tracer.calls.frame_of(forward, given, {})
+    return tracer.calls.frame_of(forward, inputs, {})
 
 
 breaks("tensor_subclass", "it makes a nested tensor", [polyfills.encode_eagerly])

@@ -15,7 +15,7 @@ from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import triton_launches
 from tracer_core.natives.effects import CALLED_PACKAGES
-from tracer_core.natives.triton_launches import Constant, Layout, Unclear
+from tracer_core.natives.triton_launches import Constant, LaunchLayout, Unclear
 from tracer_core.trace.tracer import Tracer
 
 #: Functions of Triton that only bind the launch grid.
@@ -48,7 +48,7 @@ def _python(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, An
 def _launch(tracer: Tracer, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
     configs = _configs(kernel)
-    if warmup or any(getattr(one, name, None) for one in (kernel, kernel.fn) for name in _HOOKS):
+    if warmup or any(getattr(item, name, None) for item in (kernel, kernel.fn) for name in _HOOKS):
         raise Unclear("it has hooks, or is only compiled")
     source = tracer.provenance.source_of(kernel)
     if source is None:
@@ -61,17 +61,19 @@ def _launch(tracer: Tracer, kernel: Any, args: list[Any], kwargs: dict[str, Any]
         sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values)
     )
     operator, replaced = triton_launches.operator_for(
-        kernel, Layout(parameters, options, tuple(_constants(config) for config in configs))
+        kernel, LaunchLayout(parameters, options, tuple(_constants(config) for config in configs))
     )
-    given = [
+    pairs = [
         value
         for value, (_, kind, _) in zip(values.values(), parameters, strict=True)
         if kind != "constant"
     ]
-    arguments = [*sizes, *given]
+    arguments = [*sizes, *pairs]
     _demand_plain(tracer, arguments, replaced)
-    made = tracer.native_calls.call_torch(operator, arguments, {})
-    for place, result in zip(replaced, made if isinstance(made, tuple) else (made,), strict=True):
+    created = tracer.native_calls.call_torch(operator, arguments, {})
+    for place, result in zip(
+        replaced, created if isinstance(created, tuple) else (created,), strict=True
+    ):
         tracer.native_calls.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
 
 
@@ -91,8 +93,8 @@ def _configs(kernel: Any) -> list[dict[str, Any]]:
     if any(config.pre_hook is not None for config in kernel.configs):
         raise Unclear("a config has a hook")
     return [
-        dict(one)
-        for one in dict.fromkeys(tuple(config.kwargs.items()) for config in kernel.configs)
+        dict(fromkey)
+        for fromkey in dict.fromkeys(tuple(config.kwargs.items()) for config in kernel.configs)
     ]
 
 
@@ -121,14 +123,14 @@ def _demand_plain(tracer: Tracer, arguments: list[Any], replaced: tuple[int, ...
     if not all(triton_launches.whole(tensor) for tensor in tensors.values()):
         raise Unclear("a tensor that is a part of its memory, of which a kernel may reach the rest")
     owners = {place: torch_private.storage_id(tensor) for place, tensor in tensors.items()}
-    given = [
-        torch_private.storage_id(one)
+    inputs = [
+        torch_private.storage_id(value)
         for each in tracer.recorder.inputs
-        for one in (each.value, each.node.meta.get("val"), each.node.meta.get("example_value"))
-        if isinstance(one, torch.Tensor)
+        for value in (each.value, each.node.meta.get("val"), each.node.meta.get("example_value"))
+        if isinstance(value, torch.Tensor)
     ]
     if any(
-        owners[place] in given or not tracer.provenance.is_fresh(tensors[place])
+        owners[place] in inputs or not tracer.provenance.is_fresh(tensors[place])
         for place in replaced
     ):
         raise Unclear("it writes to a tensor from before this segment")
@@ -145,11 +147,11 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
     except TypeError as error:
         raise Unclear(str(error)) from error
     bound.apply_defaults()
-    found = {name: value for name, value in bound.arguments.items() if name not in later}
-    missing = signature.parameters.keys() - found.keys() - later
+    result = {name: value for name, value in bound.arguments.items() if name not in later}
+    missing = signature.parameters.keys() - result.keys() - later
     if missing or later & {*names, *list(signature.parameters)[: len(args)]}:
         raise Unclear(f"parameters without a value, or with two: {sorted(missing)}")
-    return found
+    return result
 
 
 def _parameter(tracer: Tracer, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
@@ -157,7 +159,11 @@ def _parameter(tracer: Tracer, kernel: Any, name: str, value: Any) -> tuple[str,
     if "constexpr" in (
         annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     ):
-        return name, "constant", _constant(tracer.scalars.concrete(tracer.scalars.settled(value)))
+        return (
+            name,
+            "constant",
+            _constant(tracer.scalars.concrete(tracer.scalars.specialized(value))),
+        )
     if isinstance(value, torch.Tensor):
         return name, "Tensor", None
     for kind, schema in (

@@ -37,10 +37,10 @@ def istft(
     if _is_one_sided(tracer, input, n_fft, onesided, return_complex) and _fits(
         tracer, input, window, n_fft, hop, width, bool(center), length
     ):
-        given = [input, n_fft, hop, width, window, bool(center), bool(normalized), length]
-        return tracer.calls.prepare(polyfills.istft, given, {})
-    given = [input, n_fft, hop_length, win_length, window, center, normalized, onesided, length]
-    return tracer.native_calls.call_torch(torch.istft, given, {"return_complex": return_complex})
+        inputs = [input, n_fft, hop, width, window, bool(center), bool(normalized), length]
+        return tracer.calls.prepare(polyfills.istft, inputs, {})
+    inputs = [input, n_fft, hop_length, win_length, window, center, normalized, onesided, length]
+    return tracer.native_calls.call_torch(torch.istft, inputs, {"return_complex": return_complex})
 
 
 def _is_one_sided(
@@ -49,9 +49,9 @@ def _is_one_sided(
     if not isinstance(input, torch.Tensor) or type(n_fft) is not int or return_complex:
         return False
     spectrum = tracer.recorder.as_fake(input)
-    plain = spectrum.is_complex() and spectrum.dim() in (2, 3) and spectrum.numel() > 0
+    simple = spectrum.is_complex() and spectrum.dim() in (2, 3) and spectrum.numel() > 0
     may_be = onesided is True or (onesided is None and spectrum.shape[-2] != n_fft)
-    return bool(plain and may_be and spectrum.shape[-2] == n_fft // 2 + 1)
+    return bool(simple and may_be and spectrum.shape[-2] == n_fft // 2 + 1)
 
 
 def _fits(
@@ -63,9 +63,9 @@ def _fits(
         return False
     if not isinstance(window, torch.Tensor):
         return False
-    given, spectrum = tracer.recorder.as_fake(window), tracer.recorder.as_fake(input)
-    alike = given.device == spectrum.device and given.dtype is spectrum.dtype.to_real()
-    if not (alike and tuple(given.shape) == (width,)):
+    inputs, spectrum = tracer.recorder.as_fake(window), tracer.recorder.as_fake(input)
+    alike = inputs.device == spectrum.device and inputs.dtype is spectrum.dtype.to_real()
+    if not (alike and tuple(inputs.shape) == (width,)):
         return False
     full = n_fft + hop * (spectrum.shape[-1] - 1)
     start = n_fft // 2 if center else 0
@@ -95,7 +95,7 @@ def _has_covariance(tracer: Tracer, input: Any, correction: Any) -> bool:
     """Returns whether there are more observations than the correction takes off."""
     if not isinstance(input, torch.Tensor) or type(correction) is not int:
         return False
-    given = tracer.recorder.as_fake(input)
-    if given.dim() > 2 or given.dtype is torch.bool:
+    inputs = tracer.recorder.as_fake(input)
+    if inputs.dim() > 2 or inputs.dtype is torch.bool:
         return False
-    return bool((given.shape[-1] if given.dim() else 1) > correction)
+    return bool((inputs.shape[-1] if inputs.dim() else 1) > correction)

@@ -36,14 +36,14 @@ def _default(variable: Any) -> Any:
 def get(tracer: Tracer, variable: Any, default: Any = ABSENT, /) -> Any:
     if variable in _VARIABLES:
         return ask(tracer, _VARIABLES[variable])
-    given = () if default is ABSENT else (default,)
+    inputs = () if default is ABSENT else (default,)
     fresh = tracer.provenance.is_fresh(variable)
     if fresh or tracer.effects.attribute(variable, _VALUE) is not None:
-        return variable.get(*given)
+        return variable.get(*inputs)
     value = applied(tracer, _in_context, variable, varies=True)
     if value is not Unset:
         return value
-    if given:
+    if inputs:
         return default
     variable.get()  # may raise Python's own error
     return applied(tracer, _default, variable, varies=True)
@@ -57,9 +57,9 @@ def put(tracer: Tracer, variable: Any, value: Any) -> Any:
             tracer.break_graph(
                 "side_effect_native", f"a context variable is set to a {type(value).__name__}"
             )
-        made = VariableToken(key, ask(tracer, key))
+        variable_token = VariableToken(key, ask(tracer, key))
         tracer.recorder.state_call(settings.put, (key, value), (key,), {})
-        return made
+        return variable_token
     if tracer.provenance.is_fresh(variable):
         tracer.break_graph("side_effect_native", "a context variable made here is set")
     change = tracer.side_effects.before_attribute(variable, _VALUE)

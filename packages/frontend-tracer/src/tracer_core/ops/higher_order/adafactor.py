@@ -28,7 +28,7 @@ def _fused_adafactor_(*tensors: Any, **numbers: Any) -> None:
     """Updates a parameter and its averages of squared gradients, in place (arguments as `_update`
     has them)."""
     # fakes, and what records operators, have no numbers
-    reads = type(tensors[0]) in torch_private.PLAIN_TENSORS and not dispatch_modes()
+    reads = type(tensors[0]) in torch_private.BASE_TENSOR_TYPES and not dispatch_modes()
     _update(*tensors, **numbers, reads=reads)
 
 

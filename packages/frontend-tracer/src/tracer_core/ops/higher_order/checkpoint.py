@@ -8,7 +8,8 @@ from typing import Any
 
 _Function = Callable[..., Any]
 
-#: `tracer_core.aot.rng.RecomputedRng.region` of this thread's lowering, for checkpoints that preserve the rng state.
+#: `tracer_core.aot.checkpoint_rng.RecomputedRng.region` of this thread's lowering, for checkpoints
+#: that preserve the rng state.
 REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar(
     "tracer_checkpoint_regions", default=None
 )

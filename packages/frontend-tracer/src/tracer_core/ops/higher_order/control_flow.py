@@ -48,7 +48,7 @@ def _cond(
 def _cond_fake(
     predicate: Any, inputs: Any, numbers: Any, if_true: str, if_false: str
 ) -> list[torch.Tensor]:
-    return [one.new_empty(one.shape) for one in function_of(if_true)(*inputs, *numbers)]
+    return [item.new_empty(item.shape) for item in function_of(if_true)(*inputs, *numbers)]
 
 
 def _while(
@@ -58,14 +58,14 @@ def _while(
     numbers: Sequence[Any],
     program: str,
 ) -> list[torch.Tensor]:
-    step, state = function_of(program), [one.clone() for one in carried]
+    step, state = function_of(program), [item.clone() for item in carried]
     while bool(more):
         *state, more = step(*outer, *state, *numbers)
     return state
 
 
 def _while_fake(more: Any, outer: Any, carried: Any, numbers: Any, program: str) -> Any:
-    return [one.new_empty(one.shape) for one in carried]
+    return [item.new_empty(item.shape) for item in carried]
 
 
 for _name, _run, _of_fakes in (
@@ -120,12 +120,12 @@ class Cond:
 
     def __call__(self, predicate: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
         self.if_true.require_same_settings()
-        given = [inputs[place] for place in self.if_true.order]
+        arguments = [inputs[place] for place in self.if_true.order]
         count = self.if_true.n_tensors
-        tensors, numbers = [one.contiguous() for one in given[:count]], given[count:]
+        tensors, numbers = [item.contiguous() for item in arguments[:count]], arguments[count:]
         if self.if_true.backward is not None and torch.is_grad_enabled():
-            found: Any = _Gradient.apply(self, predicate, numbers, *tensors)  # type: ignore[no-untyped-call]
-            return list(found)
+            result: Any = _Gradient.apply(self, predicate, numbers, *tensors)  # type: ignore[no-untyped-call]
+            return list(result)
         programs = self.if_true.forward, self.if_false.forward
         return list(COND(predicate, tensors, numbers, *programs))
 
@@ -147,15 +147,15 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         cond, numbers = ctx.rest
         predicate, *tensors = ctx.saved_tensors
-        one = cond.if_true
-        sums = [torch.zeros_like(tensors[k]) for k in one.outer_gradients]
-        tangents = [grad.contiguous() for k, grad in enumerate(grads) if k not in one.fixed]
-        given = [*tensors, *sums, *tangents]
-        results = COND(predicate, given, numbers, one.backward, cond.if_false.backward)
-        found: list[Any] = [None] * len(tensors)
-        for k, gradient in zip(one.outer_gradients, results, strict=True):
-            found[k] = gradient
-        return None, None, None, *found
+        if_true = cond.if_true
+        sums = [torch.zeros_like(tensors[k]) for k in if_true.outer_gradients]
+        tangents = [grad.contiguous() for k, grad in enumerate(grads) if k not in if_true.fixed]
+        inputs = [*tensors, *sums, *tangents]
+        results = COND(predicate, inputs, numbers, if_true.backward, cond.if_false.backward)
+        result: list[Any] = [None] * len(tensors)
+        for k, gradient in zip(if_true.outer_gradients, results, strict=True):
+            result[k] = gradient
+        return None, None, None, *result
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class While:
 
     def __call__(self, more: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
         self.step.require_same_settings()
-        given = [inputs[place] for place in self.step.order]
+        arguments = [inputs[place] for place in self.step.order]
         count = self.step.n_tensors
-        outer, carried, _ = self.step.parted([one.contiguous() for one in given[:count]])
-        return list(WHILE(more, outer, carried, given[count:], self.step.forward))
+        outer, carried, _ = self.step.parted([item.contiguous() for item in arguments[:count]])
+        return list(WHILE(more, outer, carried, arguments[count:], self.step.forward))

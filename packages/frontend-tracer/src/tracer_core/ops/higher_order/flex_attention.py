@@ -2,8 +2,8 @@
 
 Attention whose scores pass through functions of the program (score_mod, mask_mod), over the blocks
 of a BlockMask. The functions stand in the operators' argument `program` (`Flex`). A backend with
-kernels for them names the operators in its `keep_ops`; for all others they are decomposed here, into
-ATen operators over the whole matrix of scores.
+kernels for them names the operators in its `preserved_ops`; for all others they are decomposed
+here, into ATen operators over the whole matrix of scores.
 
 A block that the BlockMask does not list is masked; mask_mod is applied to listed blocks, and not to
 those listed as full. (PyTorch's eager flex_attention applies mask_mod everywhere
@@ -76,7 +76,7 @@ class Flex:
 
     def text(self) -> str:
         programs = (self.score, self.mask, self.gradient)
-        score, mask, gradient = (None if one is None else one.plain() for one in programs)
+        score, mask, gradient = (None if item is None else item.plain() for item in programs)
         return json.dumps({
             "score": score, "mask": mask, "gradient": gradient, "pairs": self.pairs,
             "block_size": self.block_size, "options": dict(self.options),
@@ -92,19 +92,19 @@ class Flex:
         """Returns the positions of the tensors `buffers` that get a gradient, in order."""
         if self.gradient is None:
             return ()
-        return tuple(sorted({int(one.buffer[1:]) for one in self.gradient.contributions}))
+        return tuple(sorted({int(item.buffer[1:]) for item in self.gradient.contributions}))
 
 
 @functools.lru_cache(maxsize=256)
 def flex_of(text: str) -> Flex:
     """Returns what `Flex.text` wrote."""
-    told = parsed(text)
+    data = parsed(text)
     score, mask, gradient = (
-        None if told[name] is None else ScalarProgram.of(told[name])
+        None if data[name] is None else ScalarProgram.of(data[name])
         for name in ("score", "mask", "gradient")
     )
-    rows, columns = told["block_size"]
-    return Flex(score, mask, gradient, tuple(told["pairs"]), (rows, columns), told["options"])
+    rows, columns = data["block_size"]
+    return Flex(score, mask, gradient, tuple(data["pairs"]), (rows, columns), data["options"])
 
 
 # -- layouts --
@@ -171,50 +171,50 @@ def _scores(
     products = _grouped(query, key).to(wide) @ key.to(wide).transpose(-2, -1)
     raw = products.view(batch, heads, rows, columns) * scale
     sizes = {"b": batch, "h": heads, "q": rows, "kv": columns}
-    given: dict[str, Any] = {"score": raw}
+    inputs: dict[str, Any] = {"score": raw}
     for dim, (name, size) in enumerate(sizes.items()):
-        shape = [size if one == dim else 1 for one in range(4)]
-        given[name] = torch.arange(size, device=query.device).view(shape)
-    given |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
-    given |= {f"n{k}": number for k, number in enumerate(numbers)}
+        shape = [size if number == dim else 1 for number in range(4)]
+        inputs[name] = torch.arange(size, device=query.device).view(shape)
+    inputs |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
+    inputs |= {f"n{k}": number for k, number in enumerate(numbers)}
     out = raw
     if flex.score is not None:
         assert flex.score.output is not None
-        found = evaluate(flex.score, given, query.device)[flex.score.output]
-        out = found.to(wide).expand(raw.shape)
-    allowed = _allowed(flex, blocks, given, query.device)
+        result = evaluate(flex.score, inputs, query.device)[flex.score.output]
+        out = result.to(wide).expand(raw.shape)
+    allowed = _allowed(flex, blocks, inputs, query.device)
     if allowed is not None:
         out = torch.where(allowed, out, -math.inf)
-    return _Scores(raw, given, allowed, out)
+    return _Scores(raw, inputs, allowed, out)
 
 
 def _allowed(
-    flex: Flex, blocks: Sequence[torch.Tensor], given: Mapping[str, Any], device: torch.device
+    flex: Flex, blocks: Sequence[torch.Tensor], value: Mapping[str, Any], device: torch.device
 ) -> torch.Tensor | None:
     """Returns where scores count, None for everywhere."""
     mask = None
     if flex.mask is not None:
         assert flex.mask.output is not None
-        mask = evaluate(flex.mask, given, device)[flex.mask.output]
+        mask = evaluate(flex.mask, value, device)[flex.mask.output]
     if not flex.masks_blocks:
         return mask
     listed = dict(zip(flex.pairs, zip(blocks[::2], blocks[1::2], strict=True), strict=True))
-    partial = _of_blocks(listed["kv"], flex.block_size, given)
+    partial = _of_blocks(listed["kv"], flex.block_size, value)
     allowed = partial if mask is None else partial & mask
     if "full_kv" in listed:
-        allowed = allowed | _of_blocks(listed["full_kv"], flex.block_size, given)
+        allowed = allowed | _of_blocks(listed["full_kv"], flex.block_size, value)
     return allowed
 
 
 def _of_blocks(
-    pair: tuple[torch.Tensor, torch.Tensor], block_size: tuple[int, int], given: Mapping[str, Any]
+    pair: tuple[torch.Tensor, torch.Tensor], block_size: tuple[int, int], value: Mapping[str, Any]
 ) -> torch.Tensor:
     """Returns which positions lie in the listed blocks."""
     counts, indices = pair
     rows, columns = block_size
-    batch, heads = (torch.zeros_like(given[name]) if size == 1 else given[name]
+    batch, heads = (torch.zeros_like(value[name]) if size == 1 else value[name]
                     for name, size in zip("bh", counts.shape[:2], strict=True))  # fmt: skip
-    at = [batch, heads, given["q"] // rows, given["kv"] // columns]
+    at = [batch, heads, value["q"] // rows, value["kv"] // columns]
     return aten.index.Tensor(dense_blocks(counts, indices), at)  # type: ignore[no-any-return]
 
 
@@ -310,9 +310,9 @@ def decomposed_backward(
     if scores.allowed is not None:
         incoming = torch.where(scores.allowed, incoming, 0.0)
     grad_scores = incoming
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     if flex.score is not None:
-        grad_scores, found = _through_score(flex, scores, incoming, buffers, query.device)
+        grad_scores, tensors = _through_score(flex, scores, incoming, buffers, query.device)
     grad_scores = (grad_scores * scale).to(query.dtype)
     grad_grouped = grad_scores.view(batch, shared, -1, columns)
     grad_query = (grad_grouped @ key).view(query.shape)
@@ -321,7 +321,7 @@ def decomposed_backward(
         grad_key = grad_key.sum(0, keepdim=True)
     if one_value.shape[0] != batch:
         grad_value = grad_value.sum(0, keepdim=True)
-    return [grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), *found]
+    return [grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), *tensors]
 
 
 def _through_score(
@@ -342,14 +342,14 @@ def _through_score(
 
     output = flex.gradient.output
     grad_scores = torch.zeros_like(incoming) if output is None else masked(values[output])
-    found = {
+    result = {
         k: torch.zeros(buffers[k].shape, dtype=incoming.dtype, device=device)
         for k in flex.differentiated
     }
-    for one in flex.gradient.contributions:
-        k = int(one.buffer[1:])
-        found[k] = _added(found[k], [values[at] for at in one.at], masked(values[one.value]))
-    return grad_scores, [found[k] for k in flex.differentiated]
+    for item in flex.gradient.contributions:
+        k = int(item.buffer[1:])
+        result[k] = _added(result[k], [values[at] for at in item.at], masked(values[item.value]))
+    return grad_scores, [result[k] for k in flex.differentiated]
 
 
 def _added(total: torch.Tensor, at: list[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
@@ -398,13 +398,13 @@ def _backward_fake(
     program: str,
 ) -> Any:
     read = [buffers[k] for k in flex_of(program).differentiated]
-    given = [(one, one.dtype) for one in (query, key, value)]
-    given += [(one, working_dtype(query)) for one in read]
-    return [torch.empty(one.shape, dtype=dtype, device=one.device) for one, dtype in given]
+    inputs = [(item, item.dtype) for item in (query, key, value)]
+    inputs += [(item, working_dtype(query)) for item in read]
+    return [torch.empty(item.shape, dtype=dtype, device=item.device) for item, dtype in inputs]
 
 
 def _backward_kernel(*args: Any) -> Any:
-    return [one.contiguous() for one in decomposed_backward(*args)]
+    return [item.contiguous() for item in decomposed_backward(*args)]
 
 
 for _name, _kernel, _fake in (
@@ -445,7 +445,7 @@ class _Attention(torch.autograd.Function):
         blocks, buffers = others[:count], others[count:]
         if grad_out is None:
             grad_out = torch.zeros_like(out)
-        found = BACKWARD(
+        result = BACKWARD(
             query,
             key,
             value,
@@ -459,9 +459,9 @@ class _Attention(torch.autograd.Function):
             program,
         )
         of_buffers: list[Any] = [None] * len(buffers)
-        for k, gradient in zip(flex_of(program).differentiated, found[3:], strict=True):
+        for k, gradient in zip(flex_of(program).differentiated, result[3:], strict=True):
             of_buffers[k] = gradient.to(buffers[k].dtype)
-        return *found[:3], None, None, None, None, *of_buffers
+        return *result[:3], None, None, None, None, *of_buffers
 
 
 def attention(
@@ -476,7 +476,7 @@ def attention(
 ) -> Any:
     """flex_attention with gradients."""
     tensors = (query, key, value, *buffers)
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _Attention.apply(  # type: ignore[no-untyped-call]
             query, key, value, tuple(blocks), tuple(numbers), scale, program, *buffers
         )
@@ -491,13 +491,13 @@ def mask(
     program: str,
 ) -> torch.Tensor:
     """Evaluates a program at all positions of (batch, head, query, key), with scores of zero."""
-    made = ScalarProgram.of(parsed(program))
-    given: dict[str, Any] = {"score": torch.zeros(list(sizes), device=device)}
+    result = ScalarProgram.of(parsed(program))
+    inputs: dict[str, Any] = {"score": torch.zeros(list(sizes), device=device)}
     for dim, (name, size) in enumerate(zip(("b", "h", "q", "kv"), sizes, strict=True)):
-        shape = [size if one == dim else 1 for one in range(4)]
-        given[name] = torch.arange(size, device=device).view(shape)
-    given |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
-    given |= {f"n{k}": number for k, number in enumerate(numbers)}
-    assert isinstance(made.output, Ref)
-    found: torch.Tensor = evaluate(made, given, device)[made.output]
-    return found.expand(list(sizes))
+        shape = [size if number == dim else 1 for number in range(4)]
+        inputs[name] = torch.arange(size, device=device).view(shape)
+    inputs |= {f"t{k}": buffer for k, buffer in enumerate(buffers)}
+    inputs |= {f"n{k}": number for k, number in enumerate(numbers)}
+    assert isinstance(result.output, Ref)
+    tensor: torch.Tensor = evaluate(result, inputs, device)[result.output]
+    return tensor.expand(list(sizes))

@@ -11,15 +11,15 @@ from tracer_core import torch_private
 from tracer_core.torch_private.names import names
 
 
-def grad_without_hooks(outputs: Any, inputs: Sequence[Any], *given: Any, **options: Any) -> Any:
+def grad_without_hooks(outputs: Any, inputs: Sequence[Any], *value: Any, **options: Any) -> Any:
     """Calls torch.autograd.grad while the hooks of the inputs are off: the nodes after it are these
     hooks. Target of a graph node."""
-    real = [one for one in inputs if not torch_private.is_fake(one)]
-    held = [(hooks, [*hooks.items()]) for one in real if (hooks := one._backward_hooks)]
+    real = [value for value in inputs if not torch_private.is_fake(value)]
+    held = [(hooks, [*hooks.items()]) for item in real if (hooks := item._backward_hooks)]
     for hooks, _ in held:
         hooks.clear()
     try:
-        return torch.autograd.grad(outputs, inputs, *given, **options)
+        return torch.autograd.grad(outputs, inputs, *value, **options)
     finally:
         for hooks, entries in held:
             hooks.update(entries)

@@ -27,7 +27,7 @@ _BACKWARD = torch.ops.tracer_core.jagged_attention_backward.default
 def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, slice]]:
     """Returns the rows of each sequence among queries and keys, without empty ones."""
     bounds = query_offsets.tolist(), key_offsets.tolist()
-    rows = [list(map(slice, one[:-1], one[1:])) for one in bounds]
+    rows = [list(map(slice, bound[:-1], bound[1:])) for bound in bounds]
     return (
         (mine, its)
         for mine, its in zip(*rows, strict=True)
@@ -37,9 +37,9 @@ def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, sl
 
 def _attend(query: Any, key: Any, value: Any, scale: float | None) -> Any:
     """Attends in one sequence; rows come first, heads second."""
-    mine, its, carried = (one.transpose(0, 1).unsqueeze(0) for one in (query, key, value))
-    found = torch.nn.functional.scaled_dot_product_attention(mine, its, carried, scale=scale)
-    return found.squeeze(0).transpose(0, 1)
+    mine, its, carried = (item.transpose(0, 1).unsqueeze(0) for item in (query, key, value))
+    result = torch.nn.functional.scaled_dot_product_attention(mine, its, carried, scale=scale)
+    return result.squeeze(0).transpose(0, 1)
 
 
 def _forward(
@@ -71,26 +71,30 @@ def _backward(
     key_offsets: Any,
     scale: float | None,
 ) -> Any:
-    given = query, key, value
-    found = [torch.zeros(one.shape, dtype=one.dtype, device=one.device) for one in given]
+    inputs = query, key, value
+    result = [torch.zeros(item.shape, dtype=item.dtype, device=item.device) for item in inputs]
     for mine, its in _sequences(query_offsets, key_offsets):
         rows = mine, its, its
         with torch.enable_grad():
-            parts = [one[at].detach().requires_grad_() for one, at in zip(given, rows, strict=True)]
+            parts = [
+                item[at].detach().requires_grad_() for item, at in zip(inputs, rows, strict=True)
+            ]
             inside, keys, values = parts
             out = _attend(inside, keys, values, scale)
-        made = torch.autograd.grad(out, parts, gradient[mine])
-        for one, at, part in zip(found, rows, made, strict=True):
-            one[at] = part
-    return tuple(found)
+        created = torch.autograd.grad(out, parts, gradient[mine])
+        for first, at, part in zip(result, rows, created, strict=True):
+            first[at] = part
+    return tuple(result)
 
 
 def _fake(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
-def _backward_fake(gradient: Any, *given: Any) -> Any:
-    return tuple(torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in given[:3])
+def _backward_fake(gradient: Any, *value: Any) -> Any:
+    return tuple(
+        torch.empty(item.shape, dtype=item.dtype, device=item.device) for item in value[:3]
+    )
 
 
 for _name, _kernel, _shape in (
@@ -105,35 +109,35 @@ class _Attention(torch.autograd.Function):
     """The operators' autograd formula."""
 
     @staticmethod
-    def forward(ctx: Any, scale: float | None, *given: torch.Tensor) -> Any:
+    def forward(ctx: Any, scale: float | None, *tensor: torch.Tensor) -> Any:
         ctx.scale = scale
-        ctx.save_for_backward(*given)
-        return _FORWARD(*given, scale)
+        ctx.save_for_backward(*tensor)
+        return _FORWARD(*tensor, scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         saved: Any = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            found = _BACKWARD(gradient, *saved, ctx.scale)
+            result = _BACKWARD(gradient, *saved, ctx.scale)
         else:  # a second derivative is wanted
             query, key, value, mine, its = saved
             out = _differentiable(query, key, value, mine, its, ctx.scale)
-            found = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
-        return (None, *found, None, None)
+            result = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
+        return (None, *result, None, None)
 
 
-def attend(scale: float | None, *given: torch.Tensor) -> torch.Tensor:
+def attend(scale: float | None, *tensor: torch.Tensor) -> torch.Tensor:
     """Returns the attention of packed queries, keys and values, by the offsets of queries and of
     keys."""
     attention: Any = _Attention
-    out: torch.Tensor = attention.apply(scale, *given)
+    out: torch.Tensor = attention.apply(scale, *tensor)
     return out
 
 
 def jagged_attention(query: Any, key: Any, value: Any, scale: float | None) -> Any:
     """Returns the attention of nested tensors of sizes (batch, heads, rows, width). Target of a
     graph node."""
-    packed = [torch_private.jagged_values(one).transpose(0, 1) for one in (query, key, value)]
+    packed = [torch_private.jagged_values(item).transpose(0, 1) for item in (query, key, value)]
     offsets = query._offsets, key._offsets
     out = attend(scale, *packed, *offsets)
     bounds = query._min_seqlen_tensor, query._max_seqlen_tensor

@@ -35,7 +35,7 @@ SIZE = "size"
 _ON_NUMBERS: Mapping[str, Any] = {
     f"operator.{name}": getattr(operator, name)
     for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "pow", "truediv")
-} | {f"torch.{one.__name__}": one for one in names("sym_max sym_min sym_float sym_not")}
+} | {f"torch.{name.__name__}": name for name in names("sym_max sym_min sym_float sym_not")}
 NUMBER_NAMES = {function: text for text, function in _ON_NUMBERS.items()}
 
 #: A step: an operator's name, its arguments, its keyword arguments. `Ref` stands for a value.
@@ -79,23 +79,23 @@ class ScalarProgram:
         """Returns the program as JSON has it."""
         return {
             "inputs": self.inputs,
-            "steps": [[name, _plain(args), [[k, _plain(v)] for k, v in given]]
-                      for name, args, given in self.steps],
+            "steps": [[name, _plain(args), [[k, _plain(v)] for k, v in inputs]]
+                      for name, args, inputs in self.steps],
             "output": None if self.output is None else self.output.number,
-            "contributions": [[one.buffer, [at.number for at in one.at], one.value.number]
-                              for one in self.contributions],
+            "contributions": [[item.buffer, [at.number for at in item.at], item.value.number]
+                              for item in self.contributions],
         }  # fmt: skip
 
     @staticmethod
-    def of(plain: Mapping[str, Any]) -> ScalarProgram:
-        """Returns the program that `plain` wrote."""
+    def of(simple: Mapping[str, Any]) -> ScalarProgram:
+        """Returns the program that `simple` wrote."""
         return ScalarProgram(
-            tuple(plain["inputs"]),
-            tuple((name, tuple(map(_value, args)), tuple((k, _value(v)) for k, v in given))
-                  for name, args, given in plain["steps"]),
-            None if plain["output"] is None else Ref(plain["output"]),
+            tuple(simple["inputs"]),
+            tuple((name, tuple(map(_value, args)), tuple((k, _value(v)) for k, v in inputs))
+                  for name, args, inputs in simple["steps"]),
+            None if simple["output"] is None else Ref(simple["output"]),
             tuple(Contribution(buffer, tuple(map(Ref, at)), Ref(value))
-                  for buffer, at, value in plain["contributions"]),
+                  for buffer, at, value in simple["contributions"]),
         )  # fmt: skip
 
 
@@ -104,20 +104,20 @@ def _plain(value: Any) -> Any:
         return {"ref": value.number}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def _value(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return Ref(plain["ref"]) if "ref" in plain else getattr(torch, plain["dtype"])
-    return tuple(map(_value, plain)) if isinstance(plain, list) else plain
+def _value(simple: Any) -> Any:
+    if isinstance(simple, dict):
+        return Ref(simple["ref"]) if "ref" in simple else getattr(torch, simple["dtype"])
+    return tuple(map(_value, simple)) if isinstance(simple, list) else simple
 
 
 @functools.lru_cache(maxsize=256)
 def parsed(text: str) -> dict[str, Any]:
     """Returns the fields of a text; do not mutate."""
-    found: dict[str, Any] = json.loads(text)
-    return found
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
 def function_of(name: str) -> Any:
@@ -133,23 +133,23 @@ def function_of(name: str) -> Any:
 
 
 def evaluate(
-    program: ScalarProgram, given: Mapping[str, Any], device: torch.device
+    program: ScalarProgram, value: Mapping[str, Any], device: torch.device
 ) -> dict[Ref, Any]:
     """Returns every value of a program as a tensor that broadcasts over (batch, head, query, key).
 
-    given: the inputs by name; positions have four dimensions.
+    value: the inputs by name; positions have four dimensions.
     """
-    values: dict[Ref, Any] = {Ref(k): given[name] for k, name in enumerate(program.inputs)}
-    made = len(program.inputs)
+    values: dict[Ref, Any] = {Ref(k): value[name] for k, name in enumerate(program.inputs)}
+    count = len(program.inputs)
 
     def value_of(argument: Any) -> Any:
         if isinstance(argument, Ref):
             return values[argument]
-        return [value_of(one) for one in argument] if isinstance(argument, tuple) else argument
+        return [value_of(item) for item in argument] if isinstance(argument, tuple) else argument
 
     for number, (name, args, kwargs) in enumerate(program.steps):
-        values[Ref(made + number)] = _computed(
-            name, [value_of(one) for one in args], {k: value_of(v) for k, v in kwargs}, device
+        values[Ref(count + number)] = _computed(
+            name, [value_of(arg) for arg in args], {k: value_of(v) for k, v in kwargs}, device
         )
     return values
 
@@ -159,15 +159,15 @@ def _computed(name: str, args: list[Any], kwargs: dict[str, Any], device: torch.
         return args[0].shape[args[1]]
     if name == LOAD:
         buffer, *at = args
-        found = aten.index.Tensor(buffer, at) if at else buffer
+        tensor = aten.index.Tensor(buffer, at) if at else buffer
     else:
         function = function_of(name)
         if _makes(function):
             kwargs = {**kwargs, "device": device}
-        found = function(*args, **kwargs)
-    if isinstance(found, torch.Tensor) and found.dim() == 0:
-        return found.view(1, 1, 1, 1)
-    return found
+        tensor = function(*args, **kwargs)
+    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+        return tensor.view(1, 1, 1, 1)
+    return tensor
 
 
 @functools.cache
@@ -176,5 +176,5 @@ def _makes(function: Any) -> bool:
     if not isinstance(function, OpOverload):
         return False
     arguments = function._schema.arguments
-    tensors = any("Tensor" in str(one.type) for one in arguments)
-    return not tensors and any(one.name == "device" for one in arguments)
+    tensors = any("Tensor" in str(argument.type) for argument in arguments)
+    return not tensors and any(argument.name == "device" for argument in arguments)

@@ -4,7 +4,7 @@ A step takes (outer tensors, carried tensors, one slice of each of the rows, num
 (the carried tensors, parts); the operator returns the last carried tensors and the stacked parts,
 all contiguous and without aliases. The step stands in the operator's argument `program`: the source
 of an FX graph of functional ATen operators. A backend with kernels for such loops names the
-operator in its `keep_ops`; the gradient of a scan is a scan in the other direction.
+operator in its `preserved_ops`; the gradient of a scan is a scan in the other direction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 
-#: The operator's name in a backend's `keep_ops`.
+#: The operator's name in a backend's `preserved_ops`.
 KEPT = "tracer_core.scan.default"
 
 _LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
@@ -81,13 +81,13 @@ def _kernel(
     state = list(carried)
     parts: list[Sequence[torch.Tensor]] = []
     for k in range(length - 1, -1, -1) if reverse else range(length):
-        results = step(*outer, *state, *(one.select(0, k) for one in rows), *numbers)
+        results = step(*outer, *state, *(row.select(0, k) for row in rows), *numbers)
         state = list(results[:count])
         parts.append(results[count:])
     if reverse:
         parts.reverse()
-    stacked = [torch.stack(list(one)) for one in zip(*parts, strict=True)]
-    return [*(torch.clone(one, memory_format=torch.contiguous_format) for one in state), *stacked]
+    stacked = [torch.stack(list(pair)) for pair in zip(*parts, strict=True)]
+    return [*(torch.clone(item, memory_format=torch.contiguous_format) for item in state), *stacked]
 
 
 def _fake(
@@ -99,14 +99,14 @@ def _fake(
     reverse: bool,
     program: str,
 ) -> list[torch.Tensor]:
-    given = [*outer, *carried, *(one.select(0, 0) for one in rows)]
-    results = function_of(program)(*given, *numbers)
+    inputs = [*outer, *carried, *(row.select(0, 0) for row in rows)]
+    results = function_of(program)(*inputs, *numbers)
     count = len(carried)
-    sizes = [*(tuple(one.shape) for one in results[:count]),
-             *((length, *one.shape) for one in results[count:])]  # fmt: skip
+    sizes = [*(tuple(result.shape) for result in results[:count]),
+             *((length, *result.shape) for result in results[count:])]  # fmt: skip
     return [
-        one.new_empty(size, dtype=one.dtype, device=one.device)
-        for one, size in zip(results, sizes, strict=True)
+        result.new_empty(size, dtype=result.dtype, device=result.device)
+        for result, size in zip(results, sizes, strict=True)
     ]
 
 
@@ -117,23 +117,23 @@ def by_tree(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
     def combine(left: list[Any], right: list[Any]) -> Sequence[Any]:
         return step(*left, *right)[: len(rows)]
 
-    return [one.contiguous() for one in scanned_by_tree(combine, list(rows))]
+    return [item.contiguous() for item in scanned_by_tree(combine, list(rows))]
 
 
 def in_turn(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
     """The operator `ASSOCIATIVE` as a scan, one slice after the other."""
-    first, rest = [one[:1] for one in rows], [one[1:] for one in rows]
-    found = SCAN([], [one[0] for one in first], rest, [], rest[0].shape[0], False, program)
-    parts = found[len(rows) :]
-    return [torch.cat([one, part]) for one, part in zip(first, parts, strict=True)]
+    first, rest = [row[:1] for row in rows], [row[1:] for row in rows]
+    scan = SCAN([], [item[0] for item in first], rest, [], rest[0].shape[0], False, program)
+    parts = scan[len(rows) :]
+    return [torch.cat([item, part]) for item, part in zip(first, parts, strict=True)]
 
 
 def _associative_kernel(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
-    return [one.clone() for one in by_tree(rows, program)]
+    return [item.clone() for item in by_tree(rows, program)]
 
 
 def _associative_fake(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
-    return [one.new_empty(one.shape) for one in rows]
+    return [row.new_empty(row.shape) for row in rows]
 
 
 for _name, _run, _of_fakes in (
@@ -154,7 +154,7 @@ class CapturedScan:
 
     step: torch.fx.GraphModule
     n_outer: int
-    n_carried: int
+    n_live: int
 
     def parts_of(self, inputs: Sequence[Any]) -> list[Any]:
         """Returns (outer values, carried tensors, rows) of the node's inputs."""
@@ -178,19 +178,19 @@ def scanned_by_tree(
         left = [item[: (length - 1) // 2] for item in odd]
         rest = combine(left, [item[2::2] for item in items])
         even = [torch.cat([first, others]) for first, others in zip(even, rest, strict=True)]
-    whole = length - length % 2  # the last element of an odd length has no partner
+    full = length - length % 2  # the last element of an odd length has no partner
     both = [
-        torch.stack([a[: whole // 2], b], 1).flatten(0, 1) for a, b in zip(even, odd, strict=True)
+        torch.stack([a[: full // 2], b], 1).flatten(0, 1) for a, b in zip(even, odd, strict=True)
     ]
-    if whole < length:
-        both = [torch.cat([pairs, a[whole // 2 :]]) for pairs, a in zip(both, even, strict=True)]
+    if full < length:
+        both = [torch.cat([pairs, a[full // 2 :]]) for pairs, a in zip(both, even, strict=True)]
     return both
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """How a captured scan runs as the operator. order: for each input of the program, outer values
-    first, which input of the captured node it is. n_outer, n_carried, n_rows: how many inputs of
+    first, which input of the captured node it is. n_outer, n_live, n_rows: how many inputs of
     each kind; numbers follow. forward: the program; saving: also returns the carried tensors that
     it was given, as parts (None: no gradients). backward: takes (outer), (gradients of carried,
     sums of the gradients of outer), (carried, rows, gradients of parts) and returns (these
@@ -201,7 +201,7 @@ class Scan:
 
     order: tuple[int, ...]
     n_outer: int
-    n_carried: int
+    n_live: int
     n_rows: int
     forward: str
     settings: Any
@@ -215,7 +215,7 @@ class Scan:
     def associative(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Calls the operator `ASSOCIATIVE`."""
         self.require_same_settings()
-        return list(ASSOCIATIVE([one.contiguous() for one in leaves], self.forward))
+        return list(ASSOCIATIVE([leaf.contiguous() for leaf in leaves], self.forward))
 
     def require_same_settings(self) -> None:
         """Raises LoweringUnsupported where the programs' operators would do something else."""
@@ -224,21 +224,21 @@ class Scan:
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         self.require_same_settings()
-        given = [inputs[place] for place in self.order]
-        tensors = [one.contiguous() for one in given[: self.n_tensors]]
-        numbers, length = given[self.n_tensors :], tensors[-1].shape[0]
+        arguments = [inputs[place] for place in self.order]
+        tensors = [item.contiguous() for item in arguments[: self.n_tensors]]
+        numbers, length = arguments[self.n_tensors :], tensors[-1].shape[0]
         if self.saving is not None and torch.is_grad_enabled():
-            found: Any = _Gradient.apply(self, numbers, length, *tensors)  # type: ignore[no-untyped-call]
-            return list(found)
+            result: Any = _Gradient.apply(self, numbers, length, *tensors)  # type: ignore[no-untyped-call]
+            return list(result)
         return list(SCAN(*self.parted(tensors), numbers, length, False, self.forward))
 
     @property
     def n_tensors(self) -> int:
-        return self.n_outer + self.n_carried + self.n_rows
+        return self.n_outer + self.n_live + self.n_rows
 
     def parted(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Returns the outer tensors, the carried ones and the rows."""
-        first, second = self.n_outer, self.n_outer + self.n_carried
+        first, second = self.n_outer, self.n_outer + self.n_live
         return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
 
 
@@ -259,7 +259,7 @@ class _Gradient(torch.autograd.Function):
         outer, carried, rows = scan.parted(tensors)
         assert scan.saving is not None
         results = SCAN(outer, carried, rows, numbers, length, False, scan.saving)
-        count = len(results) - scan.n_carried
+        count = len(results) - scan.n_live
         ctx.mark_non_differentiable(*(results[place] for place in scan.fixed))
         ctx.save_for_backward(*outer, *rows, *results[count:])
         ctx.rest = scan, numbers, length
@@ -273,28 +273,28 @@ class _Gradient(torch.autograd.Function):
         states = saved[scan.n_outer + scan.n_rows :]
         wanted = [k for k in range(len(grads)) if k not in scan.fixed]
         dense = [grads[k].contiguous() for k in wanted]
-        of_carried = [g for g, k in zip(dense, wanted, strict=True) if k < scan.n_carried]
-        of_parts = [g for g, k in zip(dense, wanted, strict=True) if k >= scan.n_carried]
+        of_live = [g for g, k in zip(dense, wanted, strict=True) if k < scan.n_live]
+        of_parts = [g for g, k in zip(dense, wanted, strict=True) if k >= scan.n_live]
         sums = [torch.zeros_like(outer[k]) for k in scan.outer_gradients]
         results = SCAN(
             list(outer),
-            [*of_carried, *sums],
+            [*of_live, *sums],
             [*states, *rows, *of_parts],
             numbers,
             length,
             True,
             scan.backward,
         )
-        found: list[Any] = [None] * scan.n_tensors
+        result: list[Any] = [None] * scan.n_tensors
         after = iter(results)
         for k in wanted:
-            if k < scan.n_carried:
-                found[scan.n_outer + k] = next(after)
+            if k < scan.n_live:
+                result[scan.n_outer + k] = next(after)
         for k in scan.outer_gradients:
-            found[k] = next(after)
+            result[k] = next(after)
         for k in scan.row_gradients:
-            found[scan.n_outer + scan.n_carried + k] = next(after)
-        return None, None, None, *found
+            result[scan.n_outer + scan.n_live + k] = next(after)
+        return None, None, None, *result
 
 
 #: The captured scans, conds and loops of the graph that is lowered now: how each runs as an

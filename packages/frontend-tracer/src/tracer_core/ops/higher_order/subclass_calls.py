@@ -30,8 +30,8 @@ class WrapCall:
 
     def __call__(self, size: Any, stride: Any, *inner: torch.Tensor) -> Any:
         parts = dict(zip(self.names, inner, strict=True))
-        made = torch_private.unflattened(self.kind, parts, self.context, size, stride)
-        return torch_private.leaf(made, self.requires_grad)
+        result = torch_private.unflattened(self.kind, parts, self.context, size, stride)
+        return torch_private.leaf(result, self.requires_grad)
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class PlacedCall:
 
     def __call__(self, *tensors: Any) -> Any:
         leaves = [*self.constants]
-        for place, one in zip(self.where, tensors, strict=True):
-            leaves[place] = one
+        for place, tensor in zip(self.where, tensors, strict=True):
+            leaves[place] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.structure)
         return self.function(*args, **kwargs)

@@ -34,7 +34,7 @@ def overloads_with(traits: Trait) -> frozenset[Any]:
         traits: One trait, or several joined by ``|``.
     """
     listed = [entry for entry in _entries(traits) if "." in entry]
-    return frozenset(one for entry in listed for one in _overload(entry))
+    return frozenset(item for entry in listed for item in _overload(entry))
 
 
 def spelled_with(traits: Trait) -> frozenset[str]:
@@ -72,4 +72,4 @@ def reasons(trait: Trait) -> dict[Any, str]:
         trait: The trait.
     """
     rows = (family for family in FAMILIES if trait in family.traits)
-    return {one: row.why for row in rows for one in names(row.names, of="ops.aten")}
+    return {name: row.why for row in rows for name in names(row.names, of="ops.aten")}

@@ -31,14 +31,14 @@ def backend_named(text: str) -> Backend:
     if ":" not in text:
         return find_backend(text)
     try:
-        found: Any = resolve(text)
+        result: Any = resolve(text)
     except (ImportError, AttributeError) as error:
         raise OptionError(f"--backend {text}: {error}") from error
-    if callable(found):
-        found = found()
-    if not isinstance(found, Backend):
-        raise OptionError(f"--backend {text}: it is {found!r}, no plugin_api.Backend")
-    return found
+    if callable(result):
+        result = result()
+    if not isinstance(result, Backend):
+        raise OptionError(f"--backend {text}: it is {result!r}, no plugin_api.Backend")
+    return result
 
 
 class Known:
@@ -49,11 +49,11 @@ class Known:
     def __init__(self, path: Path | None, of: str) -> None:
         self._path, self._of = path, of
         text = path.read_text() if path is not None and path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # the last line may be cut off
-        if path is not None and whole != text:
-            path.write_text(whole)
-        found = [json.loads(line) for line in whole.splitlines()]
-        self._rows = {one["trial"]: Row.from_json(one) for one in found if one["of"] == of}
+        full = text[: text.rfind("\n") + 1]  # the last line may be cut off
+        if path is not None and full != text:
+            path.write_text(full)
+        result = [json.loads(line) for line in full.splitlines()]
+        self._rows = {item["trial"]: Row.from_json(item) for item in result if item["of"] == of}
 
     def row(self, trial: str, run: Callable[[], Row]) -> Row:
         """The row of a trial, run if it is not there."""
@@ -93,34 +93,34 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the table; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    dtypes = [getattr(torch, name) for name in given.dtypes] if given.dtypes else ANY
+    inputs = _parser().parse_args(arguments)
+    dtypes = [getattr(torch, name) for name in inputs.dtypes] if inputs.dtypes else ANY
     try:
-        backend = backend_named(given.backend)
-        found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes,
-                       options=given.options, sample=given.sample, seed=given.seed)  # fmt: skip
+        backend = backend_named(inputs.backend)
+        result = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes,
+                       options=inputs.options, sample=inputs.sample, seed=inputs.seed)  # fmt: skip
     except TracerError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     rows = []
-    known = Known(given.resume, f"{backend.name} {given.options!r} torch {torch.__version__}")
-    if given.only is not None:
-        found = [trial for trial in found if given.only.casefold() in trial[0].casefold()]
-        if not found:
+    known = Known(inputs.resume, f"{backend.name} {inputs.options!r} torch {torch.__version__}")
+    if inputs.only is not None:
+        result = [trial for trial in result if inputs.only.casefold() in trial[0].casefold()]
+        if not result:
             hint = "without --only every name is shown"
-            sys.stderr.write(f"nothing has {given.only!r} in its name; {hint}\n")
+            sys.stderr.write(f"nothing has {inputs.only!r} in its name; {hint}\n")
             return 2
-    for number, (name, run) in enumerate(found, 1):
+    for number, (name, run) in enumerate(result, 1):
         rows.append(known.row(name, run))
-        if not given.quiet:
-            sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
+        if not inputs.quiet:
+            sys.stderr.write(f"[{number}/{len(result)}] {name}: {rows[-1].status}\n")
     sys.stdout.write(table(rows) + "\n")
-    if given.only is not None:
+    if inputs.only is not None:
         for row in bad(rows):
             sys.stdout.write(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n")
     for path, text in (
-        (given.json, json.dumps(as_json(backend, rows, given.note), indent=1) + "\n"),
-        (given.page, markdown(backend, rows, given.note)),
+        (inputs.json, json.dumps(as_json(backend, rows, inputs.note), indent=1) + "\n"),
+        (inputs.page, markdown(backend, rows, inputs.note)),
     ):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

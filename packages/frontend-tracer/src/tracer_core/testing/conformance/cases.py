@@ -69,8 +69,8 @@ def _transposed(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _sliced(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    whole = make(dtype, tuple(2 * size + 3 for size in shape))
-    return whole[tuple(slice(3, None, 2) for _ in shape)], make(dtype, shape)
+    full = make(dtype, tuple(2 * size + 3 for size in shape))
+    return full[tuple(slice(3, None, 2) for _ in shape)], make(dtype, shape)
 
 
 def _expanded(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ def _attention(x: torch.Tensor) -> torch.Tensor:
 
 def _batch_norm(x: torch.Tensor) -> torch.Tensor:
     ends = ((-1, 1), (1, 2))
-    mean, var = (torch.linspace(*one, x.shape[1], dtype=x.dtype) for one in ends)
+    mean, var = (torch.linspace(*end, x.shape[1], dtype=x.dtype) for end in ends)
     return F.batch_norm(x, mean, var)
 
 

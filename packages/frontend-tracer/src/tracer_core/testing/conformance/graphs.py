@@ -44,8 +44,8 @@ def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Co
             with raising_failures():
                 runner = compile_graph(captured, config)
             # the first call is checked, the second is the usual
-            for given in (copy.deepcopy(inputs), mine):
-                result = runner([*given, *extra])
+            for value in (copy.deepcopy(inputs), mine):
+                result = runner([*value, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
             return row("error", told(error))
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)

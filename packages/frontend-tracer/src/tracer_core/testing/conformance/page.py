@@ -106,7 +106,7 @@ def _reasons(rows: Sequence[Row]) -> Iterator[str]:
             names.append(operator)
     if operators:
         yield from ("## What runs eagerly, and why", "")
-        for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]), one[0])):
+        for reason, names in sorted(operators.items(), key=lambda item: (-len(item[1]), item[0])):
             listed = ", ".join(f"`{name}`" for name in sorted(names))
             yield f"- {reason}: {listed or 'whole graphs'}"
         yield ""

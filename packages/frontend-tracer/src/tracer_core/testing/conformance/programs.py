@@ -139,10 +139,10 @@ def training_step(subject: Subject) -> str | None:
 
         return step
 
-    fast, plain = subject.compile(stepper(model)), stepper(reference)
+    fast, simple = subject.compile(stepper(model)), stepper(reference)
     for _ in range(4):
         x = torch.randn(5, 6)
-        _same(plain(x), fast(x), "loss")
+        _same(simple(x), fast(x), "loss")
     _same(list(reference.state_dict().values()), list(model.state_dict().values()), "parameters")
     return _no_training(subject)
 
@@ -354,7 +354,7 @@ def index_out_of_range(subject: Subject) -> None:
     _same_outcomes(subject, F.embedding, [(torch.tensor(index), table) for index in indices])
 
 
-@program("errors", "a whole number divided by zero")
+@program("errors", "an integer divided by zero")
 def divided_by_zero(subject: Subject) -> None:
     """Eager raises RuntimeError; engines compute something, or end the process."""
 
@@ -415,7 +415,7 @@ def nothing_is_kept(subject: Subject) -> None:
     fast(torch.randn(64, 64))  # a recording may hold what it read last
     fast(torch.randn(64, 64))
     gc.collect()
-    alive = any(one() is not None for one in watched)
+    alive = any(item() is not None for item in watched)
     _demand(not alive, "a tensor of an earlier call is still alive")
 
 

@@ -45,7 +45,7 @@ class Row:
             "area": self.area, "case": self.case,
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": list(self.shape), "status": self.status, "detail": self.detail,
-            "refused": [list(one) for one in self.refused],
+            "refused": [list(item) for item in self.refused],
         }  # fmt: skip
 
     @classmethod

@@ -40,7 +40,7 @@ def trials(
     """Every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed),
     then the programs. Raises what ``compile()`` raises if the backend cannot run at all."""
     config = build_config(backend=backend, options=options)
-    found: list[Trial] = [
+    result: list[Trial] = [
         (
             f"{case.name} {dtype_name(dtype)} {shape}",
             lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config),  # type: ignore[misc]
@@ -50,11 +50,11 @@ def trials(
         if dtype in dtypes
         for shape in case.shapes
     ]
-    if sample is not None and sample < len(found):
-        chosen = sorted(random.Random(seed).sample(range(len(found)), sample))
-        found = [found[index] for index in chosen]
+    if sample is not None and sample < len(result):
+        chosen = sorted(random.Random(seed).sample(range(len(result)), sample))
+        result = [result[index] for index in chosen]
     subject = Subject(config.backend, options)
-    return found + [(one.name, lambda p=one: program_row(p, subject)) for one in programs]
+    return result + [(item.name, lambda p=item: program_row(p, subject)) for item in programs]
 
 
 def conformance(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
@@ -67,19 +67,19 @@ def everything(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
     return conformance(backend, programs=PROGRAMS, **settings)
 
 
-def program_row(one: Program, subject: Subject) -> Row:
+def program_row(program: Program, subject: Subject) -> Row:
     """The row of a whole program."""
     try:
         with failures() as raised, raising_failures():
-            reason = one.run(subject)
+            reason = program.run(subject)
         if raised:
-            return Row(one.name, None, (), "error", raised[0], one.area)
+            return Row(program.name, None, (), "error", raised[0], program.area)
     except Mismatch as mismatch:
-        return Row(one.name, None, (), "wrong", str(mismatch), one.area)
+        return Row(program.name, None, (), "wrong", str(mismatch), program.area)
     except Exception as error:  # a row says what went wrong; the table goes on
-        return Row(one.name, None, (), "error", told(error), one.area)
+        return Row(program.name, None, (), "error", told(error), program.area)
     status = "ok" if reason is None else "not declared"
-    return Row(one.name, None, (), status, reason or "", one.area)
+    return Row(program.name, None, (), status, reason or "", program.area)
 
 
 def bad(rows: Sequence[Row]) -> list[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
+from inductor_backend.ir.nodes import BufferLayout, ExternNode, LoopProgram, Strided
 from tracer_core.plugin_api import (
     FLEX_ATTENTION,
     FLEX_ATTENTION_BACKWARD,
@@ -38,10 +38,10 @@ class Call:
     tensors: Mapping[str, Strided]
     dtypes: Mapping[str, torch.dtype]
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> BufferLayout:
         return self.tensors[name].layout
 
-    def captured(self) -> dict[str, tuple[torch.dtype, Layout]]:
+    def captured(self) -> dict[str, tuple[torch.dtype, BufferLayout]]:
         """Returns dtype and layout of the tensors that functions of scores read."""
         return {
             name: (self.dtypes[name], self.layout(name))
@@ -50,7 +50,7 @@ class Call:
         }
 
 
-def call_of(program: Program, node: ExternNode) -> Call:
+def call_of(program: LoopProgram, node: ExternNode) -> Call:
     """Returns what an extern node of one of the operators calls. `g0` is the gradient of the captured
     tensor `t0`. Results that nobody reads are left out."""
     *operands, blocks, buffers, numbers, scale, text = node.args
@@ -67,7 +67,7 @@ def call_of(program: Program, node: ExternNode) -> Call:
     for name, output in zip(results, node.outputs, strict=True):
         if output is not None:
             tensors[name] = Strided(output, program.buffers[output].layout)
-    dtypes = {name: program.buffers[one.buffer].dtype for name, one in tensors.items()}
+    dtypes = {name: program.buffers[tensor.buffer].dtype for name, tensor in tensors.items()}
     return Call(flex, scale, {f"n{k}": n for k, n in enumerate(numbers)}, tensors, dtypes)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inductor_backend.ir.index_expr import Expr, Index, Indirect, Var, product, simplify, variable
-from inductor_backend.ir.nodes import LoopNode, Program
+from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
@@ -40,19 +40,19 @@ class LoopNest:
         return self.outer + self.reduced
 
 
-def accesses(program: Program, body: KernelBody) -> list[Index]:
+def accesses(program: LoopProgram, body: KernelBody) -> list[Index]:
     """Returns the flat address of every access to memory."""
-    found: list[Index] = []
+    indexes: list[Index] = []
     for value in topological(body.values()):
         if value.name in ("load", "masked_load") and value.buffer not in body.registers:
             if value.buffer not in body.row_buffers:
-                found.append(program.buffers[value.buffer].layout.flat(value.attr[1]))
+                indexes.append(program.buffers[value.buffer].layout.flat(value.attr[1]))
     for phase in body.phases:
         for store in (*phase.row, *phase.stores, *phase.scans):
             for name in store.buffers:
                 if name not in body.row_buffers:
-                    found.append(program.buffers[name].layout.flat(store.index))
-    return found
+                    indexes.append(program.buffers[name].layout.flat(store.index))
+    return indexes
 
 
 def index_values(body: KernelBody) -> list[Index]:
@@ -63,13 +63,13 @@ def index_values(body: KernelBody) -> list[Index]:
 def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> bool:
     """Returns whether every access traverses the two loops (outer, inner of `size`) as one."""
     for flat in flats:
-        plain = {atom.position for atom in flat.terms if isinstance(atom, Var)}
+        positions = {atom.position for atom in flat.terms if isinstance(atom, Var)}
         hidden = frozenset().union(
             *(Index(0, {a: 1}).variables() for a in flat.terms if not isinstance(a, Var))
         )
         if first in hidden or second in hidden:
             return False
-        if first in plain or second in plain:
+        if first in positions or second in positions:
             if flat.coefficient(first) != simplify(flat.coefficient(second) * size):
                 return False
     return True
@@ -94,7 +94,7 @@ def vector_dimension(flats: Sequence[Index], candidates: Sequence[int]) -> int |
     return None if best == 0 else max(p for p in candidates if votes[p] == best)
 
 
-def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
+def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
     """Returns whether the group's kernel reduces a strided dimension while rows are contiguous."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
@@ -116,7 +116,11 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
 
 
 def loop_nest(
-    program: Program, body: KernelBody, sizes: SizeVars, column: bool, extra: Sequence[Index] = ()
+    program: LoopProgram,
+    body: KernelBody,
+    sizes: SizeVars,
+    column: bool,
+    extra: Sequence[Index] = (),
 ) -> LoopNest:
     """Returns the loops of a kernel. extra: other index expressions over the domain that the kernel
     evaluates."""

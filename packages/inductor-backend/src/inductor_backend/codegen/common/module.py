@@ -13,7 +13,7 @@ from typing import Any
 
 from inductor_backend.codegen.common.writer import plain
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.nodes import LoopProgram
 
 #: Placeholder of the name in a kernel's text.
 NAME = "@NAME@"
@@ -56,7 +56,7 @@ class KernelModule(ABC):
     comment: str
 
     def __init__(
-        self, program: Program, offset: Callable[[str], Expr | None], prefix: str = ""
+        self, program: LoopProgram, offset: Callable[[str], Expr | None], prefix: str = ""
     ) -> None:
         """offset: returns a storage's byte offset in the arena, None for a separate tensor. prefix: of
         the names of runs."""

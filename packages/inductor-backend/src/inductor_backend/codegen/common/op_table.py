@@ -15,7 +15,7 @@ from inductor_backend.codegen.triton import expressions as triton
 
 
 @dataclass(frozen=True, slots=True)
-class OpText:
+class OpSource:
     """cpp, triton: functions from (value, argument texts) to the result's text; triton None: an
     operator that needs the op stays with ATen. vectors: the C++ text for floats also works for
     vectors of them (`cpp.vectors`). special: the C++ text calls a function of
@@ -27,42 +27,44 @@ class OpText:
     special: bool = False
 
 
-def _table() -> dict[str, OpText]:
+def _table() -> dict[str, OpSource]:
     libdevice = triton.libdevice
     rows = {
-        "add": OpText(infix("+"), infix("+", "|"), True),
-        "sub": OpText(infix("-"), infix("-", "^"), True),
-        "mul": OpText(infix("*", "&&"), infix("*", "&"), True),
-        "div": OpText(infix("/"), triton.div, True),
-        "fma": OpText(call("tc_fma"), call("tl.fma"), True),
-        "maximum": OpText(call("tc_max"), triton.extreme("maximum"), True),
-        "minimum": OpText(call("tc_min"), triton.extreme("minimum"), True),
-        "bit_and": OpText(infix("&"), infix("&")),
-        "bit_or": OpText(infix("|"), infix("|")),
-        "bit_xor": OpText(infix("^"), infix("^")),
-        "bit_not": OpText(cpp.bit_not, triton.bit_not),
-        "shift_left": OpText(call("ts_shift_left"), triton.shift("<<"), special=True),
-        "shift_right": OpText(call("ts_shift_right"), triton.shift(">>"), special=True),
-        "trunc_div": OpText(call("tc_truncdiv"), triton.trunc_div),
-        "floor_div": OpText(
+        "add": OpSource(infix("+"), infix("+", "|"), True),
+        "sub": OpSource(infix("-"), infix("-", "^"), True),
+        "mul": OpSource(infix("*", "&&"), infix("*", "&"), True),
+        "div": OpSource(infix("/"), triton.div, True),
+        "fma": OpSource(call("tc_fma"), call("tl.fma"), True),
+        "maximum": OpSource(call("tc_max"), triton.extreme("maximum"), True),
+        "minimum": OpSource(call("tc_min"), triton.extreme("minimum"), True),
+        "bit_and": OpSource(infix("&"), infix("&")),
+        "bit_or": OpSource(infix("|"), infix("|")),
+        "bit_xor": OpSource(infix("^"), infix("^")),
+        "bit_not": OpSource(cpp.bit_not, triton.bit_not),
+        "shift_left": OpSource(call("ts_shift_left"), triton.shift("<<"), special=True),
+        "shift_right": OpSource(call("ts_shift_right"), triton.shift(">>"), special=True),
+        "trunc_div": OpSource(call("tc_truncdiv"), triton.trunc_div),
+        "floor_div": OpSource(
             call("tc_floordiv"), by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})")
         ),
-        "fmod": OpText(call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})")),
-        "mod": OpText(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
-        "pow": OpText(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
-        "neg": OpText(lambda value, a: f"-{a}", triton.negative, True),
-        "abs": OpText(call("tc_abs"), triton.absolute, True),
-        "relu": OpText(call("tc_relu"), by_kind("relu({0})", "tl.maximum({0}, 0)"), True),
-        "sign": OpText(call("tc_sign"), triton.sign),
-        "round": OpText(call("tc_round"), by_kind("libdevice.rint({0})", "{0}"), True),
-        "isnan": OpText(lambda value, a: f"{a} != {a}", lambda value, a: f"({a} != {a})", True),
-        "isinf": OpText(call("tc_isinf"), triton.isinf, True),
-        "where": OpText(lambda value, c, a, b: f"{c} ? {a} : {b}", call("tl.where"), True),
-        "cast": OpText(cpp.cast, triton.cast),
-        "round_to": OpText(cpp.round_to, triton.round_to),
-        "sqrt": OpText(call("tc_sqrt"), triton.sqrt, True),
-        "erfinv": OpText(call("ts_erfinv"), libdevice("erfinv"), special=True),
-        "philox": OpText(call("ts_philox"), call("uniform"), special=True),
+        "fmod": OpSource(
+            call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})")
+        ),
+        "mod": OpSource(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
+        "pow": OpSource(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
+        "neg": OpSource(lambda value, a: f"-{a}", triton.negative, True),
+        "abs": OpSource(call("tc_abs"), triton.absolute, True),
+        "relu": OpSource(call("tc_relu"), by_kind("relu({0})", "tl.maximum({0}, 0)"), True),
+        "sign": OpSource(call("tc_sign"), triton.sign),
+        "round": OpSource(call("tc_round"), by_kind("libdevice.rint({0})", "{0}"), True),
+        "isnan": OpSource(lambda value, a: f"{a} != {a}", lambda value, a: f"({a} != {a})", True),
+        "isinf": OpSource(call("tc_isinf"), triton.isinf, True),
+        "where": OpSource(lambda value, c, a, b: f"{c} ? {a} : {b}", call("tl.where"), True),
+        "cast": OpSource(cpp.cast, triton.cast),
+        "round_to": OpSource(cpp.round_to, triton.round_to),
+        "sqrt": OpSource(call("tc_sqrt"), triton.sqrt, True),
+        "erfinv": OpSource(call("ts_erfinv"), libdevice("erfinv"), special=True),
+        "philox": OpSource(call("ts_philox"), call("uniform"), special=True),
     }
     for name, sign in {
         "eq": "==",
@@ -72,20 +74,20 @@ def _table() -> dict[str, OpText]:
         "gt": ">",
         "ge": ">=",
     }.items():
-        rows[name] = OpText(infix(sign), triton.compare(sign), True)
+        rows[name] = OpSource(infix(sign), triton.compare(sign), True)
     for name in ("floor", "ceil", "trunc"):
-        rows[name] = OpText(call(f"tc_{name}"), by_kind(f"libdevice.{name}({{0}})", "{0}"), True)
+        rows[name] = OpSource(call(f"tc_{name}"), by_kind(f"libdevice.{name}({{0}})", "{0}"), True)
     for name in ("sigmoid", "silu", "gelu_erf", "gelu_tanh", "softplus"):
-        rows[name] = OpText(call(f"tc_{name}"), call(name), True)
+        rows[name] = OpSource(call(f"tc_{name}"), call(name), True)
     for name in ("rsqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"):
-        rows[name] = OpText(call(f"tc_{name}"), libdevice(name), True)
-    plain = "atan2 exp2 log2 log10 tan asin acos atan sinh cosh asinh acosh atanh erfc"
-    for name in plain.split():
-        rows[name] = OpText(call(f"tc_{name}"), libdevice(name))
+        rows[name] = OpSource(call(f"tc_{name}"), libdevice(name), True)
+    simple = "atan2 exp2 log2 log10 tan asin acos atan sinh cosh asinh acosh atanh erfc"
+    for name in simple.split():
+        rows[name] = OpSource(call(f"tc_{name}"), libdevice(name))
     for name in ("copysign", "hypot", "nextafter"):
-        rows[name] = OpText(call(f"ts_{name}"), libdevice(name), special=True)
+        rows[name] = OpSource(call(f"ts_{name}"), libdevice(name), special=True)
     for name in ("gcd", "lcm", "digamma", "i0", "i0e", "i1", "i1e"):
-        rows[name] = OpText(call(f"ts_{name}"), None, special=True)
+        rows[name] = OpSource(call(f"ts_{name}"), None, special=True)
     return rows
 
 

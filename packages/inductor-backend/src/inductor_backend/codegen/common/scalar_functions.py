@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.index_source import index_source
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.nodes import Buffer, BufferKind, Layout, LoopNode, Program
+from inductor_backend.ir.nodes import Buffer, BufferKind, BufferLayout, LoopNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import Target
 from inductor_backend.ir.values import Value, topological
@@ -37,7 +37,7 @@ INNER = frozenset({"score", "kv", "grad"})
 #: Inputs whose values are rounded sums of products.
 SCORES = frozenset({"score", "grad"})
 #: Larger positions may need 64 bits.
-LONGEST = 2**30
+MAX_LENGTH = 2**30
 #: Integers up to this one, and a block of positions more, fit into 32 bits.
 NARROW = 2**31 - 2**16
 
@@ -48,7 +48,7 @@ class _Function(GraphLowering):
     """Lowers a graph of 0-d tensors. layouts: of the placeholders, by name."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, sizes: SizeVars, layouts: Mapping[str, Layout]
+        self, gm: torch.fx.GraphModule, sizes: SizeVars, layouts: Mapping[str, BufferLayout]
     ) -> None:
         spec: Any = SimpleNamespace(name="scores", options=None, outputs=())
         super().__init__(gm, spec, sizes, KNOWN_OPS)
@@ -89,10 +89,10 @@ def graph_of(
         for name, args, kwargs in program.steps:
             _step(graph, nodes, values, (name, args, dict(kwargs)))
         outputs = [
-            one for one in (program.output, *(c.value for c in program.contributions)) if one
+            value for value in (program.output, *(c.value for c in program.contributions)) if value
         ]
-        outputs += [at for one in program.contributions for at in one.at]
-        graph.output(tuple(nodes[one.number] for one in outputs))
+        outputs += [at for contribution in program.contributions for at in contribution.at]
+        graph.output(tuple(nodes[output.number] for output in outputs))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -102,7 +102,7 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any)
     def found(where: list[Any], value: Any) -> Any:
         if isinstance(value, ScalarRef):
             return where[value.number]
-        return [found(where, one) for one in value] if isinstance(value, tuple) else value
+        return [found(where, item) for item in value] if isinstance(value, tuple) else value
 
     if name == SCALAR_LOAD and len(args) == 1:
         nodes.append(found(nodes, args[0]))
@@ -115,21 +115,21 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any)
         nodes.append(target(*found(nodes, args)))
         values.append(target(*found(values, args)))
         return
-    made = graph.call_function(target, tuple(found(nodes, one) for one in args),
-                               {key: found(nodes, one) for key, one in kwargs.items()})  # fmt: skip
-    made.meta["val"] = target(
-        *(found(values, one) for one in args),
-        **{key: found(values, one) for key, one in kwargs.items()},
+    result = graph.call_function(target, tuple(found(nodes, arg) for arg in args),
+                               {key: found(nodes, value) for key, value in kwargs.items()})  # fmt: skip
+    result.meta["val"] = target(
+        *(found(values, arg) for arg in args),
+        **{key: found(values, value) for key, value in kwargs.items()},
     )
-    nodes.append(made)
-    values.append(made.meta["val"])
+    nodes.append(result)
+    values.append(result.meta["val"])
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """A program of which a part is written."""
 
-    program: Program
+    program: LoopProgram
     #: Positions are 32-bit integers.
     narrow: bool
     #: Dtype and text of what is in registers.
@@ -158,7 +158,7 @@ class FunctionWriter(ValueWriter):
         self,
         out: CodeWriter,
         sizes: SizeVars,
-        operands: Mapping[str, tuple[torch.dtype, Layout]],
+        operands: Mapping[str, tuple[torch.dtype, BufferLayout]],
         numbers: Mapping[str, Expr],
         pointer_of: Callable[[str], str],
         size_of: Callable[[Expr], str],
@@ -166,7 +166,7 @@ class FunctionWriter(ValueWriter):
         inner: frozenset[str] = INNER,
     ) -> None:
         body: Any = SimpleNamespace(registers={}, origins=())
-        super().__init__(Program("scores"), body, sizes)
+        super().__init__(LoopProgram("scores"), body, sizes)
         self.out, self.operands, self.numbers = out, operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.innermost, self.narrow, self.inner = inner, False, set(inner)
@@ -179,20 +179,20 @@ class FunctionWriter(ValueWriter):
         """Writes what a program computes from none of the inputs that change in the innermost
         loop. texts: of positions (32-bit integers), scores and gradients. dtype: of scores."""
         kinds = {name: kind for name, (kind, _) in self.operands.items()}
-        narrow = is_narrow(program, self.limits, kinds)
-        whole = torch.int32 if narrow else torch.int64
-        dtypes = {name: whole if name in POSITIONS else dtype for name in program.inputs} | kinds
+        narrow = is_small_group(program, self.limits, kinds)
+        int32 = torch.int32 if narrow else torch.int64
+        dtypes = {name: int32 if name in POSITIONS else dtype for name in program.inputs} | kinds
         ranks = {name: len(layout.sizes) for name, (_, layout) in self.operands.items()}
         gm = graph_of(program, dtypes, ranks, self.numbers)
-        layouts = {name: Layout((), ()) for name in program.inputs}
+        layouts = {name: BufferLayout((), ()) for name in program.inputs}
         layouts |= {name: layout for name, (_, layout) in self.operands.items()}
         registers = {
             name: text if narrow or name not in POSITIONS else self.as_long(text)
             for name, text in texts.items()
         }
-        made = _Function(gm, self.sizes, layouts).run()
+        result = _Function(gm, self.sizes, layouts).run()
         kinds = {name: dtypes.get(name, dtype) for name in texts}
-        started = Started(made, narrow, kinds, registers, {}, set(self.innermost), set(SCORES))
+        started = Started(result, narrow, kinds, registers, {}, set(self.innermost), set(SCORES))
         self._walk(started, 0)
         return started
 
@@ -206,8 +206,8 @@ class FunctionWriter(ValueWriter):
         )
         self._walk(own, 1)
         return [
-            own.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
-            for one in own.program.outputs
+            own.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
+            for output in own.program.outputs
         ]
 
     def whole(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
@@ -215,12 +215,12 @@ class FunctionWriter(ValueWriter):
         outputs."""
         placeholders = gm.graph.find_nodes(op="placeholder")
         kinds = {node.name: node.meta["val"].dtype for node in placeholders}
-        made = _Function(gm, self.sizes, dict.fromkeys(kinds, Layout((), ()))).run()
-        at = Started(made, False, kinds, dict(texts), {}, set(), set())
+        result = _Function(gm, self.sizes, dict.fromkeys(kinds, BufferLayout((), ()))).run()
+        at = Started(result, False, kinds, dict(texts), {}, set(), set())
         self._walk(at, 0)
         return [
-            at.registers[one if isinstance(one, str) else one.buffer]  # type: ignore[union-attr]
-            for one in made.outputs
+            at.registers[item if isinstance(item, str) else item.buffer]  # type: ignore[union-attr]
+            for item in result.outputs
         ]
 
     def _walk(self, at: Started, level: int) -> None:
@@ -257,26 +257,28 @@ class FunctionWriter(ValueWriter):
     # what ValueWriter asks for -------------------------------------------------------------------
 
     def level(self, value: Value) -> int:
-        loads = (one.buffer for one in topological([value]) if one.name == "load")
+        loads = (node.buffer for node in topological([value]) if node.name == "load")
         return int(not self.inner.isdisjoint(loads))
 
     def reads_scores(self, value: Value) -> bool:
         """Returns whether a value is computed from scores or their gradients."""
-        return any(one.name == "load" and one.buffer in self.scores for one in topological([value]))
+        return any(
+            node.name == "load" and node.buffer in self.scores for node in topological([value])
+        )
 
     def size(self, expr: Expr) -> str:
         return self.size_of(expr)
 
     def _index(self, index: Index, names: dict[Value, str]) -> str:
-        return index_text(index, (), names.__getitem__, self.size, self.floor)
+        return index_source(index, (), names.__getitem__, self.size, self.floor)
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+    def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in ("wrap_index", "check_index") and self._is_inside(value):
             return names[value.args[0]]
         if value.name == "cast" and value.attr == torch.int64 and self.narrow:
             if value.args[0].dtype == torch.int32 and self._position(value.args[0]) is not None:
                 return names[value.args[0]]
-        return super().value_text(value, names)
+        return super().value_source(value, names)
 
     def _position(self, value: Value) -> str | None:
         """Returns the position that a value is, or None."""
@@ -298,7 +300,7 @@ class FunctionWriter(ValueWriter):
 # -- widths of integers --
 
 
-def is_narrow(
+def is_small_group(
     program: ScalarProgram, limits: Mapping[str, Expr], dtypes: Mapping[str, torch.dtype]
 ) -> bool:
     """Returns whether no integer that a program computes from positions needs more than 32 bits.
@@ -306,8 +308,8 @@ def is_narrow(
     bounds: dict[Any, Bounds | None] = {}
     for number, name in enumerate(program.inputs):
         limit = limits.get(name, 0)
-        longest = limit if isinstance(limit, int) else LONGEST
-        if name in POSITIONS and longest > LONGEST:
+        longest = limit if isinstance(limit, int) else MAX_LENGTH
+        if name in POSITIONS and longest > MAX_LENGTH:
             return False
         bounds[ScalarRef(number)] = (0, longest) if name in POSITIONS else None
     first = len(program.inputs)
@@ -316,21 +318,23 @@ def is_narrow(
         if name == SCALAR_LOAD:
             bounds[at] = _of_dtype(dtypes[program.inputs[args[0].number]])
             continue
-        given = [bounds.get(one) if isinstance(one, ScalarRef) else _of_number(one) for one in args]
-        read = [one for one in args if isinstance(one, ScalarRef) and bounds.get(one) is not None]
+        inputs = [
+            bounds.get(arg) if isinstance(arg, ScalarRef) else _of_number(arg) for arg in args
+        ]
+        read = [arg for arg in args if isinstance(arg, ScalarRef) and bounds.get(arg) is not None]
         if not read:
             bounds[at] = None
             continue
         rule = _rule(name, dict(kwargs))
         if rule is None:
             return False
-        if rule is _no_integer or any(one is None for one in given):
-            bounds[at] = None  # a truth value, a float, or a 64-bit integer
+        if rule is _no_integer or any(item is None for item in inputs):
+            bounds[at] = None  # a bool, a float, or a 64-bit integer
             continue
-        found = rule(*given)
-        if max(map(abs, found)) > NARROW:
+        result = rule(*inputs)
+        if max(map(abs, result)) > NARROW:
             return False
-        bounds[at] = found
+        bounds[at] = result
     return True
 
 
@@ -361,8 +365,8 @@ def _of_number(value: Any) -> Bounds | None:
 
 def _corners(function: Callable[[float, float], float]) -> Callable[..., Bounds]:
     def rule(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
-        found = [function(a, b) for a in left for b in right]
-        return min(found), max(found)
+        result = [function(a, b) for a in left for b in right]
+        return min(result), max(result)
 
     return rule
 
@@ -372,12 +376,12 @@ def _no_integer(*bounds: Bounds) -> Bounds:
     return 0, 0
 
 
-def _size(one: Bounds, *rest: Bounds) -> Bounds:
-    return 0, max(map(abs, one))
+def _size(bounds: Bounds, *rest: Bounds) -> Bounds:
+    return 0, max(map(abs, bounds))
 
 
-def _same(one: Bounds, *rest: Bounds) -> Bounds:
-    return min(one), max(one)
+def _same(bounds: Bounds, *rest: Bounds) -> Bounds:
+    return min(bounds), max(bounds)
 
 
 def _quotient(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
@@ -394,7 +398,7 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "mul": _corners(lambda a, b: a * b),
     "maximum": _corners(max),
     "minimum": _corners(min),
-    "neg": lambda one: (-max(one), -min(one)),
+    "neg": lambda value: (-max(value), -min(value)),
     "abs": _size,
     "floor_divide": _quotient,
     "remainder": _remainder,

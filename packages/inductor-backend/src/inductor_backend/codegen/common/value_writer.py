@@ -14,7 +14,7 @@ from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import KernelBody
@@ -29,7 +29,7 @@ class ValueWriter(ABC):
 
     spellings: ClassVar[Mapping[str, Spelling]]
 
-    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars) -> None:
+    def __init__(self, program: LoopProgram, body: KernelBody, sizes: SizeVars) -> None:
         self.program, self.body, self.sizes = program, body, sizes
         self.out = CodeWriter()
         self.pointers: dict[str, str] = {}
@@ -52,11 +52,11 @@ class ValueWriter(ABC):
             if value.name == "constant":
                 names[value] = self.constant(value)
                 continue
-            text = self.value_text(value, names)
+            text = self.value_source(value, names)
             name = names[value] = self.out.fresh("t")
             self.out.line(self.definition(value, name, text))
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+    def value_source(self, value: Value, names: dict[Value, str]) -> str:
         """Returns the text of one value, whose operands have names."""
         operands = [names[arg] for arg in value.args]
         if value.name in ("load", "masked_load"):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def plain(text: str) -> str:
     """Returns text for a comment of C++ or Python or inside a string. Characters that could end the
     comment or string, or continue the line, become ``_``."""
-    return "".join(one if one.isprintable() and one not in "\\'\"?" else "_" for one in text)
+    return "".join(item if item.isprintable() and item not in "\\'\"?" else "_" for item in text)
 
 
 def literal(text: str) -> str:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 import torch
 
-from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.index_source import index_source
 from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
+from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_source, memory_type
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify
-from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.nodes import LoopProgram, Store
 from inductor_backend.ir.ops import COMPUTE_DTYPE, OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
@@ -37,7 +37,9 @@ class ElementWriter(ValueWriter):
 
     spellings = CPP_OPS
 
-    def __init__(self, program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> None:
+    def __init__(
+        self, program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: SizeVars
+    ) -> None:
         super().__init__(program, body, sizes)
         self.nest = nest
         self.arguments: list[Expr] = []
@@ -105,7 +107,7 @@ class ElementWriter(ValueWriter):
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         flat = walk(self.program.buffers[buffer].layout.flat(index), self.nest)
-        return index_text(flat, self.variables, names.__getitem__, self.size, "/")
+        return index_source(flat, self.variables, names.__getitem__, self.size, "/")
 
     # values --------------------------------------------------------------------------------------
 
@@ -117,13 +119,15 @@ class ElementWriter(ValueWriter):
             return len(self.inner) + 1
         return max((self.inner.index(k) + 1 for k in loops if k in self.inner), default=0)
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+    def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in SPECIAL_OPS:
             self.headers.add(SPECIAL_HEADER)
-        return super().value_text(value, names)
+        return super().value_source(value, names)
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
-        text = index_text(walk(index, self.nest), self.variables, names.__getitem__, self.size, "/")
+        text = index_source(
+            walk(index, self.nest), self.variables, names.__getitem__, self.size, "/"
+        )
         return f"(int64_t)({text})"
 
     def wrapped_index(self, index: str, size: str) -> str:
@@ -171,7 +175,7 @@ class ElementWriter(ValueWriter):
         return " + ".join(parts) or "0"
 
     def constant(self, value: Value) -> str:
-        return constant_text(*value.attr)
+        return constant_source(*value.attr)
 
     def definition(self, value: Value, name: str, text: str) -> str:
         kind = C_TYPES[value.dtype]

@@ -44,7 +44,7 @@ def memory_type(dtype: torch.dtype) -> str:
     return MEMORY_TYPES[dtype]
 
 
-def constant_text(value: Any, dtype: torch.dtype) -> str:
+def constant_source(value: Any, dtype: torch.dtype) -> str:
     """Returns the exact literal of a constant."""
     if dtype == torch.bool:
         return "true" if value else "false"
@@ -61,7 +61,7 @@ def constant_text(value: Any, dtype: torch.dtype) -> str:
     if dtype == torch.float32:
         value = torch.tensor(value, dtype=torch.float32).item()
         if math.isinf(value):
-            return constant_text(value, dtype)
+            return constant_source(value, dtype)
     if value == int(value) and abs(value) < 1e6:
         return (
             f"{value:.1f}{suffix}"
@@ -90,8 +90,8 @@ def _truncates(value: Value) -> bool:
     """Whether an integer was made from a float."""
     if value.dtype.is_floating_point or value.dtype == torch.bool:
         return False
-    made = value.name == "cast" and value.args[0].dtype.is_floating_point
-    return made or any(map(_truncates, value.args))
+    result = value.name == "cast" and value.args[0].dtype.is_floating_point
+    return result or any(map(_truncates, value.args))
 
 
 def round_to(value: Value, a: str) -> str:

@@ -25,13 +25,13 @@ from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     TO_MEMORY,
-    constant_text,
+    constant_source,
     memory_type,
 )
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import DIVISIONS, Value
 from inductor_backend.kernels.flex_attention import rows_of_task
@@ -61,7 +61,7 @@ class CppFunctionWriter(FunctionWriter):
         return f"tc_to_float({TO_MEMORY[dtype]}({text}))"
 
     def constant(self, value: Value) -> str:
-        return constant_text(*value.attr)
+        return constant_source(*value.attr)
 
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"const {C_TYPES[value.dtype]} {name} = ({C_TYPES[value.dtype]})({text});"
@@ -79,18 +79,18 @@ class CppFunctionWriter(FunctionWriter):
         self.out.line(f"bad |= !({inside});")
         return f"{inside} ? {index} : 0"
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+    def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in SPECIAL_OPS:
             self.headers.add(SPECIAL_HEADER)
         if value.name in DIVISIONS and not value.dtype.is_floating_point:
             self.fails = True
-        return super().value_text(value, names)
+        return super().value_source(value, names)
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
         if value.name == "masked_load":
             raise unsupported("codegen", "a masked load in a function of scores")
         _, layout = self.operands[value.buffer]
-        long = {one: f"(int64_t){text}" for one, text in names.items()}
+        long = {item: f"(int64_t){text}" for item, text in names.items()}
         address = self._index(layout.flat(value.attr[1]), long)
         return f"tc_load({self.pointer_of(value.buffer)}, {address})"
 
@@ -103,7 +103,7 @@ class _Kernel:
     most: int
     allocates = False
 
-    def __init__(self, program: Program, call: Call, sizes: SizeVars) -> None:
+    def __init__(self, program: LoopProgram, call: Call, sizes: SizeVars) -> None:
         self.program, self.call, self.flex = program, call, call.flex
         self.out = CodeWriter()
         self.pointers: dict[str, str] = {}
@@ -148,7 +148,7 @@ class _Kernel:
 
     # text ----------------------------------------------------------------------------------------
 
-    def kernel(self, position: str, loop: str, results: tuple[str, ...]) -> KernelText:
+    def kernel(self, position: str, loop: str, results: tuple[str, ...]) -> KernelSource:
         """Returns the kernel. position: parameters of a task's function. loop: lines that call it, in
         which ``{}`` stands for the call's arguments after the position. results: names of tensors."""
         parameters = [
@@ -161,27 +161,27 @@ class _Kernel:
             f" {self.size(self.key_batch)}, KH = {self.size(self.key_heads)};"
         )
         parameters += [f"int64_t {name}" for name in self.arguments.values()]
-        given = ", ".join([*self.pointers.values(), *self.arguments.values()])
-        whole = CodeWriter()
-        whole.line(
+        text = ", ".join([*self.pointers.values(), *self.arguments.values()])
+        writer = CodeWriter()
+        writer.line(
             f"static __attribute__((noinline)) void {NAME}_task({position}, {', '.join(parameters)})"
         )
-        whole.lines[-1] += " {"
-        whole.lines += self.out.lines
-        whole.line("}")
-        with whole.block(f"static void {NAME}({', '.join(parameters)})"):
-            whole.line(sizes)
-            whole.line(
+        writer.lines[-1] += " {"
+        writer.lines += self.out.lines
+        writer.line("}")
+        with writer.block(f"static void {NAME}({', '.join(parameters)})"):
+            writer.line(sizes)
+            writer.line(
                 f"const bool many = B * H * R * N * {self.width + self.value_width} >"
                 f" {PARALLEL_WORK};"
             )
             for line in loop.splitlines():
-                whole.line(line.replace("{}", given))
-        made = list(self.pointers.values())
+                writer.line(line.replace("{}", text))
+        items = list(self.pointers.values())
         written = [self.pointer(name) for name in results if name in self.call.tensors]
-        return KernelText(
-            whole.text(), tuple(self.pointers), tuple(self.arguments), self.label,
-            tuple(sorted(made.index(name) for name in written)), self.functions.fails or self.allocates,
+        return KernelSource(
+            writer.text(), tuple(self.pointers), tuple(self.arguments), self.label,
+            tuple(sorted(items.index(name) for name in written)), self.functions.fails or self.allocates,
             headers=frozenset({HEADER, *self.functions.headers}),
         )  # fmt: skip
 
@@ -202,8 +202,8 @@ class _Kernel:
             started: Started = self.functions.begin(program, texts, torch.float32)
             line("#pragma omp simd reduction(| : bad)")
             with self.out.block("for (int64_t c = 0; c < count; ++c)"):
-                (found,) = self.functions.finish(started)
-                line(result(found))
+                (results,) = self.functions.finish(started)
+                line(result(results))
             line("if (bad) tc_fail(TC_BAD_INDEX);")
 
     def walk(self) -> None:
@@ -244,7 +244,7 @@ class _Forward(_Kernel):
     label = "flex_attention"
     most = 128
 
-    def write(self) -> KernelText:
+    def write(self) -> KernelSource:
         with self.out.indented():
             self._task()
         # the last rows first: under a causal mask they have most to do
@@ -263,7 +263,7 @@ for (int64_t task = tasks - 1; task >= 0; --task)
         line(f"alignas(64) float buffer[TC_COLUMNS * {max(width, wide)}];")
         line(f"float most[{self.block}], total[{self.block}];")
         query = self.start("query", "b", "h", "start")
-        scale = constant_text(self.call.scale, torch.float32)
+        scale = constant_source(self.call.scale, torch.float32)
         line(f"tc_rows({query}, {self.strides('query')}, rows, {width}, {width}, {scale}, query);")
         line(f"memset(sums, 0, rows * {wide} * 4);")
         line("for (int64_t i = 0; i < rows; ++i) { most[i] = -TC_INF_F; total[i] = 0.0f; }")
@@ -291,11 +291,11 @@ for (int64_t task = tasks - 1; task >= 0; --task)
             line("float* const s = scores + i * TC_COLUMNS;")
             line("const int32_t row = (int32_t)(start + i), from = (int32_t)first;")
             if self.flex.score is not None:
-                self.function(self.flex.score, lambda found: f"s[c] = {found};")
+                self.function(self.flex.score, lambda result: f"s[c] = {result};")
             if self.flex.mask is not None:
                 with self.out.block("if (masked)"):
                     self.function(
-                        self.flex.mask, lambda found: f"s[c] = {found} ? s[c] : -TC_INF_F;"
+                        self.flex.mask, lambda result: f"s[c] = {result} ? s[c] : -TC_INF_F;"
                     )
             line("const float kept = tc_softmax_step(s, count, most + i, total + i);")
             line(f"if (kept != 1.0f) tc_scale_row(sums + i * {wide}, {wide}, kept);")
@@ -332,7 +332,7 @@ class _Backward(_Kernel):
     most = 64
     allocates = True
 
-    def write(self) -> KernelText:
+    def write(self) -> KernelSource:
         with self.out.indented():
             self._task()
         loop = f"""#pragma omp parallel for schedule(dynamic, 1) if (KB * KH > 1 && many)
@@ -359,8 +359,8 @@ for (int64_t task = 0; task < KB * KH; ++task)
         line(f"const auto* key = {self.start('key', 'key_b', 'shared')};")
         line(f"const auto* value = {self.start('value', 'key_b', 'shared')};")
         group = self.heads // self.key_heads
-        one = self.key_batch == self.batch
-        first, last = ("key_b", "key_b + 1") if one else ("0", self.size(self.batch))
+        item = self.key_batch == self.batch
+        first, last = ("key_b", "key_b + 1") if item else ("0", self.size(self.batch))
         with (
             self.out.block(f"for (int64_t b = {first}; b < {last}; ++b)"),
             self.out.block(f"for (int64_t h = shared * {group}; h < (shared + 1) * {group}; ++h)"),
@@ -392,7 +392,7 @@ for (int64_t task = 0; task < KB * KH; ++task)
     def _rows(self) -> None:
         """Writes what one block of rows adds."""
         line, width, wide = self.out.line, self.padded(self.width), self.padded(self.value_width)
-        scale = constant_text(self.call.scale, torch.float32)
+        scale = constant_source(self.call.scale, torch.float32)
         line(f"const int64_t rows = tc_least({self.block}, {self.size(self.rows)} - start);")
         for name, to, size, padded, factor in (
             ("query", "query", self.width, width, scale),
@@ -460,12 +460,12 @@ for (int64_t task = 0; task < KB * KH; ++task)
         line("float* const g = towards + i * TC_COLUMNS;")
         line("const int32_t row = (int32_t)(start + i), from = (int32_t)first;")
         if self.flex.score is not None:
-            self.function(self.flex.score, lambda found: f"w[c] = {found};")
+            self.function(self.flex.score, lambda result: f"w[c] = {result};")
         else:
             line("memcpy(w, s, count * 4);")
         if self.flex.mask is not None:
             with block("if (masked)"):
-                self.function(self.flex.mask, lambda found: f"w[c] = {found} ? w[c] : -TC_INF_F;")
+                self.function(self.flex.mask, lambda result: f"w[c] = {result} ? w[c] : -TC_INF_F;")
         line("const float from_level = level[i], from_delta = delta[i];")
         if self.flex.score is None:
             line("#pragma omp simd")
@@ -485,10 +485,10 @@ for (int64_t task = 0; task < KB * KH; ++task)
         if gradient.output is None:
             line("memset(g, 0, count * 4);")
             return
-        self.function(gradient, lambda found: f"g[c] = none[c] != 0.0f ? 0.0f : {found};")
+        self.function(gradient, lambda result: f"g[c] = none[c] != 0.0f ? 0.0f : {result};")
 
 
-def kernel_of(program: Program, node: ExternNode, sizes: SizeVars) -> KernelText:
+def kernel_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelSource:
     """Returns the kernel of a call of one of flex_attention's operators."""
     writer = _Forward if node.target is FLEX_ATTENTION else _Backward
     return writer(program, call_of(program, node), sizes).write()

@@ -16,7 +16,7 @@ from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.row_writer import loop_values
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling
 from inductor_backend.ir.index_expr import product
-from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.values import Value, may_fail, topological
 from inductor_backend.schedule.fused_body import Phase
 
@@ -31,7 +31,7 @@ VECTOR_WORK = 480_000
 class KernelWriter(ColumnWriter):
     """Writes one kernel."""
 
-    def write(self) -> KernelText:
+    def write(self) -> KernelSource:
         """Returns the text of the kernel."""
         with self.out.indented():
             self._rows()
@@ -53,7 +53,7 @@ class KernelWriter(ColumnWriter):
         head.lines += self.out.lines
         head.line("}")
         self._dispatch(head, parameters, ", ".join(names))
-        return KernelText(
+        return KernelSource(
             head.text(), tuple(self.pointers), tuple(self.arguments), self.label,
             tuple(place for place, storage in enumerate(self.pointers) if storage in self.written),
             any(map(may_fail, topological(self.body.values()))), headers=frozenset(self.headers),
@@ -203,11 +203,11 @@ class KernelWriter(ColumnWriter):
 
     def _stage(self, tiles: Tiling, count: str, row: str, along: str) -> None:
         """Reads the tile of each operand along its contiguous dimension."""
-        turned = [load for load in tiles.staged if count == str(ACROSS) and vectors.turns(load)]
+        transposed = [load for load in tiles.staged if count == str(ACROSS) and vectors.turns(load)]
         self.variables[tiles.across], self.variables[self.inner[-1]] = "tile_start", "b"
-        if turned:
+        if transposed:
             self.headers.add(vectors.HEADER)
-        for load in turned:
+        for load in transposed:
             flat = walk(self.program.buffers[load.buffer].layout.flat(load.attr[1]), self.nest)
             source = (
                 f"{self.pointer(load.buffer)} + ({self.address(load.buffer, load.attr[1], {})})"
@@ -215,7 +215,7 @@ class KernelWriter(ColumnWriter):
             step = self.size(flat.coefficient(self.inner[-1]))
             self.out.line(f"tc_turn({tiles.staged[load]}, {ALONG}, {source}, {step}, length);")
         self.variables[tiles.across], self.variables[self.inner[-1]] = row, along
-        others = [load for load in tiles.staged if load not in turned]
+        others = [load for load in tiles.staged if load not in transposed]
         if not others:
             return
         columns = self.out.block(f"for (int64_t {along} = b; {along} < b + length; ++{along})")

@@ -10,8 +10,8 @@ from inductor_backend.codegen.common.module import KernelModule, Run
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.kernel_source import KernelSource
+from inductor_backend.ir.size_source import size_expression
 from inductor_backend.limits import MAX_SINGLE_SOURCE
 
 PREAMBLE = """#include "prelude.h"
@@ -39,13 +39,13 @@ class CppModule(KernelModule):
 
     comment = "//"
 
-    def key(self, kernel: KernelText) -> tuple[str, frozenset[str]]:
+    def key(self, kernel: KernelSource) -> tuple[str, frozenset[str]]:
         return kernel.text, kernel.headers
 
-    def new_name(self, kernel: KernelText) -> str:
+    def new_name(self, kernel: KernelSource) -> str:
         return f"fused_{kernel.label}_{len(self.kernels)}"
 
-    def write_call(self, run: Run, kernel: KernelText, name: str) -> None:
+    def write_call(self, run: Run, kernel: KernelSource, name: str) -> None:
         written = [self._pointer(run, storage) for storage in kernel.pointers]
         sizes = [self._size(run, size) for size in kernel.sizes]
         run.lines.append(f"{name}({', '.join([*written, *sizes])});")
@@ -117,7 +117,7 @@ class CppModule(KernelModule):
         out = CodeWriter()
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
-        kernels = [one for one in self.kernels.items() if one[1][0] in wanted]
+        kernels = [kernel for kernel in self.kernels.items() if kernel[1][0] in wanted]
         included = frozenset[str]().union(*(headers for (_, headers), _ in kernels))
         for header in sorted(included, reverse=True):
             out.raw(f'#include "{header}"\n')

@@ -15,22 +15,22 @@ from typing import Any
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.module import PREAMBLE, CppModule
 from inductor_backend.codegen.cpp.step_calls import StepCalls
-from inductor_backend.codegen.wrapper import Step
+from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.native_loop import NativeLoop
-from inductor_backend.ir.nodes import BufferKind, Program, Strided, same_strides
+from inductor_backend.ir.nodes import BufferKind, LoopProgram, Strided, same_strides
 from inductor_backend.kernels.packed_ops import name_of
-from inductor_backend.kernels.selection import Choice, KernelKind
+from inductor_backend.kernels.selection import KernelChoice, KernelKind
 from inductor_backend.schedule.memory_plan import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """n_outer, n_carried, n_rows: tensors among a step's inputs. length: steps; None: a
+    """n_outer, n_live, n_rows: tensors among a step's inputs. length: steps; None: a
     while_loop. reverse: the last slice is first."""
 
     n_outer: int
-    n_carried: int
+    n_live: int
     n_rows: int
     length: Expr | None
     reverse: bool
@@ -44,10 +44,10 @@ class LoopWriter(StepCalls):
         self,
         name: str,
         shape: LoopShape,
-        program: Program,
+        program: LoopProgram,
         memory: MemoryPlan,
-        choices: dict[str, Choice],
-        steps: Sequence[Step],
+        choices: dict[str, KernelChoice],
+        steps: Sequence[WrapperStep],
         module: CppModule,
     ) -> None:
         super().__init__(program, memory, choices)
@@ -74,10 +74,10 @@ class LoopWriter(StepCalls):
     def _outputs(self) -> list[str | None]:
         """Returns the storage of each output that is a contiguous tensor of its own."""
         names = [
-            one.buffer if isinstance(one, Strided) else str(one) for one in self.program.outputs
+            item.buffer if isinstance(item, Strided) else str(item) for item in self.program.outputs
         ]
         own = map(self._is_own, self.program.outputs)
-        return [name if whole else None for name, whole in zip(names, own, strict=True)]
+        return [name if full else None for name, full in zip(names, own, strict=True)]
 
     def _is_own(self, item: Any) -> bool:
         name = item.buffer if isinstance(item, Strided) else item
@@ -98,11 +98,11 @@ class LoopWriter(StepCalls):
         is a first step, the results, a scratch tensor a carried one, memory for a step, and what
         `NativeLoop` says."""
         shape, outputs = self.shape, self._outputs()
-        first = shape.n_outer + shape.n_carried
+        first = shape.n_outer + shape.n_live
         inputs, endless = first + shape.n_rows, shape.length is None
         results = inputs + endless
         scratch = results + len(outputs) - endless
-        arena = scratch + shape.n_carried
+        arena = scratch + shape.n_live
         for k, storage in enumerate(self.program.inputs[:inputs]):
             if k < shape.n_outer:
                 self.places[storage] = f"a[{k}]"
@@ -112,7 +112,7 @@ class LoopWriter(StepCalls):
                 self.places[storage] = f"a[{k}] + at * {self.bytes_of(storage)}"
         for k, name in enumerate(outputs):
             assert name is not None
-            if k < shape.n_carried:
+            if k < shape.n_live:
                 self.places[name] = f"to_{k}"
             elif endless:
                 self.places[name] = "(int64_t)&more"
@@ -120,7 +120,7 @@ class LoopWriter(StepCalls):
                 self.places[name] = f"a[{results + k}] + at * {self.bytes_of(name)}"
         self.places["arena"] = f"a[{arena}]"
         calls = [self.call(step) for step in self.steps]
-        sizes = [self.bytes_of(name) for name in outputs[: shape.n_carried] if name]
+        sizes = [self.bytes_of(name) for name in outputs[: shape.n_live] if name]
         fails = any(step.run is not None and step.run.fails for step in self.steps)
         out = CodeWriter()
         runs = {step.run.name for step in self.steps if step.run is not None}
@@ -136,7 +136,7 @@ class LoopWriter(StepCalls):
                 out.line(f"const int64_t {symbol} = a[{after + k}];")
             if fails:
                 out.line("const int failures = tc_failures();")
-            for k in range(shape.n_carried):
+            for k in range(shape.n_live):
                 out.line(f"int64_t from_{k} = a[{shape.n_outer + k}];")
             if endless:
                 out.line(f"bool more = *(const bool*)a[{inputs}];")
@@ -148,14 +148,14 @@ class LoopWriter(StepCalls):
                 if not endless:
                     out.line(f"const int64_t at = {'length - 1 - k' if shape.reverse else 'k'};")
                 out.line(f"const bool result = {odd} % 2 == 0;")
-                for k in range(shape.n_carried):
+                for k in range(shape.n_live):
                     out.line(f"const int64_t to_{k} = result ? a[{results + k}]"
                              f" : a[{scratch + k}];")  # fmt: skip
                 for call, step in zip(calls, self.steps, strict=True):
                     out.line(call)
                     if step.run is not None and step.run.fails:
                         out.line("if (tc_failures() != failures) return;")
-                for k in range(shape.n_carried):
+                for k in range(shape.n_live):
                     out.line(f"from_{k} = to_{k};")
             if endless:
                 for k, size in enumerate(sizes):
@@ -165,7 +165,7 @@ class LoopWriter(StepCalls):
         units = [(units[0] if units else PREAMBLE) + out.text(), *units[1:]]
         return NativeLoop(
             self.name, tuple(units), tuple(self.launchers), tuple(self.symbols),
-            shape.length, fails, shape.n_carried,
+            shape.length, fails, shape.n_live,
         )  # fmt: skip
 
     def kernel(self, launcher: str) -> str:

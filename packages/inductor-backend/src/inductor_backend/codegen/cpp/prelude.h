@@ -417,7 +417,7 @@ TC_INLINE float tc_fmod(float a, float b) {
     const double x = tc_abs(a), y = tc_abs(b), q = x / y;
     if (__builtin_expect(!(q < 0x1p29 && y < TC_INF_F), 0)) return __builtin_fmodf(a, b);
     const double r = x - tc_trunc(q) * y;  // exact: 29 bits by 24, and a multiple of y's last bit
-    return tc_copysign(r < 0 ? r + y : r, (double)a);  // below 0 where q was rounded up to a whole number
+    return tc_copysign(r < 0 ? r + y : r, (double)a);  // below 0 where q was rounded up to an integer
 }
 TC_INLINE double tc_fmod(double a, double b) { return __builtin_fmod(a, b); }
 template <class T> TC_INLINE T tc_float_mod(T a, T b) {

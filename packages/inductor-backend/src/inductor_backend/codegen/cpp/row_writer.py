@@ -85,8 +85,8 @@ class RowWriter(ElementWriter):
     def _is_long(self, phase: Phase, reducers: list[tuple[Store, Reducer]]) -> bool:
         """Returns whether the kernel has a single, splittable row, long enough to share among
         threads."""
-        plain = not phase.stores and not phase.scans
-        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and plain
+        simple = not phase.stores and not phase.scans
+        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and simple
         long = self.sizes.hint(product(self.nest.sizes)) >= LONG_ROW
         return one_row and long and bool(reducers) and all(reducer.merge for _, reducer in reducers)
 
@@ -203,7 +203,7 @@ class RowWriter(ElementWriter):
 
     def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
         """Declares the loop-carried variables of the phase's scans."""
-        found = []
+        result = []
         for store in phase.scans:
             name = self.out.fresh("a")
             dtype = self.program.buffers[store.buffers[0]].dtype
@@ -212,8 +212,8 @@ class RowWriter(ElementWriter):
                 self.headers.add(SPECIAL_HEADER)
             for kind, state, start in scanner.state:
                 self.out.line(declaration.format(type=kind, name=state, start=start))
-            found.append((store, scanner))
-        return found
+            result.append((store, scanner))
+        return result
 
     def _scan(self, names: dict[Value, str], lane: str) -> None:
         """Writes one step of every scan, and its result."""

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from inductor_backend.codegen.common.module import Run
-from inductor_backend.codegen.own_calls import OWN_CALLS, OwnCall
-from inductor_backend.codegen.wrapper import Step
+from inductor_backend.codegen.native_calls import NATIVE_CALLS, NativeCall
+from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import ExternNode, Program, Strided
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
+from inductor_backend.ir.size_source import size_expression
 from inductor_backend.kernels.packed_ops import name_of
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 
 
@@ -24,7 +24,9 @@ class StepCalls(ABC):
     """places: storage -> the text of its address; the text of "arena" is that of the plan's memory.
     symbols: the symbolic sizes that the calls read, as an ordered set."""
 
-    def __init__(self, program: Program, memory: MemoryPlan, choices: dict[str, Choice]) -> None:
+    def __init__(
+        self, program: LoopProgram, memory: MemoryPlan, choices: dict[str, KernelChoice]
+    ) -> None:
         self.program, self.memory, self.choices = program, memory, choices
         self.symbols: dict[str, None] = {}
         self.places: dict[str, str] = {}
@@ -33,7 +35,7 @@ class StepCalls(ABC):
     def kernel(self, launcher: str) -> str:
         """Returns the text that names a hand-written kernel in a call."""
 
-    def call(self, step: Step) -> str:
+    def call(self, step: WrapperStep) -> str:
         """Returns the text of a step."""
         if step.run is not None:
             return self._run(step.run)
@@ -44,22 +46,22 @@ class StepCalls(ABC):
         """Returns the text of an operator call: of a hand-written kernel."""
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
-        launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
-            OwnCall(self.program, node, self.address, result)
+        launcher, numbers = NATIVE_CALLS[self.choices[node.name].form or name_of(node.target)](
+            NativeCall(self.program, node, self.address, result)
         )
-        texts = [one if isinstance(one, str) else self.size(one) for one in numbers]
-        return self.call_text(self.kernel(launcher), texts)
+        texts = [number if isinstance(number, str) else self.size(number) for number in numbers]
+        return self.call_source(self.kernel(launcher), texts)
 
     def _run(self, run: Run) -> str:
-        numbers = [self.places.get(one) or self._in_arena(one) for one in run.arguments]
+        numbers = [self.places.get(item) or self._in_arena(item) for item in run.arguments]
         self.symbols.update(dict.fromkeys(run.symbols))
-        return self.call_text(run.name, [*numbers, *run.symbols])
+        return self.call_source(run.name, [*numbers, *run.symbols])
 
     @staticmethod
-    def call_text(function: str, numbers: Sequence[str]) -> str:
+    def call_source(function: str, numbers: Sequence[str]) -> str:
         """Returns the text of the call of a compiled function."""
-        given = ", ".join(numbers)
-        return f"{{ const int64_t b[] = {{{given}}}; {function}(b); }}"
+        text = ", ".join(numbers)
+        return f"{{ const int64_t b[] = {{{text}}}; {function}(b); }}"
 
     def address(self, operand: Strided) -> str:
         """Returns the text of a tensor's address."""
@@ -81,10 +83,10 @@ class StepCalls(ABC):
             self.symbols.update(dict.fromkeys(sorted(map(str, size.free_symbols))))
         return f"int64_t({size_expression(size)})"
 
-    def touched(self, step: Step) -> list[str]:
+    def touched(self, step: WrapperStep) -> list[str]:
         """Returns the storages outside the arena's plan that a step may name, and those inside."""
         if step.run is not None:
-            return [one for one in step.run.arguments if one != "arena"]
+            return [argument for argument in step.run.arguments if argument != "arena"]
         assert step.extern is not None
         names = (*step.extern.reads(), *step.extern.writes)
         return [self.program.buffers[name].storage for name in names]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inductor_backend.codegen.common.loop_nest import LoopNest, walk
 from inductor_backend.ir.index_expr import Index, Var, product
-from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
@@ -38,16 +38,18 @@ class Tiling:
     staged: dict[Value, str]
 
 
-def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tiling | None:
+def tiling(
+    program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: SizeVars
+) -> Tiling | None:
     """Returns how a kernel is tiled; None where tiling gains nothing, or the kernel is more than
     one loop over elements."""
     if nest.reduced or nest.column is not None or len(nest.outer) < 2 or len(body.phases) != 1:
         return None
     (phase,) = body.phases
-    plain = all(store.plain for store in phase.stores) and not (
+    simple = all(store.plain for store in phase.stores) and not (
         phase.row or phase.reductions or phase.scans
     )
-    if not plain:
+    if not simple:
         return None
     inner = len(nest.outer) - 1
     crossing: dict[Value, list[int]] = {}
@@ -81,7 +83,7 @@ def _contiguous_across(flat: Index, inner: int, sizes: SizeVars) -> list[int]:
     return [loop for loop in range(inner) if flat.coefficient(loop) == 1]
 
 
-def _lines_kept(program: Program, load: Value, nest: LoopNest, sizes: SizeVars) -> int:
+def _lines_kept(program: LoopProgram, load: Value, nest: LoopNest, sizes: SizeVars) -> int:
     """Returns how many lines of an operand stay in the L1 cache from one row to the next: fewer
     where its stride is a multiple of a large power of two."""
     buffer = program.buffers[load.buffer]
@@ -90,5 +92,5 @@ def _lines_kept(program: Program, load: Value, nest: LoopNest, sizes: SizeVars) 
     return min(LINES_KEPT, WAYS * SET_BYTES // math.gcd(stride, SET_BYTES))
 
 
-def _written(program: Program, body: KernelBody) -> set[str]:
+def _written(program: LoopProgram, body: KernelBody) -> set[str]:
     return {program.buffers[name].storage for name in body.writes}

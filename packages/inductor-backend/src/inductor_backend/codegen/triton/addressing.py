@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.index_source import index_source
 from inductor_backend.codegen.common.loop_nest import LoopNest, loop_nest, walk
 from inductor_backend.codegen.common.value_writer import ValueWriter
+from inductor_backend.codegen.triton.block_sizes import FLAT, Axis, Tile, choose_tile
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import (
     Expr,
@@ -28,7 +28,7 @@ from inductor_backend.ir.index_expr import (
     simplify,
     variables,
 )
-from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import KernelBody
@@ -45,7 +45,7 @@ class Addressing(ValueWriter):
     the access pattern."""
 
     def __init__(
-        self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
+        self, program: LoopProgram, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
     ) -> None:
         super().__init__(program, body, sizes)
         self._given = tile
@@ -148,7 +148,7 @@ class Addressing(ValueWriter):
         }
         return Index(index.const, terms)
 
-    def index_text(self, index: Index, names: dict[Value, str], wide: bool = False) -> str:
+    def index_source(self, index: Index, names: dict[Value, str], wide: bool = False) -> str:
         """index: over the loops of the nest. wide: its result may need 64 bits, though no offset of
         the kernel does."""
         loops = (
@@ -156,16 +156,16 @@ class Addressing(ValueWriter):
             if wide
             else self.names
         )
-        return index_text(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
+        return index_source(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
 
     def number_text(self, index: Index, names: dict[Value, str]) -> str:
         """Returns an index used as a value: unlike an offset it may have any magnitude (arange)."""
         bounds = range_of(index) or ("unknown",)
         wide = any(not isinstance(bound, int) or abs(bound) > NARROW for bound in bounds)
-        return self.index_text(walk(index, self.nest), names, wide and not self.wide)
+        return self.index_source(walk(index, self.nest), names, wide and not self.wide)
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
-        return self.index_text(
+        return self.index_source(
             walk(self.program.buffers[buffer].layout.flat(index), self.nest), names
         )
 
@@ -174,10 +174,10 @@ class Addressing(ValueWriter):
     def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
         """Returns the axes that variables of the domain belong to."""
         loops = {self.nest.place[p] for p in positions}
-        found = {
+        result = {
             self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])
         }
-        return tuple(axis for axis in self.tile.axes if axis in found)
+        return tuple(axis for axis in self.tile.axes if axis in result)
 
     def whole(
         self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]

@@ -16,7 +16,7 @@ from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.scalar_functions import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr, product
-from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
 from tracer_core.plugin_api import scan_scalars
@@ -25,14 +25,14 @@ from tracer_core.plugin_api import scan_scalars
 ELEMENTS, COLUMNS = 2048, 16
 
 
-def associative_kernel(program: Program, node: ExternNode, sizes: SizeVars) -> TritonKernel:
+def associative_kernel(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> TritonKernel:
     """Returns the kernel of a call of the operator. Its pointers are the operands, then the results."""
     rows, text = node.args
     outputs = [name for name in node.outputs if name is not None]
-    dtypes = [program.buffers[one.buffer].dtype for one in rows]
+    dtypes = [program.buffers[row.buffer].dtype for row in rows]
     length, *others = rows[0].layout.sizes
     return _Writer(sizes, dtypes, length, product(others)).write(
-        text, [one.buffer for one in rows], outputs
+        text, [row.buffer for row in rows], outputs
     )
 
 
@@ -66,9 +66,9 @@ class _Writer:
         out.lines += combine.lines
         out.line("")
         out.line("@triton.jit")
-        given = [*pointers, *self.arguments.values()]
-        given += [f"{name}: tl.constexpr" for name, _ in constants]
-        out.line(f"def {NAME}({', '.join(given)}):")
+        inputs = [*pointers, *self.arguments.values()]
+        inputs += [f"{name}: tl.constexpr" for name, _ in constants]
+        out.line(f"def {NAME}({', '.join(inputs)}):")
         out.lines += body.lines
         types = tuple(pointer_type(dtype) for dtype in (*self.dtypes, *self.dtypes))
         return TritonKernel(
@@ -91,8 +91,8 @@ class _Writer:
         with out.indented():
             writer = _Numbers(out, self.sizes, {}, {}, str, self.size, {})
             gm = scan_scalars(text, self.dtypes)
-            found = writer.whole(gm, {name: name for name in names})[:count]
-            out.line(f"return {', '.join(found)}")
+            result = writer.whole(gm, {name: name for name in names})[:count]
+            out.line(f"return {', '.join(result)}")
         return out
 
     def _body(self) -> CodeWriter:
@@ -113,8 +113,8 @@ class _Writer:
                 line(f"at = rows.to(tl.int64)[:, None] * {width} + columns[None, :]")
                 for k, (name, dtype) in enumerate(zip(values, self.dtypes, strict=True)):
                     line(f"{name} = tl.load(p{k} + at, mask=ok, other=0).to({_register(dtype)})")
-                given = listed if count == 1 else f"({listed})"
-                line(f"{listed} = tl.associative_scan({given}, 0, {NAME}_combine)")
+                inputs = listed if count == 1 else f"({listed})"
+                line(f"{listed} = tl.associative_scan({inputs}, 0, {NAME}_combine)")
                 both = ", ".join([*carried, *values])
                 line(f"{', '.join(f'n{k}' for k in range(count))} = {NAME}_combine({both})")
                 line(f"last = (in_rows == tl.minimum(ROWS, {length} - start) - 1)[:, None]")

@@ -59,7 +59,7 @@ def pointer_type(dtype: torch.dtype) -> str:
     return POINTER_TYPES[dtype]
 
 
-def constant_text(value: Any, dtype: torch.dtype) -> str:
+def constant_source(value: Any, dtype: torch.dtype) -> str:
     """Returns the exact, typed literal of a constant: Triton gives a bare number the type of its
     neighbour, or float32."""
     if dtype == torch.bool:

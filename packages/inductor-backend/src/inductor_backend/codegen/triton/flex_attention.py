@@ -24,7 +24,7 @@ from inductor_backend.codegen.triton.flex_scores import ScoresWriter
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import contiguous_strides
-from inductor_backend.ir.nodes import Layout, Strided
+from inductor_backend.ir.nodes import BufferLayout, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels.flex_attention import Tiles, forward_splits, forward_tiles, padded
 
@@ -69,7 +69,7 @@ class _Forward(ScoresWriter):
             line(f"column_ok = columns < {self.size(self.columns)}")
         keys, values = self.call.layout("key"), self.call.layout("value")
         line(f"key_block = key_at + {self.long('first')} * {self.size(keys.strides[2])}")
-        line(f"key = {self.load('key', 'key_block', 'in_columns', 'width', turned=True)}")
+        line(f"key = {self.load('key', 'key_block', 'in_columns', 'width', transposed=True)}")
         line(f"score = {self.dot('query', 'key')} * {self.scale!r}")
         line(f"scores = {self.scored()}")
         allowed = self.allowed(masked)
@@ -140,7 +140,9 @@ class _Combination(_Forward):
         return self.kernel(((self.rows, 1), (self.batch * self.heads, 1)))
 
 
-def forward_kernels(call: Call, sizes: SizeVars) -> tuple[list[TritonKernel], Mapping[str, Layout]]:
+def forward_kernels(
+    call: Call, sizes: SizeVars
+) -> tuple[list[TritonKernel], Mapping[str, BufferLayout]]:
     """Returns the kernels of a call of the forward operator, and the float32 tensors that they need
     besides."""
     query = call.layout("query")
@@ -159,11 +161,11 @@ def forward_kernels(call: Call, sizes: SizeVars) -> tuple[list[TritonKernel], Ma
         return [_Forward(call, sizes, tiles, 1).write()], {}
     shape = (batch, heads * splits, rows)
     shapes = dict.fromkeys(_PARTS, shape) | {"part_sums": (*shape, value_width)}
-    parts = {name: Layout(size, contiguous_strides(size)) for name, size in shapes.items()}
+    parts = {name: BufferLayout(size, contiguous_strides(size)) for name, size in shapes.items()}
     call = replace(
         call,
-        tensors={**call.tensors, **{name: Strided(name, one) for name, one in parts.items()}},
+        tensors={**call.tensors, **{name: Strided(name, part) for name, part in parts.items()}},
         dtypes={**call.dtypes, **dict.fromkeys(parts, torch.float32)},
     )
     writers = (_Forward, _Combination)
-    return [one(call, sizes, tiles, splits).write() for one in writers], parts
+    return [writer(call, sizes, tiles, splits).write() for writer in writers], parts

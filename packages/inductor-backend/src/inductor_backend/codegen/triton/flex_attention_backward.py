@@ -54,19 +54,19 @@ class _Backward(ScoresWriter):
         self.line(f"grad = weights * (towards - delta{self.row})")
         if self.flex.score is None:
             return
-        found = self.functions.finish(self.started["gradient"])
+        result = self.functions.finish(self.started["gradient"])
         gradient = self.gradient
-        own = found[:1] if gradient.output is not None else []
-        self.contributions(found[len(own) :], allowed)
-        made = own[0] if own else "0.0"
-        self.line(f"grad = tl.zeros({self.shape}, tl.float32) + {self.where(allowed, made)}")
+        own = result[:1] if gradient.output is not None else []
+        self.contributions(result[len(own) :], allowed)
+        created = own[0] if own else "0.0"
+        self.line(f"grad = tl.zeros({self.shape}, tl.float32) + {self.where(allowed, created)}")
 
     def where(self, allowed: str, text: str) -> str:
         return f"tl.where({allowed}, {text}, 0.0)" if allowed else text
 
-    def contributions(self, found: list[str], allowed: str) -> None:
-        """Writes what the gradients of captured tensors get. found: texts of the values, then of their
-        indices."""
+    def contributions(self, texts: list[str], allowed: str) -> None:
+        """Writes what the gradients of captured tensors get. texts: texts of the values, then of
+        their indices."""
 
 
 class _Queries(_Backward):
@@ -103,23 +103,23 @@ class _Queries(_Backward):
         for name in ("key", "value"):
             stride = self.size(self.call.layout(name).strides[2])
             line(f"{name}_block = {name}_at + {self.long('first')} * {stride}")
-        line(f"key = {self.load('key', 'key_block', 'in_columns', 'width', turned=True)}")
+        line(f"key = {self.load('key', 'key_block', 'in_columns', 'width', transposed=True)}")
         line(f"score = {self.dot('query', 'key')} * {self.scale!r}")
         allowed = self.weights(masked)
-        line(f"value = {self.load('value', 'value_block', 'in_columns', 'wide', turned=True)}")
+        line(f"value = {self.load('value', 'value_block', 'in_columns', 'wide', transposed=True)}")
         line(f"towards = {self.dot('grad_out', 'value')}")
         self.gradient_of_scores(allowed)
         line(f"sums = {self.dot('grad.to(key.dtype)', 'tl.trans(key)', 'sums')}")
 
-    def contributions(self, found: list[str], allowed: str) -> None:
-        given = self.gradient.contributions
-        values, indices = found[: len(given)], iter(found[len(given) :])
+    def contributions(self, texts: list[str], allowed: str) -> None:
+        inputs = self.gradient.contributions
+        values, indices = texts[: len(inputs)], iter(texts[len(inputs) :])
         reads = _reads(self.gradient)
-        for number, (one, value) in enumerate(zip(given, values, strict=True)):
-            at = [next(indices) for _ in one.at]
-            name = f"g{one.buffer[1:]}"
+        for number, (item, value) in enumerate(zip(inputs, values, strict=True)):
+            at = [next(indices) for _ in item.at]
+            name = f"g{item.buffer[1:]}"
             if name in self.call.tensors:
-                changes = frozenset[str]().union(*(reads[ref.number] for ref in one.at))
+                changes = frozenset[str]().union(*(reads[ref.number] for ref in item.at))
                 self._add(f"part{number}", name, at, self.where(allowed, value), changes)
 
     def _add(
@@ -212,7 +212,7 @@ class _Keys(_Backward):
         for name in ("query", "grad_out"):
             stride = self.size(self.call.layout(name).strides[2])
             line(f"{name}_block = {name}_at + {self.long('first')} * {stride}")
-        line(f"query = {self.load('query', 'query_block', 'in_rows', 'width', turned=True)}")
+        line(f"query = {self.load('query', 'query_block', 'in_rows', 'width', transposed=True)}")
         line(f"score = {self.dot('key', 'query')} * {self.scale!r}")
         self.levels("rows", self.row_ok)
         allowed = self.weights(masked)
@@ -227,16 +227,16 @@ def _reads(program: ScalarProgram) -> list[frozenset[str]]:
     """Returns for each value of a scalar program the positions that it depends on, ``q`` and ``kv``."""
     every = frozenset({"q", "kv"})
     of_inputs = {"score": every, "grad": every, "q": frozenset({"q"}), "kv": frozenset({"kv"})}
-    found = [of_inputs.get(name, frozenset[str]()) for name in program.inputs]
-    for _, args, given in program.steps:
-        found.append(_union(found, (args, [value for _, value in given])))
-    return found
+    result = [of_inputs.get(name, frozenset[str]()) for name in program.inputs]
+    for _, args, inputs in program.steps:
+        result.append(_union(result, (args, [value for _, value in inputs])))
+    return result
 
 
-def _union(found: list[frozenset[str]], value: Any) -> frozenset[str]:
+def _union(texts: list[frozenset[str]], value: Any) -> frozenset[str]:
     if isinstance(value, (tuple, list)):
-        return frozenset[str]().union(*(_union(found, one) for one in value))
-    return found[value.number] if isinstance(value, ScalarRef) else frozenset()
+        return frozenset[str]().union(*(_union(texts, item) for item in value))
+    return texts[value.number] if isinstance(value, ScalarRef) else frozenset()
 
 
 def backward_kernels(call: Call, sizes: SizeVars) -> list[TritonKernel]:
@@ -249,9 +249,9 @@ def backward_kernels(call: Call, sizes: SizeVars) -> list[TritonKernel]:
     )
     if tiles is None:
         raise unsupported("codegen", f"flex_attention with blocks of {call.flex.block_size}")
-    made: list[TritonKernel] = []
+    kernels: list[TritonKernel] = []
     if any(name == "grad_query" or is_gradient_of_buffer(name) for name in call.tensors):
-        made.append(_Queries(call, sizes, tiles[0]).write())
+        kernels.append(_Queries(call, sizes, tiles[0]).write())
     if not {"grad_key", "grad_value"}.isdisjoint(call.tensors):
-        made.append(_Keys(call, sizes, tiles[1]).write())
-    return made
+        kernels.append(_Keys(call, sizes, tiles[1]).write())
+    return kernels

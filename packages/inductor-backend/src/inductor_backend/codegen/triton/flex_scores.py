@@ -58,9 +58,11 @@ class ScoresWriter:
             frozenset({"score", "grad", self.walked}),
             approximate=call.dtypes["query"] is not torch.float32,
         )  # fmt: skip
-        turned = self.walked == "q"
-        self.row, self.column = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
-        self.shape = "[COLUMNS, ROWS]" if turned else "[ROWS, COLUMNS]"
+        transposed = self.walked == "q"
+        self.row, self.column = (
+            ("[None, :]", "[:, None]") if transposed else ("[:, None]", "[None, :]")
+        )
+        self.shape = "[COLUMNS, ROWS]" if transposed else "[ROWS, COLUMNS]"
         self.row_ok = "" if self._exact("q", self.rows, tiles.rows) else "row_ok"
         self.column_ok = "" if self._exact("kv", self.columns, tiles.columns) else "column_ok"
         masks = {"q": (self.row_ok, self.row), "kv": (self.column_ok, self.column)}
@@ -141,13 +143,13 @@ class ScoresWriter:
         return " + ".join(parts)
 
     def of_tile(
-        self, name: str, pointer: str, along: str, element: str, turned: bool = False
+        self, name: str, pointer: str, along: str, element: str, transposed: bool = False
     ) -> tuple[str, str]:
         """Returns the addresses of a tile of a head, and the argument that masks what does not exist.
         along: `in_rows` or `in_columns`; element: `width` or `wide`. turned: elements come first."""
-        places = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
+        places = ("[None, :]", "[:, None]") if transposed else ("[:, None]", "[None, :]")
         along_at, element_at = along + places[0], element + places[1]
-        outer, inner = (self.size(one) for one in self.call.layout(name).strides[2:])
+        outer, inner = (self.size(stride) for stride in self.call.layout(name).strides[2:])
         ok = self.row_ok if along == "in_rows" else self.column_ok
         width = self.width if element == "width" else self.value_width
         masks = [ok + places[0]] if ok else []
@@ -155,9 +157,11 @@ class ScoresWriter:
         address = f"{pointer} + {along_at} * {outer} + {element_at} * {inner}"
         return address, f", mask={' & '.join(masks)}" if masks else ""
 
-    def load(self, name: str, pointer: str, along: str, element: str, turned: bool = False) -> str:
+    def load(
+        self, name: str, pointer: str, along: str, element: str, transposed: bool = False
+    ) -> str:
         """Returns the load of a tile, see `of_tile`."""
-        address, mask = self.of_tile(name, pointer, along, element, turned)
+        address, mask = self.of_tile(name, pointer, along, element, transposed)
         return f"tl.load({address}{mask and f'{mask}, other=0.0'})"
 
     def store(self, name: str, pointer: str, along: str, element: str, value: str) -> None:
@@ -242,8 +246,8 @@ class ScoresWriter:
         """Writes score_mod; returns the scores over ln 2."""
         if self.flex.score is None:
             return "score"
-        (found,) = self.functions.finish(self.started["score"])
-        return f"({found}) * {LOG2_E!r}"
+        (result,) = self.functions.finish(self.started["score"])
+        return f"({result}) * {LOG2_E!r}"
 
     @property
     def scale(self) -> float:
@@ -253,10 +257,10 @@ class ScoresWriter:
     def allowed(self, masked: bool) -> str:
         """Writes mask_mod where `masked`; returns where a score counts, "" for everywhere it exists
         in the walk."""
-        found = self.functions.finish(self.started["mask"]) if masked else []
+        result = self.functions.finish(self.started["mask"]) if masked else []
         walked = self.row_ok if self.walked == "q" else self.column_ok
-        found += [f"{walked}[None, :]"] if walked else []
-        return " & ".join(f"({one})" for one in found)
+        result += [f"{walked}[None, :]"] if walked else []
+        return " & ".join(f"({item})" for item in result)
 
     def text(self, constants: Sequence[tuple[str, int]]) -> str:
         parameters = [*self.pointers.values(), *self.arguments.values()]

@@ -15,14 +15,14 @@ from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.op_table import TRITON_OPS
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import Addressing
-from inductor_backend.codegen.triton.expressions import constant_text
+from inductor_backend.codegen.triton.block_sizes import Axis, Tile
+from inductor_backend.codegen.triton.expressions import constant_source
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix
-from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.nodes import LoopProgram, Store
 from inductor_backend.ir.ops import COMPUTE_DTYPE, READ_DTYPES, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
@@ -67,7 +67,7 @@ class TritonKernelWriter(Addressing):
     asserts = False
 
     def __init__(
-        self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
+        self, program: LoopProgram, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
     ) -> None:
         for phase in body.phases:
             if any(s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)):
@@ -86,15 +86,15 @@ class TritonKernelWriter(Addressing):
         return int(self.in_row(value))
 
     def constant(self, value: Value) -> str:
-        return constant_text(*value.attr)
+        return constant_source(*value.attr)
 
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"{name} = {text}"
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         text = self.number_text(index, names)
-        plain = index.variables() or index.terms
-        return f"({text}).to(tl.int64)" if plain else f"tl.full([], {text}, tl.int64)"
+        simple = index.variables() or index.terms
+        return f"({text}).to(tl.int64)" if simple else f"tl.full([], {text}, tl.int64)"
 
     def wrapped_index(self, index: str, size: str) -> str:
         return f"tl.where({index} < 0, {index} + {size}, {index})"
@@ -121,7 +121,7 @@ class TritonKernelWriter(Addressing):
             other = (
                 names[value.args[1]]
                 if value.name == "masked_load"
-                else constant_text(0, value.dtype)
+                else constant_source(0, value.dtype)
             )
             return f"tl.broadcast_to({other}, {self.shape(axes)})" if axes else other
         if value.name == "masked_load":
@@ -312,7 +312,7 @@ class TritonKernelWriter(Addressing):
         reduced = self.tile.reduced
         assert reduced is not None
         mask = "rmask" if not reduced.exact else "True"
-        at = f"({self.index_text(self.position, names)})" if self.position is not None else ""
+        at = f"({self.index_source(self.position, names)})" if self.position is not None else ""
         if self.position is not None:
             at = f"(tl.zeros({self.shape(self.tile.axes)}, tl.int64) + {at})"
         for line in lines:

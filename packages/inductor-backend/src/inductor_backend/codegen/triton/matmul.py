@@ -13,13 +13,18 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.common.loop_nest import walk
+from inductor_backend.codegen.triton.block_sizes import Axis, Tile
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter, needed
-from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix, Place, place_of
-from inductor_backend.codegen.triton.tiling import Axis, Tile
+from inductor_backend.codegen.triton.tensor_descriptors import (
+    BULK,
+    DescriptorPlace,
+    Matrix,
+    place_of,
+)
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, contiguous_strides, product
-from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.nodes import LoopProgram, Store
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
@@ -64,7 +69,7 @@ class MatmulKernelWriter(TritonKernelWriter):
 
     def __init__(
         self,
-        program: Program,
+        program: LoopProgram,
         body: KernelBody,
         sizes: SizeVars,
         blocks: Blocks,
@@ -197,7 +202,7 @@ class MatmulKernelWriter(TritonKernelWriter):
             self._loaded_factor(factor, tile, name)
         return name
 
-    def place(self, factor: Value, tile: Tile) -> Place | None:
+    def place(self, factor: Value, tile: Tile) -> DescriptorPlace | None:
         """Returns where the blocks of an operand lie, if TMA can load them directly."""
         if factor.name != "load" or factor.buffer in self.body.registers:
             return None
@@ -208,7 +213,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         index = self.collapsed(walk(buffer.layout.flat(factor.attr[1]), self.nest))
         return place_of(index, tile.axes, self.batch, self.nest.sizes, buffer.dtype.itemsize)
 
-    def bulk_factors(self) -> int:
+    def bulk_operands(self) -> int:
         """Returns how many operands TMA can load."""
         results = self.tile
         pairs = zip(self.factors, (self.left_tile, self.right_tile), strict=True)
@@ -216,7 +221,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         self.enter(results)
         return count
 
-    def _copied(self, factor: Value, tile: Tile, place: Place) -> str:
+    def _copied(self, factor: Value, tile: Tile, place: DescriptorPlace) -> str:
         """Returns the text of a block loaded by TMA, transposed where the matrix is."""
         buffer = self.program.buffers[factor.buffer]
         width = buffer.dtype.itemsize
@@ -290,8 +295,8 @@ class MatmulKernelWriter(TritonKernelWriter):
 
 def _product_of(body: KernelBody) -> tuple[Store, tuple[Value, Value]]:
     """Returns the sum, and its two operands."""
-    found = [store for phase in body.phases for store in phase.reductions]
-    if len(found) != 1 or found[0].reduce != "sum" or found[0].value.name != "mul":
+    reductions = [store for phase in body.phases for store in phase.reductions]
+    if len(reductions) != 1 or reductions[0].reduce != "sum" or reductions[0].value.name != "mul":
         raise unsupported("codegen", "a product's kernel with other reductions")
-    left, right = found[0].value.args
-    return found[0], (left, right)
+    left, right = reductions[0].value.args
+    return reductions[0], (left, right)

@@ -15,8 +15,8 @@ from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.tensor_descriptors import Matrix
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import Program
-from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.nodes import LoopProgram
+from inductor_backend.ir.size_source import size_expression
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.runtime.scalars import PITCH
 
@@ -30,7 +30,7 @@ class TritonModule(KernelModule):
 
     comment = "#"
 
-    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
+    def __init__(self, program: LoopProgram, offset: Callable[[str], Expr | None]) -> None:
         super().__init__(program, offset)
         self.places = {name: PITCH * place for place, name in enumerate(program.numbers.values())}
 

@@ -16,7 +16,7 @@ from inductor_backend.codegen.common.op_table import TRITON_OPS
 from inductor_backend.codegen.common.scalar_functions import FunctionWriter
 from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.triton.addressing import NARROW
-from inductor_backend.codegen.triton.expressions import constant_text
+from inductor_backend.codegen.triton.expressions import constant_source
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.values import Value, topological
@@ -26,7 +26,7 @@ def _quotient(value: Value, a: str, b: str) -> str:
     divisor = value.args[1]
     number = divisor.attr[0] if divisor.name == "constant" else 0
     if number and _SMALLEST < abs(1 / number) < 1 / _SMALLEST:
-        return f"{a} * {constant_text(1 / number, torch.float32)}"
+        return f"{a} * {constant_source(1 / number, torch.float32)}"
     return f"{a} / {b}"
 
 
@@ -52,15 +52,15 @@ class TritonFunctionWriter(FunctionWriter):
         self.masks: dict[str, str] = {}
         self.approximate = approximate
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+    def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if (
             self.approximate
             and value.dtype == torch.float32
             and value.name in _APPROXIMATE
             and self.reads_scores(value)
         ):
-            return _APPROXIMATE[value.name](value, *(names[one] for one in value.args))
-        return super().value_text(value, names)
+            return _APPROXIMATE[value.name](value, *(names[arg] for arg in value.args))
+        return super().value_source(value, names)
 
     def as_long(self, text: str) -> str:
         return f"{text}.to(tl.int64)"
@@ -69,7 +69,7 @@ class TritonFunctionWriter(FunctionWriter):
         return f"{text}.to({str(dtype).replace('torch', 'tl')}).to(tl.float32)"
 
     def constant(self, value: Value) -> str:
-        return constant_text(*value.attr)
+        return constant_source(*value.attr)
 
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"{name} = {text}"
@@ -90,7 +90,7 @@ class TritonFunctionWriter(FunctionWriter):
 
     def _mask(self, value: Value) -> str:
         """Returns where the positions exist that a value is computed from, "" for everywhere."""
-        read = {one.buffer for one in topological([value]) if one.name == "load"}
+        read = {node.buffer for node in topological([value]) if node.name == "load"}
         read |= {"q", "kv"} if "score" in read else set()
         return " & ".join(text for name, text in self.masks.items() if name in read)
 
@@ -101,7 +101,7 @@ class TritonFunctionWriter(FunctionWriter):
         address = self._index(layout.flat(value.attr[1]), names)
         extent = self.sizes.upper(layout.extent)
         if value.operands and (extent is None or extent > NARROW):
-            wide = {one: f"{text}.to(tl.int64)" for one, text in names.items()}
+            wide = {item: f"{text}.to(tl.int64)" for item, text in names.items()}
             address = self._index(layout.flat(value.attr[1]), wide)
         mask = self._mask(value)
         mask = f", {mask}, other=0" if mask else ""

@@ -45,15 +45,15 @@ def _narrow(text: str, value: torch.dtype, result: torch.dtype) -> str:
 def _simple(combine: str, start: Callable[[torch.dtype], str]) -> Callable[..., Scanner]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Scanner:
         kind = _wide(value)
-        whole = f"{n} = tl.associative_scan({{v}}.to({kind}), 1, {combine})"
+        full = f"{n} = tl.associative_scan({{v}}.to({kind}), 1, {combine})"
         return Scanner(
             (f"{n}_carry = tl.full({{rows}}, {start(value)}, {kind})",),
             (
-                whole,
+                full,
                 f"{n} = {combine}({n}_carry, {n})",
                 f"{n}_carry = tl.sum(tl.where({{last}}, {n}, 0), 1, keep_dims=True)",
             ),
-            (whole,),
+            (full,),
             (_narrow(n, value, result),),
         )
 
@@ -66,19 +66,19 @@ def _place(combine: str, lowest: bool) -> Callable[..., Scanner]:
 
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Scanner:
         kind = _wide(value)
-        whole = f"{n}, {n}_at = tl.associative_scan(({{v}}.to({kind}), {{at}}), 1, {combine})"
+        full = f"{n}, {n}_at = tl.associative_scan(({{v}}.to({kind}), {{at}}), 1, {combine})"
         return Scanner(
             (
                 f"{n}_carry = tl.full({{rows}}, {extreme(value, lowest)}, {kind})",
                 f"{n}_carried = tl.full({{rows}}, -1, tl.int64)",
             ),
             (
-                whole,
+                full,
                 f"{n}, {n}_at = {combine}({n}_carry, {n}_carried, {n}, {n}_at)",
                 f"{n}_carry = tl.sum(tl.where({{last}}, {n}, 0), 1, keep_dims=True)",
                 f"{n}_carried = tl.sum(tl.where({{last}}, {n}_at, 0), 1, keep_dims=True)",
             ),
-            (whole,),
+            (full,),
             (_narrow(n, value, result), f"{n}_at"),
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from inductor_backend.codegen.triton.tiling import FLAT, Axis
+from inductor_backend.codegen.triton.block_sizes import FLAT, Axis
 from inductor_backend.ir.index_expr import Expr, Index, Var
 
 #: The kernel parameter that enables its tensor descriptors.
@@ -22,7 +22,7 @@ BULK = "BULK"
 UNIT = 16
 
 #: Coordinates have 32 bits.
-LONGEST = 2**31 - 1
+MAX_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DescriptorPlace:
     """Where a block lies."""
 
     #: The axes that index them.
@@ -62,7 +62,7 @@ class Place:
 
 def place_of(
     index: Index, axes: Sequence[Axis], outside: Sequence[int], loops: Sequence[Expr], itemsize: int
-) -> Place | None:
+) -> DescriptorPlace | None:
     """index: of a load, over loops and flat axes (`FLAT` + number). outside: batch loops. loops:
     all sizes. Returns None where the blocks are no blocks of a matrix."""
     terms = dict(_steps(index))
@@ -90,9 +90,9 @@ def place_of(
     height = rows.numel
     for loop, step in batch:
         height = height + (loops[loop] - 1) * step
-    if any(isinstance(size, int) and not 0 < size <= LONGEST for size in (height, columns.numel)):
+    if any(isinstance(size, int) and not 0 < size <= MAX_SIZE for size in (height, columns.numel)):
         return None
-    return Place(rows, columns, batch, index.const, stride, (height, columns.numel))
+    return DescriptorPlace(rows, columns, batch, index.const, stride, (height, columns.numel))
 
 
 def _steps(index: Index) -> list[tuple[int, Expr]]:
@@ -109,7 +109,7 @@ def _batch(
     terms: dict[int, Expr], outside: Sequence[int], loops: Sequence[Expr], stride: int
 ) -> tuple[tuple[int, int], ...] | None:
     """Returns the steps of the batch loops in rows, None where they are no whole rows."""
-    found = []
+    result = []
     for loop, step in terms.items():
         if (
             loop not in outside
@@ -120,5 +120,5 @@ def _batch(
             return None
         if step % stride:
             return None
-        found.append((loop, step // stride))
-    return tuple(found)
+        result.append((loop, step // stride))
+    return tuple(result)

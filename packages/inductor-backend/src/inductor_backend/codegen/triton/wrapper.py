@@ -26,11 +26,11 @@ from inductor_backend.codegen.triton.module import (
     name_of,
     specification_text,
 )
-from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
-from inductor_backend.ir.nodes import ExternNode, Program, Strided
+from inductor_backend.codegen.wrapper import Wrapper, WrapperStep, size_source, tuple_text
+from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Number
-from inductor_backend.kernels.selection import Choice
+from inductor_backend.ir.values import ScalarValue
+from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import (
@@ -46,10 +46,10 @@ class TritonWrapper(Wrapper):
 
     def __init__(
         self,
-        program: Program,
+        program: LoopProgram,
         plan: MemoryPlan,
         sizes: Sequence[SizeSpec],
-        choices: dict[str, Choice],
+        choices: dict[str, KernelChoice],
         triton: TritonModule,
         device: torch.device,
         variables: SizeVars,
@@ -66,11 +66,11 @@ class TritonWrapper(Wrapper):
 
     def _with_results(self) -> set[str]:
         """Returns the tensors whose memory a result lives in."""
-        found = {self.program.buffers[name].storage for name in self.program.output_names}
+        storages = {self.program.buffers[name].storage for name in self.program.output_names}
         for name in reversed(list(self.plan.over)):  # each stands after the one that it is made in
-            if name in found:
-                found.add(self.plan.over[name])
-        return found
+            if name in storages:
+                storages.add(self.plan.over[name])
+        return storages
 
     def _announce(self, of_result: bool) -> None:
         if of_result != self._of_result:
@@ -84,7 +84,7 @@ class TritonWrapper(Wrapper):
             f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
         )
 
-    def step(self, number: int, step: Step) -> None:
+    def step(self, number: int, step: WrapperStep) -> None:
         for name in step.fresh:
             if name in self.plan.over:
                 self.body.line(f"{name} = {self._same_memory(name)}")
@@ -97,12 +97,12 @@ class TritonWrapper(Wrapper):
                 f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})"
             )
         if step.extern is not None:
-            made = [
+            storages = [
                 self.program.buffers[name].storage
                 for name in step.extern.outputs
                 if name is not None
             ]
-            self._announce(not self._results.isdisjoint(made))
+            self._announce(not self._results.isdisjoint(storages))
             self.extern(step.extern)
         dropped = self.plan.drop_after.get(number, [])
         if dropped:
@@ -125,9 +125,9 @@ class TritonWrapper(Wrapper):
             kernels, besides = backward_kernels(call, self.variables), {}
         for name in node.writes:
             self._allocate(name)
-        for name, one in call.tensors.items():
+        for name, tensor in call.tensors.items():
             if is_gradient_of_buffer(name):
-                self.body.line(f"{one.buffer}.zero_()")
+                self.body.line(f"{tensor.buffer}.zero_()")
         for name, layout in besides.items():
             self.body.line(
                 f"{name} = empty({tuple_text(layout.sizes)}, {tuple_text(layout.strides)},"
@@ -137,7 +137,9 @@ class TritonWrapper(Wrapper):
         def text(name: str) -> str:
             return name if name in besides else self.tensor(call.tensors[name], True)
 
-        self._launch("run_flex", [(one, [text(name) for name in one.pointers]) for one in kernels])
+        self._launch(
+            "run_flex", [(kernel, [text(name) for name in kernel.pointers]) for kernel in kernels]
+        )
         if besides:
             self.body.line(f"del {', '.join(besides)}")
 
@@ -147,20 +149,20 @@ class TritonWrapper(Wrapper):
         for name in node.writes:
             self._allocate(name)
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
-        tensors = [self.tensor(one, True) for one in (*node.args[0], *results)]
+        tensors = [self.tensor(item, True) for item in (*node.args[0], *results)]
         self._launch("run_associative_scan", [(kernel, tensors)])
 
     def _launch(self, name: str, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]) -> None:
         """Writes a run of kernels, each with its tensors. name: of the run, without a number."""
         run = Run(f"{name}_{sum(line.startswith(f'{name}_') for line in self.definitions)}")
-        made = []
+        result = []
         for kernel, tensors in kernels:
-            slots = [run.slot(one) for one in (*tensors, *map(size_text, kernel.sizes))]
+            slots = [run.slot(tensor) for tensor in (*tensors, *map(size_source, kernel.sizes))]
             places = ", ".join(f"({place}, 0)" for place in slots)
-            made.append(
+            result.append(
                 f"({self._loaded(kernel)}, {TritonModule.grid(run, kernel.grid)}, [{places}])"
             )
-        launched = ", ".join(made)
+        launched = ", ".join(result)
         self.definitions[
             f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [{launched}])"
         ] = None
@@ -170,8 +172,8 @@ class TritonWrapper(Wrapper):
     def _loaded(self, kernel: TritonKernel) -> str:
         """Returns the name of a kernel, which the module loads."""
         name = name_of(kernel)
-        made = specification_text(kernel, name, literal(kernel.text.replace(NAME, name)))
-        self.definitions[f"{name}, = load_kernels([{made}], device)"] = None
+        result = specification_text(kernel, name, literal(kernel.text.replace(NAME, name)))
+        self.definitions[f"{name}, = load_kernels([{result}], device)"] = None
         return name
 
     def _same_memory(self, name: str) -> str:
@@ -181,14 +183,14 @@ class TritonWrapper(Wrapper):
             return other
         return f"as_strided({other}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)})"
 
-    def _write_steps(self, steps: Sequence[Step]) -> None:
+    def _write_steps(self, steps: Sequence[WrapperStep]) -> None:
         """Writes the steps; the arena lives from the first run that uses it to the last."""
         in_arena = [number for number, step in enumerate(steps) if _uses_arena(step)]
         for number, step in enumerate(steps):
             if in_arena and number == in_arena[0]:
                 self._announce(False)
                 self.body.line(
-                    f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8,"
+                    f"arena = torch.empty({size_source(self.plan.size)}, dtype=torch.uint8,"
                     " device=device)"
                 )
                 self.body.line("arena_address = arena.data_ptr()")
@@ -199,7 +201,9 @@ class TritonWrapper(Wrapper):
     def _write_constants(self, out: CodeWriter) -> None:
         out.line(f"device = torch.device({str(self.device)!r})")
 
-    def _load_kernels(self, out: CodeWriter, steps: Sequence[Step], sources: Sequence[str]) -> None:
+    def _load_kernels(
+        self, out: CodeWriter, steps: Sequence[WrapperStep], sources: Sequence[str]
+    ) -> None:
         out.raw(self.triton.definitions())
 
     def _make_pool(self, out: CodeWriter) -> None:
@@ -245,7 +249,7 @@ class TritonWrapper(Wrapper):
         return f"{text}.to(device)" if name in self.program.buffers else text
 
 
-def _uses_arena(step: Step) -> bool:
+def _uses_arena(step: WrapperStep) -> bool:
     return step.run is not None and step.run.in_arena
 
 
@@ -255,7 +259,7 @@ def _takes_numbers(node: ExternNode) -> bool:
         value = waiting.pop()
         if isinstance(value, (list, tuple)):
             waiting += value
-        elif isinstance(value, Number):
+        elif isinstance(value, ScalarValue):
             return True
     return False
 

@@ -1,4 +1,4 @@
-// Large matrix products: post(a @ b + bias) + residual, any of the two operands turned round.
+// Large matmuls: epilogue(a @ b + bias) + residual, any of the two operands turned round.
 //
 // In: a[M,K] and b[K,N] with two strides each, one of them 1; c[M,N] of dense rows. Columns of b are taken 64 at once, in
 // panels of DEPTH rows that are packed where they are used; rows of `a` are read as they lie (a dense row each), or packed
@@ -99,12 +99,12 @@ struct Product {
     Side a, b;
     int64_t M, N, K;
     Rows out;
-    bool onto = false;  // what is in `out` already (no bias, post or residual then)
+    bool onto = false;  // what is in `out` already (no bias, epilogue or residual then)
 
     // rows [m0, m0 + rows) of columns [n0, n0 + 64): depth [k0, k0 + depth) of `a` at `at`
     void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, float* panel) const {
         const int64_t columns = N - n0 < NC ? N - n0 : NC;
-        const bool plain = columns == NC && !out.bias && !out.residual && !out.post;
+        const bool plain = columns == NC && !out.bias && !out.residual && !out.epilogue;
         alignas(64) float tile[MB * NC];
         const Cut cut(rows, MB);
         for (int64_t k = 0; k < depth; k += DEPTH) {
@@ -182,14 +182,14 @@ EXPORT void run_blocked(const int64_t* v) {
               {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}});
 }
 // One `a` times a matrix of each image: see kernels/conv1x1.py.
-EXPORT void run_points(const int64_t* v) {
+EXPORT void run_conv1x1(const int64_t* v) {
     const int64_t images = v[4], M = v[5], K = v[6], N = v[7];
     for (int64_t i = 0; i < images; i++)
         multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3] + i * K * N, N, 1}, M, N, K,
                   {(float*)v[8] + i * M * N, N, nullptr, nullptr, 0, NONE}});
 }
 // The gradient of that `a`: of each image's result times its matrix turned round, one after the other.
-EXPORT void run_points_weight(const int64_t* v) {
+EXPORT void run_conv1x1_weight(const int64_t* v) {
     const int64_t images = v[3], M = v[4], N = v[5], K = v[6];
     for (int64_t i = 0; i < images; i++)
         multiply({{(const float*)v[0] + i * M * K, K, 1}, {(const float*)v[1] + i * N * K, 1, K}, M, N, K,

@@ -1,5 +1,5 @@
 // A convolution as a product, with few pixels (a row a pixel) or many: act(x * w + bias) + residual. The
-// arguments are written by codegen/own_calls.py.
+// arguments are written by codegen/native_calls.py.
 #include "gemm.h"
 
 namespace {
@@ -7,12 +7,12 @@ struct Planes {  // the result as [batch, n, pixel]: rows are (batch, pixel)
     float* out;
     int64_t N, pixels;
     const float *bias, *residual;
-    int64_t post;
+    int64_t epilogue;
 };
 }
 static void store_planes(const void* context, float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) {
     const Planes& p = *(const Planes*)context;
-    finish_rows(tile, rows, columns, p.bias ? p.bias + n0 : nullptr, p.post);
+    finish_rows(tile, rows, columns, p.bias ? p.bias + n0 : nullptr, p.epilogue);
     for (int64_t i = 0; i < rows;) {
         const int64_t batch = (m0 + i) / p.pixels, pixel = (m0 + i) % p.pixels;
         const int64_t run = p.pixels - pixel < rows - i ? p.pixels - pixel : rows - i;
@@ -36,7 +36,7 @@ struct Direct {
     float* out;
     int64_t N;
     const float *bias, *residual;
-    int64_t post;
+    int64_t epilogue;
 
     int runs(int64_t n0, int64_t columns, Run* r) const {
         int count = 0;
@@ -85,12 +85,12 @@ struct Direct {
         }
     }
     void store(float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
-        for (int64_t i = 0; post && i < rows; i++) {
+        for (int64_t i = 0; epilogue && i < rows; i++) {
             const float b = bias ? bias[m0 + i] : -0.0f;
             float* line = tile + i * NC;
 #pragma omp simd
             for (int64_t j = 0; j < columns; j++) line[j] += b;
-            post_line(post, line, columns);
+            post_line(epilogue, line, columns);
         }
         const int64_t pixels = g.pixels();
         for (int64_t at = 0; at < columns;) {
@@ -99,7 +99,7 @@ struct Direct {
             for (int64_t i = 0; i < rows; i++) {
                 const int64_t to = (batch * N + m0 + i) * pixels + pixel;
                 const float* __restrict__ acc = tile + i * NC + at;
-                const float b = bias && !post ? bias[m0 + i] : -0.0f;  // x + -0 is x
+                const float b = bias && !epilogue ? bias[m0 + i] : -0.0f;  // x + -0 is x
                 if (residual) {
 #pragma omp simd
                     for (int64_t j = 0; j < length; j++) out[to + j] = acc[j] + b + residual[to + j];
@@ -126,10 +126,10 @@ EXPORT void run_convolution(const int64_t* a) {
     const float *x = (const float*)a[0], *w = (const float*)a[1], *bias = (const float*)a[2], *residual = (const float*)a[3];
     float* out = (float*)a[4];
     const Window g(a + 5);
-    const int64_t N = a[19], post = a[20], K = g.C * g.taps(), pixels = g.pixels(), M = g.B * pixels;
+    const int64_t N = a[19], epilogue = a[20], K = g.C * g.taps(), pixels = g.pixels(), M = g.B * pixels;
     const bool x_last = a[21], w_last = a[22], out_last = a[23];
     if (a[24]) {
-        const Direct direct{x, g, out, N, bias, residual, post};
+        const Direct direct{x, g, out, N, bias, residual, epilogue};
         return gemm_packed(w, K, N, M, K, pack_direct, store_direct, &direct);
     }
     const float* rows = x;
@@ -138,8 +138,8 @@ EXPORT void run_convolution(const int64_t* a) {
         unfold(x, x_last, w_last, g, unfolded);
         rows = unfolded;
     }
-    const Rows lines{out, N, bias, residual, N, post};
-    const Planes planes{out, N, pixels, bias, residual, post};
+    const Rows lines{out, N, bias, residual, N, epilogue};
+    const Planes planes{out, N, pixels, bias, residual, epilogue};
     if (out_last) gemm(NK, rows, K, w, K, M, N, K, store_rows, &lines);
     else gemm(NK, rows, K, w, K, M, N, K, store_planes, &planes);
 }

@@ -1,5 +1,5 @@
-// Gradients of a convolution with few pixels: products with the unfolded input, weights as they lie. See codegen/own_calls.py for
-// the arguments.
+// Gradients of a convolution with few pixels: products with the unfolded input, weights as they
+// lie. See codegen/native_calls.py for the arguments.
 #include "gemm.h"
 
 static thread_local Scratch scratch;

@@ -18,9 +18,9 @@ static NOINLINE void finish_rows(const Epilogue& e, float* tile, float* out, int
         scale[j] = e.scale ? load(e.scale + n0 + j * LANES) : same(1.0f);
         bias[j] = e.bias ? load(e.bias + n0 + j * LANES) : same(-0.0f);
     }
-    const auto whole = [&](int64_t post) {
-        if (C == NB) return post_line(post, tile, rows * PANEL);
-        for (int64_t i = 0; i < rows; i++) post_line(post, tile + i * PANEL, C * LANES);
+    const auto whole = [&](int64_t epilogue) {
+        if (C == NB) return post_line(epilogue, tile, rows * PANEL);
+        for (int64_t i = 0; i < rows; i++) post_line(epilogue, tile + i * PANEL, C * LANES);
     };
     const bool before = e.before > RELU, after = e.after > RELU;
     if (before) {

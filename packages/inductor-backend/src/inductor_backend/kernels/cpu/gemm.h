@@ -1,4 +1,4 @@
-// Matrix products with few rows.
+// Matmuls with few rows.
 //
 // In: x[M,K] (row stride ldx) and w: [N,K] as nn.Linear keeps it (NK, row stride ldw), or [K,N] (KN).
 // Out: store(context, tile, m0, rows, n0, columns) is called for tiles that cover [M,N] once, perhaps from several
@@ -36,16 +36,16 @@ HIDDEN void panel_chunk(bool nk, const float* x, int64_t ldx, const float* w, in
 HIDDEN void panel_rows(const float* x, int64_t ldx, const float* panel, int64_t ldp, int64_t kc, int64_t rows, int64_t columns,
                        float* tile, bool add, bool fetch);
 
-// ---- the store of a product whose result is rows of n: post(tile + bias) + residual
+// ---- the store of a product whose result is rows of n: epilogue(tile + bias) + residual
 struct Rows {
     float* out;
     int64_t ldo;
     const float *bias, *residual;
-    int64_t ldr, post;
+    int64_t ldr, epilogue;
 };
 HIDDEN void store_rows(const void* rows, float* tile, int64_t m0, int64_t count, int64_t n0, int64_t columns);
 // bias (of each column, or null) and activation on rows of a tile, in place
-HIDDEN void finish_rows(float* tile, int64_t count, int64_t columns, const float* bias, int64_t post);
+HIDDEN void finish_rows(float* tile, int64_t count, int64_t columns, const float* bias, int64_t epilogue);
 
 // One row a pixel of the result, columns ordered (channel, kh, kw) as a contiguous weight is, or (kh, kw, channel).
 HIDDEN void unfold(const float* x, bool x_last, bool w_last, const Window& g, float* out);

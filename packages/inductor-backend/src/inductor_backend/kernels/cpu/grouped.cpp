@@ -1,8 +1,9 @@
 // Groups of 8, 16 or 32 channels in and out: the sums of a block of pixels stay in registers over the whole window.
 //
 // What a group reads for some lines of the result is copied together, with a border: its pixels lie as far apart as all
-// groups' channels, which for powers of two is into the same few sets of the cache. Packed weights: as pack_narrow's (8) and
-// run_pack's. A unit for each size of a group (-DCHANNELS=16 -DRUN=run_grouped_16). See packed.py for the arguments.
+// groups' channels, which for powers of two is into the same few sets of the cache. Packed weights:
+// as pack_conv_small_groups's (8) and run_pack's. A unit for each size of a group (-DCHANNELS=16
+// -DRUN=run_grouped_16). See packed.py for the arguments.
 #include "packed.h"
 
 #define COPIED_BYTES 20480   // of a group at once: L1

@@ -1,4 +1,4 @@
-// act(x @ w + bias) + residual: codegen/own_calls.py writes the arguments.
+// act(x @ w + bias) + residual: codegen/native_calls.py writes the arguments.
 #include "gemm.h"
 
 EXPORT void run_linear(const int64_t* a) {

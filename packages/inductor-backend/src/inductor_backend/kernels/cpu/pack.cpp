@@ -53,7 +53,7 @@ EXPORT void pack_depthwise(const int64_t* a) {
         for (int64_t c = 0; c < C; c++) out[t * C + c] = w[c * taps + t];
 }
 // weights [C][cg][taps] (contiguous) to [vector][tap][k][lane]
-EXPORT void pack_narrow(const int64_t* a) {
+EXPORT void pack_conv_small_groups(const int64_t* a) {
     const float* w = (const float*)a[0];
     float* out = (float*)a[1];
     const int64_t C = a[2], cg = a[3], taps = a[4];
@@ -63,7 +63,7 @@ EXPORT void pack_narrow(const int64_t* a) {
                 for (int64_t l = 0; l < LANES; l++) *out++ = w[((v * LANES + l) * cg + k) * taps + t];
 }
 // w [N][C][KH][KW] (contiguous) to panels [ky][c][kx][column]: see first.cpp. w, out, N, C, KH, KW
-EXPORT void pack_first(const int64_t* a) {
+EXPORT void pack_conv_few_channels(const int64_t* a) {
     const float* w = (const float*)a[0];
     float* out = (float*)a[1];
     const int64_t N = a[2], C = a[3], KH = a[4], KW = a[5];

@@ -34,9 +34,10 @@ INLINE void not_built() {
     __atomic_fetch_add(&tc_error[0], 1, __ATOMIC_RELEASE);
 }
 
-// Activations: the numbers of kernels/native.py. `post_line` is in posts.cpp: only that unit pays for them.
+// Activations: the numbers of kernels/native.py. `post_line` is in epilogues.cpp: only that unit
+// pays for them.
 enum Post { NONE, RELU, GELU_ERF, GELU_TANH, SILU, TANH, SIGMOID, HARDSWISH, RELU6 };
-HIDDEN void post_line(int64_t post, float* line, int64_t count);
+HIDDEN void post_line(int64_t epilogue, float* line, int64_t count);
 
 namespace {
 struct Scratch {  // one a thread, only ever grown

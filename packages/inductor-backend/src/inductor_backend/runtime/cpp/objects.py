@@ -173,7 +173,7 @@ def _object(unit: Unit, kept_as: str | None, tools: Toolchain, folder: Folder, l
 
 def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
     with folder.scratch() as scratch:
-        source, made = scratch / label, scratch / "unit.o"
+        source, result = scratch / label, scratch / "unit.o"
         source.write_text(unit.text)
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
@@ -185,10 +185,10 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
             "-c",
             str(source),
             "-o",
-            str(made),
+            str(result),
         ]
         run_compiler(command, tools, label, scratch, source)
-        return made.read_bytes()
+        return result.read_bytes()
 
 
 def run_compiler(

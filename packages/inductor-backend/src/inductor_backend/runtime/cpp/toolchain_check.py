@@ -21,10 +21,10 @@ def check(options: Any, mode: str) -> None:
     try:
         find_compiler()
     except CompilerMissingError as error:
-        _tell_once(error.detail)
+        _log_once(error.detail)
 
 
 @functools.cache
-def _tell_once(detail: str) -> None:
+def _log_once(detail: str) -> None:
     text = "%s Until then what earlier processes have compiled is used, and other graphs run in eager mode."
     logger().warning(text, detail)

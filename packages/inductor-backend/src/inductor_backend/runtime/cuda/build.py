@@ -62,10 +62,10 @@ class LoadedKernel:
         if self._unaligned is None:
             # called within a run: the current device must not change
             here = capability(self.device.index)
-            found = _kept(self.kernel, here, aligned=False)
-            if found is None:
-                found = _binary(binary_of, self.kernel, target_of(here), False)
-            self._unaligned = _load(found, self.kernel, self.device, aligned=False)
+            result = _kept(self.kernel, here, aligned=False)
+            if result is None:
+                result = _binary(binary_of, self.kernel, target_of(here), False)
+            self._unaligned = _load(result, self.kernel, self.device, aligned=False)
         return self._unaligned
 
 
@@ -91,15 +91,15 @@ def load_what_compiles(
     """Returns each loaded kernel, or the reason why it cannot run on the device."""
     with torch.cuda.device(device):
         waiting = start(kernels)
-        found: list[LoadedKernel | BackendError] = []
+        result: list[LoadedKernel | BackendError] = []
         for kernel, future in zip(kernels, waiting, strict=True):
             try:
-                found.append(_load(future.result(), kernel, device))
+                result.append(_load(future.result(), kernel, device))
             except BackendError as error:
-                found.append(error)
+                result.append(error)
             except Exception as error:  # the driver's: too many registers or too much shared memory
-                found.append(BackendError("inductor", "build", f"{type(error).__name__}: {error}"))
-        return found
+                result.append(BackendError("inductor", "build", f"{type(error).__name__}: {error}"))
+        return result
 
 
 def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
@@ -111,36 +111,34 @@ def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
 
 
 def _load(
-    found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True
+    binary: Binary, kernel: Kernel, device: torch.device, aligned: bool = True
 ) -> LoadedKernel:
     """Loads a kernel on the current device."""
-    if found.scratch:
+    if binary.scratch:
         raise BackendError(
             "inductor", "build", f"kernel {kernel.name} asks for global scratch memory"
         )
     number = torch.cuda.current_device() if device.index is None else device.index
     most: int = torch.cuda.get_device_properties(number).shared_memory_per_block_optin  # type: ignore[attr-defined]
-    if found.shared > most:
-        detail = (
-            f"kernel {kernel.name} needs {found.shared} bytes of shared memory, {device} has {most}"
-        )
+    if binary.shared > most:
+        detail = f"kernel {kernel.name} needs {binary.shared} bytes of shared memory, {device} has {most}"
         raise BackendError("inductor", "build", detail)
     try:
-        function, most_threads = driver.load(found.name, found.code, found.shared, most, number)
+        function, most_threads = driver.load(binary.name, binary.code, binary.shared, most, number)
     except RuntimeError as error:  # the driver's
         detail = f"kernel {kernel.name} cannot be loaded: {error}{remedy(error)}"
         raise BackendError("inductor", "build", detail) from error
-    threads = found.warps * 32
+    threads = binary.warps * 32
     if threads > most_threads:
         detail = f"kernel {kernel.name} has {threads} threads, its registers allow {most_threads}"
         raise BackendError("inductor", "build", detail)
-    if aligned and len(found.copies) != len(kernel.matrices):
+    if aligned and len(binary.copies) != len(kernel.matrices):
         detail = (
             f"kernel {kernel.name}: Triton does not say how its {len(kernel.matrices)} matrices are"
             " copied"
         )
         raise BackendError("inductor", "build", detail)
-    return LoadedKernel(kernel, device, function, threads, found.shared, found.copies)
+    return LoadedKernel(kernel, device, function, threads, binary.shared, binary.copies)
 
 
 @functools.cache
@@ -160,8 +158,8 @@ def _warm_up() -> None:
             if hasattr(cache, "triton_key"):
                 waiting.append(_pool().submit(cache.triton_key))
             active_target()
-        for one in waiting:
-            one.result()
+        for item in waiting:
+            item.result()
     except Exception as error:  # raised where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
@@ -203,11 +201,11 @@ def start_early(kernel: Kernel, device: torch.device) -> None:
 def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
     """Starts building kernels for the current device, without waiting."""
     here = capability()
-    found = [_known(kernel, here) for kernel in kernels]
-    target = active_target() if None in found else None
+    result = [_known(kernel, here) for kernel in kernels]
+    target = active_target() if None in result else None
     return [
         _start(kernel, target) if known is None else known
-        for known, kernel in zip(found, kernels, strict=True)
+        for known, kernel in zip(result, kernels, strict=True)
     ]
 
 
@@ -216,16 +214,16 @@ def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
     built."""
     key = (kernel.key(), here)
     with _futures_lock:
-        found = _futures.get(key)
-    if found is not None and not (found.done() and found.exception() is not None):
-        return found
+        future = _futures.get(key)
+    if future is not None and not (future.done() and future.exception() is not None):
+        return future
     kept = _kept(kernel, here, aligned=True)
     if kept is None:
         return None
     with _futures_lock:
-        found = _futures[key] = Future()
-    found.set_result(kept)
-    return found
+        future = _futures[key] = Future()
+    future.set_result(kept)
+    return future
 
 
 #: Machine code that came with packages, by the kernel's key, the capability of the device that runs
@@ -250,19 +248,19 @@ def start_for(kernel: Kernel, target: Any, aligned: bool) -> Future[Binary]:
     kept = kernel_store.load(kernel, target.arch, aligned)
     if kept is None:
         return _pool().submit(_binary, binary_of, kernel, target, aligned)
-    found: Future[Binary] = Future()
-    found.set_result(kept)
-    return found
+    future: Future[Binary] = Future()
+    future.set_result(kept)
+    return future
 
 
 def _start(kernel: Kernel, target: Any) -> Future[Binary]:
     key = (kernel.key(), target.arch)
     with _futures_lock:
-        found = _futures.get(key)
-        if found is None or (found.done() and found.exception() is not None):
+        future = _futures.get(key)
+        if future is None or (future.done() and future.exception() is not None):
             _workers().announce()
-            found = _futures[key] = _pool().submit(_binary, _workers().build, kernel, target)
-        return found
+            future = _futures[key] = _pool().submit(_binary, _workers().build, kernel, target)
+        return future
 
 
 def _binary(
@@ -270,10 +268,10 @@ def _binary(
 ) -> Binary:
     """Compiles a kernel with Triton and stores it."""
     try:
-        found = build(kernel, target) if aligned else build(kernel, target, aligned)
+        result = build(kernel, target) if aligned else build(kernel, target, aligned)
     except NotCompiled as error:
         raise BackendError(
             "inductor", "triton", f"{error.detail}\nThe kernel:\n{error.text}"
         ) from error
-    kernel_store.store(kernel, target.arch, found, aligned)
-    return found
+    kernel_store.store(kernel, target.arch, result, aligned)
+    return result

@@ -31,7 +31,7 @@ from inductor_backend.runtime.cuda.triton_compile import (
     Binary,
     Kernel,
     NotCompiled,
-    NotKept,
+    NotPersisted,
     binary_of,
     kept,
 )
@@ -123,10 +123,10 @@ class Worker:
         self._ask((kernel, target, None if now == self._environment else now))
         self._environment = now
         seconds = _limits().MAX_KERNEL_COMPILE_SECONDS
-        found = self._answer(seconds, f"did not compile {kernel.name}", Died)
-        if isinstance(found, str):
-            raise NotCompiled(found, kernel.text)
-        return found  # type: ignore[no-any-return]
+        result = self._answer(seconds, f"did not compile {kernel.name}", Died)
+        if isinstance(result, str):
+            raise NotCompiled(result, kernel.text)
+        return result  # type: ignore[no-any-return]
 
     def _ask(self, request: Any) -> None:
         left = memoryview(pickle.dumps(request))
@@ -211,7 +211,7 @@ class Workers:
         if self._most < 2 or set_in_python():
             return binary_of(kernel, target)
         if not self._all:
-            with contextlib.suppress(NotKept):
+            with contextlib.suppress(NotPersisted):
                 return kept(kernel, target)
         if not self._start_some():
             return binary_of(kernel, target)
@@ -221,7 +221,7 @@ class Workers:
                 self._idle.put(None)
                 break
             try:
-                found = worker.build(kernel, target)
+                result = worker.build(kernel, target)
             except Lost as error:
                 if self._ended:
                     raise NotCompiled("the process ends", kernel.text) from None
@@ -234,8 +234,8 @@ class Workers:
                 self._idle.put(worker)
                 raise
             self._idle.put(worker)
-            if found is not None:
-                return found
+            if result is not None:
+                return result
             break
         else:
             raise NotCompiled(
@@ -315,8 +315,8 @@ _forgotten: list[Worker] = []
 
 
 def _new_process() -> None:
-    for one in list(_made):
-        one.forget()
+    for item in list(_made):
+        item.forget()
 
 
 os.register_at_fork(after_in_child=_new_process)

@@ -1,6 +1,6 @@
 """Device functions that generated Triton kernels call.
 
-The formulas are those of torch's own kernels. Reductions run along axis 1 of a [rows, columns]
+The formulas are those of torch's native kernels. Reductions run along axis 1 of a [rows, columns]
 block, keep it with size 1, and give NaN where any element is NaN. Under TRITON_INTERPRET=1 the same
 functions run on NumPy arrays, with `interpreter.libdevice`.
 """

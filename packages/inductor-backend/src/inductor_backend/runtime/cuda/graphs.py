@@ -101,8 +101,8 @@ class _Verdicts:
 
     def known(self, size: str) -> str | None:
         try:
-            found = _VERDICTS.read(self._name(size)) if self._from_store else None
-            return None if found is None else found.decode()
+            result = _VERDICTS.read(self._name(size)) if self._from_store else None
+            return None if result is None else result.decode()
         except (CacheLocationError, ValueError):
             return None
 

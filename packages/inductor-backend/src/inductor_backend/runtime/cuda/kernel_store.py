@@ -93,10 +93,10 @@ def _store() -> Store | None:
 def _triton(module: object) -> str | None:
     """Returns a fingerprint of this installation of Triton; None where there is none. module: the
     imported one, or ""."""
-    found = None if module is None else importlib.util.find_spec("triton")
-    if found is None or not found.submodule_search_locations:
+    spec = None if module is None else importlib.util.find_spec("triton")
+    if spec is None or not spec.submodule_search_locations:
         return None
-    root = Path(next(iter(found.submodule_search_locations)))
+    root = Path(next(iter(spec.submodule_search_locations)))
     facts = []
     for part in _PARTS:
         for folder, folders, files in os.walk(root / part):

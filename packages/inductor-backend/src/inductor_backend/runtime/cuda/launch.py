@@ -138,7 +138,7 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
         assert kernel.interpreted is not None
         constants = dict(kernel.constants)
         if kernel.kernel.matrices:
-            found = [
+            result = [
                 _descriptor(
                     arguments[parameter], start, (number(rows), number(columns)), stride, form
                 )
@@ -146,8 +146,8 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
                     matrices[0], kernel.kernel.matrices, strict=True
                 )
             ]
-            constants["BULK"] = all(one is not None for one in found)
-            arguments += found
+            constants["BULK"] = all(item is not None for item in result)
+            arguments += result
         kernel.interpreted[(programs,)](*arguments, **constants)
 
 

@@ -55,15 +55,15 @@ def to_json(
     held = _parsed(architectures) or [capability(device.index)]
     demand_triton()
     waiting = [
-        (kernel, one, aligned, start_for(kernel, target_of(one), aligned))
-        for kernel, one, aligned in itertools.product(kernels, held, (True, False))
+        (kernel, item, aligned, start_for(kernel, target_of(item), aligned))
+        for kernel, item, aligned in itertools.product(kernels, held, (True, False))
     ]
-    rows: dict[str, list[dict[str, Any]]] = {str(one): [] for one in held}
-    for kernel, one, aligned, future in waiting:
+    rows: dict[str, list[dict[str, Any]]] = {str(item): [] for item in held}
+    for kernel, item, aligned, future in waiting:
         binary = future.result()
-        _demand_fit(kernel, binary, one)
+        _demand_fit(kernel, binary, item)
         facts = asdict(binary) | {"code": base64.b64encode(binary.code).decode("ascii")}
-        rows[str(one)].append({"kernel": kernel.key(), "aligned": aligned, "binary": facts})
+        rows[str(item)].append({"kernel": kernel.key(), "aligned": aligned, "binary": facts})
     launcher = base64.b64encode(driver.library().read_binary()).decode("ascii")
     return {"architectures": rows, "launcher": launcher}
 
@@ -74,7 +74,7 @@ def restore(stored: dict[str, Any], device: torch.device) -> None:
     here = capability(device.index)
     best = fitting(here, map(int, stored["architectures"]))
     if best is None:
-        held = ", ".join(name_of(int(one)) for one in stored["architectures"])
+        held = ", ".join(name_of(int(item)) for item in stored["architectures"])
         raise BackendError(
             "inductor",
             "deserialize",
@@ -90,9 +90,10 @@ def restore(stored: dict[str, Any], device: torch.device) -> None:
 def fitting(here: int, held: Iterable[int]) -> int | None:
     """Returns the best of `held` whose machine code a GPU of capability `here` runs, or None."""
     fits = [
-        one
-        for one in held
-        if one == here or (one < here and one // 10 == here // 10 and ARCHITECTURES[one].forward)
+        item
+        for item in held
+        if item == here
+        or (item < here and item // 10 == here // 10 and ARCHITECTURES[item].forward)
     ]
     return max(fits, default=None)
 
@@ -104,7 +105,7 @@ def name_of(capability: int) -> str:
 
 def _parsed(names: Sequence[str]) -> list[int]:
     """Returns compute capabilities, each once."""
-    known = {name_of(one): one for one in ARCHITECTURES}
+    known = {name_of(architecture): architecture for architecture in ARCHITECTURES}
     for name in names:
         if name not in known:
             raise BackendError(

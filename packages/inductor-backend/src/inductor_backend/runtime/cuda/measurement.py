@@ -40,9 +40,9 @@ def chosen(
     """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
     make: returns the candidates, preferred ones first for ties; only called where no choice is
     stored."""
-    found = stored(key, device)
-    if found is not None:
-        return found
+    result = stored(key, device)
+    if result is not None:
+        return result
     with torch.cuda.device(device), torch.no_grad():
         times = _times(make())
     if not times:
@@ -58,8 +58,8 @@ def chosen(
 def stored(key: str, device: torch.device) -> str | None:
     """Returns what was chosen before on this machine."""
     try:
-        found = _CHOICES.read(_name(key, device))
-        return None if found is None else str(json.loads(found)["chosen"])
+        result = _CHOICES.read(_name(key, device))
+        return None if result is None else str(json.loads(result)["chosen"])
     except (CacheLocationError, ValueError, KeyError, TypeError):
         return None
 
@@ -101,14 +101,14 @@ def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
         for _ in range(3):
             run()
     torch.cuda.synchronize()
-    found = {name: [_round(run)] for name, run in ways.items()}
-    limit = HOPELESS * min(times[0] for times in found.values()) if found else 0.0
+    result = {name: [_round(run)] for name, run in ways.items()}
+    limit = HOPELESS * min(times[0] for times in result.values()) if result else 0.0
     first = next(iter(ways), None)
     for _ in range(ROUNDS - 1):
         for name, run in ways.items():
-            if name == first or found[name][0] <= limit:
-                found[name].append(_round(run))
-    return {name: sorted(times)[len(times) // 2] for name, times in found.items()}
+            if name == first or result[name][0] <= limit:
+                result[name].append(_round(run))
+    return {name: sorted(times)[len(times) // 2] for name, times in result.items()}
 
 
 def _round(run: Callable[[], None]) -> float:
@@ -133,9 +133,9 @@ def loaded(
     kernels: Mapping[str, tuple[Kernel, int]], device: torch.device
 ) -> dict[str, LoadedKernel]:
     """Returns the kernels that compile and fit the device."""
-    found = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
+    what_compiles = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
     usable = {}
-    for name, kernel in zip(kernels, found, strict=True):
+    for name, kernel in zip(kernels, what_compiles, strict=True):
         if isinstance(kernel, LoadedKernel):
             usable[name] = kernel
         else:

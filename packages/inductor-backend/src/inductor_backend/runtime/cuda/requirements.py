@@ -58,8 +58,8 @@ def demand_triton() -> None:
             f"graphs on CUDA devices need Triton, which cannot be imported ({error}): "
             f"pip install 'triton>={_dotted(MIN_TRITON)}', {WITHOUT}"
         ) from error
-    found = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
-    if found < MIN_TRITON:
+    items = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
+    if items < MIN_TRITON:
         raise _missing(
             f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(MIN_TRITON)}'"
             f" (torch 2.11 and later come with it), {WITHOUT}"
@@ -68,14 +68,14 @@ def demand_triton() -> None:
 
 @functools.cache
 def _demand_device(number: int) -> tuple[int, int]:
-    found = torch.cuda.get_device_capability(number)
-    if found < MIN_CAPABILITY:
+    result = torch.cuda.get_device_capability(number)
+    if result < MIN_CAPABILITY:
         raise _missing(
-            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(found)}; Triton"
+            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(result)}; Triton"
             f" makes code for {_dotted(MIN_CAPABILITY)} and newer: use backend='cudagraphs' or"
             " 'eager'"
         )
-    return found
+    return result
 
 
 @functools.cache

@@ -35,10 +35,10 @@ def loses_precision(node: torch.fx.Node) -> bool:
     values = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
     operands = [value for value in values if isinstance(value, torch.Tensor)]
     device = operands[0].device
-    if any(one.dtype != torch.float32 for one in operands) or not tf32_allowed(convolution=True):
+    if any(item.dtype != torch.float32 for item in operands) or not tf32_allowed(convolution=True):
         return False
-    as_eager = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=False))
-    as_ours = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=True))
+    as_eager = torch.fx.map_arg(node.args, lambda leaf: _known(leaf.meta["val"], last=False))
+    as_ours = torch.fx.map_arg(node.args, lambda leaf: _known(leaf.meta["val"], last=True))
     return any(rounds(call, device) and not rounds(eager, device)
                for eager, call in zip(_calls(node.target, as_eager), _calls(node.target, as_ours),
                strict=True))  # fmt: skip
@@ -51,13 +51,13 @@ def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
         return True
     key = repr(("tf32", torch.backends.cudnn.version(), torch.backends.cudnn.benchmark,
                 torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,
-                *((tuple(one.shape), one.stride()) if isinstance(one,
-                torch.Tensor) else str(one) for one in call)))  # fmt: skip
-    found = measurement.stored(key, device)
-    if found is None:
-        found = "rounds" if _measured(call, device) else "exact"
-        measurement.keep(key, device, {"chosen": found, "what": f"TF32 in {call[0]}"})
-    return found == "rounds"
+                *((tuple(item.shape), item.stride()) if isinstance(item,
+                torch.Tensor) else str(item) for item in call)))  # fmt: skip
+    result = measurement.stored(key, device)
+    if result is None:
+        result = "rounds" if _measured(call, device) else "exact"
+        measurement.keep(key, device, {"chosen": result, "what": f"TF32 in {call[0]}"})
+    return result == "rounds"
 
 
 def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -90,11 +90,11 @@ def _measured(call: tuple[Any, ...], device: torch.device) -> bool:
             torch.no_grad(),
             torch.autocast("cuda", enabled=False),
         ):
-            plain, stepped = (
+            simple, stepped = (
                 _result(target, args, device, factor) for factor in (1.0, 1.0 + _LAST_BIT)
             )
-            ratio = torch.sum(stepped * plain, dtype=torch.float64) / torch.sum(
-                plain * plain, dtype=torch.float64
+            ratio = torch.sum(stepped * simple, dtype=torch.float64) / torch.sum(
+                simple * simple, dtype=torch.float64
             )
             return bool(abs(float(ratio) - 1.0) < _LAST_BIT / 2)
     except torch.OutOfMemoryError:
@@ -108,18 +108,18 @@ def _result(
     """Returns the operator's result for operands of ``±1``, the first of them times `factor`."""
     generator = torch.Generator(device).manual_seed(0)
     operands: list[Any] = []
-    for one in args:
-        if isinstance(one, torch.Tensor):
-            real = torch.empty_strided(one.shape, one.stride(), device=device)
-            one = (
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            real = torch.empty_strided(arg.shape, arg.stride(), device=device)
+            arg = (
                 real.bernoulli_(0.5, generator=generator)
                 .mul_(2)
                 .sub_(1)
                 .mul_(1.0 if operands else factor)
             )
-        operands.append(one)
+        operands.append(arg)
     result = target(*operands)
-    found: torch.Tensor = (
-        next(one for one in result if one is not None) if isinstance(result, tuple) else result
+    tensor: torch.Tensor = (
+        next(item for item in result if item is not None) if isinstance(result, tuple) else result
     )
-    return found
+    return tensor

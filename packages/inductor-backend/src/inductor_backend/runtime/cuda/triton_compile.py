@@ -79,22 +79,22 @@ def target_of(capability: int) -> Any:
     return GPUTarget("cuda", capability, 32)
 
 
-class NotKept(Exception):
+class NotPersisted(Exception):
     """The kernel is not in Triton's cache."""
 
 
 def kept(kernel: Kernel, target: Any) -> Binary:
-    """Returns the kernel from Triton's cache. Raises NotKept, before anything is compiled."""
+    """Returns the kernel from Triton's cache. Raises NotPersisted, before anything is compiled."""
     return binary_of(kernel, target, make=False)
 
 
 def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Binary:
     """Returns the kernel's machine code and launch metadata. Raises NotCompiled."""
-    made = compiled(kernel, target, aligned, make)
-    metadata = made.metadata
+    result = compiled(kernel, target, aligned, make)
+    metadata = result.metadata
     return Binary(
-        made.name,
-        _machine_code(made, kernel, target),
+        result.name,
+        _machine_code(result, kernel, target),
         metadata.num_warps,
         metadata.shared,
         getattr(metadata, "global_scratch_size", 0) or 0,
@@ -135,10 +135,10 @@ def without_pairs(ptx: str) -> str:
     return _PAIR.sub(_ONE_BY_ONE, ptx)
 
 
-def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
+def _machine_code(result: Any, kernel: Kernel, target: Any) -> bytes:
     """Returns the machine code of Triton's CompiledKernel, reassembled where its PTX has what ptxas
     gets wrong."""
-    ptx = made.asm.get("ptx")
+    ptx = result.asm.get("ptx")
     if ptx is None:
         detail = (
             "Triton has not kept its PTX, which is needed: unset TRITON_STORE_BINARY_ONLY and"
@@ -147,7 +147,7 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
         raise NotCompiled(f"{kernel.name}: {detail}", kernel.text)
     right = corrected(ptx, pairs=target.arch >= 90)
     if right == ptx:
-        return made.kernel  # type: ignore[no-any-return]
+        return result.kernel  # type: ignore[no-any-return]
     from triton.compiler.compiler import make_backend  # heavy: triton
 
     backend = make_backend(target)
@@ -158,7 +158,7 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
 
 def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
     """Returns Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: compile
-    on a cache miss, else raise NotKept. Raises NotCompiled."""
+    on a cache miss, else raise NotPersisted. Raises NotCompiled."""
     import triton  # heavy: triton
 
     names = [f"p{k}" for k in range(len(kernel.pointers))]
@@ -180,7 +180,7 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tru
     source = _source_classes()[make](function_of(kernel), signature, constants, attributes)
     try:
         return triton.compile(source, target=target, options=_options(kernel, target))
-    except NotKept:
+    except NotPersisted:
         raise
     except Exception as error:
         detail = (
@@ -196,7 +196,7 @@ def _source_classes() -> tuple[Any, Any]:
 
     class Kept(ASTSource):
         def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
-            raise NotKept  # Triton calls this on a cache miss
+            raise NotPersisted  # Triton calls this on a cache miss
 
     return Kept, ASTSource
 

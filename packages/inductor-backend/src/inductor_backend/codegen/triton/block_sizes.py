@@ -1,0 +1,231 @@
+"""Chooses how a Triton kernel covers its loops: axes, block sizes, warps.
+
+An axis is a run of loops counted by one flat index; every loop of the nest belongs to one axis. Any
+tile gives a correct kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from inductor_backend.codegen.common.loop_nest import LoopNest, accesses, walk
+from inductor_backend.ir.index_expr import Expr, Index, product
+from inductor_backend.ir.nodes import LoopProgram
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.schedule.split_reductions import MAX_HELD_COLUMN
+
+#: Rows up to this length are held in registers (16 elements a thread with 16 warps).
+MAX_PERSISTENT = 8192
+
+#: The same for rows that are strided in memory, of which a block holds many; those that are read
+#: more than once may be longer.
+MAX_COLUMN = 64
+
+#: Streaming multiprocessors that a grid should keep busy.
+PROCESSORS = 132
+
+#: First number of the pseudo variables for axes' flat indices.
+FLAT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """letter: x, y or r (reduction). loops: numbers of its loops, outermost first. numel: product
+    of their sizes. block: its elements in one program."""
+
+    letter: str
+    loops: tuple[int, ...]
+    numel: Expr
+    block: int
+
+    @property
+    def constant(self) -> str:
+        return f"{self.letter.upper()}BLOCK"
+
+    @property
+    def exact(self) -> bool:
+        """Returns whether no program exceeds the end, so that no mask is needed."""
+        return isinstance(self.numel, int) and self.numel > 0 and self.numel % self.block == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """axes: in the order of a block's dimensions. looped: a loop covers the last axis (r)."""
+
+    axes: tuple[Axis, ...]
+    warps: int
+    looped: bool
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.axes if axis.letter != "r")
+
+    @property
+    def reduced(self) -> Axis | None:
+        return self.axes[-1] if self.axes[-1].letter == "r" else None
+
+
+@cache
+def power_of_two(least: int) -> int:
+    """Returns the least power of two that is not below `least`."""
+    return 1 << max(least - 1, 0).bit_length()
+
+
+def _axis(letter: str, nest: LoopNest, loops: tuple[int, ...], block: int) -> Axis:
+    return Axis(letter, loops, product(nest.sizes[k] for k in loops), block)
+
+
+def choose_tile(program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tile:
+    """Chooses the tile by the access pattern."""
+    flats = [walk(flat, nest) for flat in accesses(program, body)]
+    outer = tuple(range(len(nest.outer)))
+    inner = tuple(range(len(outer), len(nest.sizes)))
+    if any(body.domain.reduced):
+        again = sum(bool(phase.loop) for phase in body.phases) > 1
+        return _reduction(nest, sizes, flats, outer, inner, again)
+    crossing = _crossing(program, body, nest, sizes, flats)
+    if crossing is not None:
+        return _tiled(program, body, nest, outer, crossing)
+    return _flat(nest, sizes, outer)
+
+
+def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
+    count = sizes.hint(product(nest.outer), 4096)
+    if count <= 128:
+        block = max(power_of_two(count), 32)
+    elif count <= PROCESSORS * 4 * 128:
+        block = 128
+    else:
+        block = 512 if count <= PROCESSORS * 8 * 512 else 1024
+    return Tile((_axis("x", nest, outer, block),), max(1, min(4, block // 32)), False)
+
+
+def _crossing(
+    program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: SizeVars, flats: list[Index]
+) -> int | None:
+    """Returns the loop along which some accesses are contiguous while others are contiguous along
+    the last one."""
+    last = len(nest.outer) - 1
+    if last < 1 or sizes.hint(nest.outer[last]) < 8:
+        return None
+    if not any(flat.coefficient(last) == 1 for flat in flats):
+        return None
+    numbers = [
+        loop
+        for loop in range(last)
+        if sizes.hint(nest.outer[loop]) >= 8
+        and any(
+            flat.coefficient(loop) == 1 and flat.coefficient(last) not in (0, 1) for flat in flats
+        )
+    ]
+    return max(numbers, key=lambda loop: sizes.hint(nest.outer[loop])) if numbers else None
+
+
+def _tiled(
+    program: LoopProgram, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int
+) -> Tile:
+    narrow = all(
+        program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads())
+    )
+    block = 64 if narrow else 32
+    y = _axis("y", nest, (crossing,), block)
+    x = _axis("x", nest, tuple(k for k in outer if k != crossing), block)
+    return Tile((y, x), 8 if narrow else 4, False)
+
+
+def _is_column(
+    nest: LoopNest,
+    sizes: SizeVars,
+    flats: list[Index],
+    outer: tuple[int, ...],
+    inner: tuple[int, ...],
+) -> bool:
+    """Returns whether more elements are contiguous along an outer index than along a reduction
+    index."""
+    reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
+    weights = [sizes.hint(product(nest.sizes[k] for k in flat.variables()), 1) for flat in reading]
+
+    def along(loops: tuple[int, ...]) -> int:
+        pairs = list(zip(reading, weights, strict=True))
+        return max(
+            (sum(w for flat, w in pairs if flat.coefficient(k) == 1) for k in loops), default=0
+        )
+
+    return along(outer) > along(inner)
+
+
+def _reduction(
+    nest: LoopNest,
+    sizes: SizeVars,
+    flats: list[Index],
+    outer: tuple[int, ...],
+    inner: tuple[int, ...],
+    again: bool,
+) -> Tile:
+    """again: its rows are read more than once."""
+    rows, row = product(nest.outer), product(nest.reduced)
+    count, length = sizes.hint(rows), max(sizes.hint(row), 1)
+    longest = sizes.upper(row)
+    column = _is_column(nest, sizes, flats, outer, inner)
+    most = MAX_PERSISTENT if not column else MAX_HELD_COLUMN if again else MAX_COLUMN
+    fits = longest is not None and longest <= most
+    if fits:
+        assert longest is not None
+        r_block = power_of_two(max(longest, 1))
+        x_block = _rows_at_once(count, r_block, column)
+    elif column:
+        x_block = min(32, power_of_two(max(count, 1)))
+        r_block = min(2048 // x_block, power_of_two(length))
+    else:
+        r_block = min(2048, power_of_two(length))
+        x_block = max(1, min(512 // r_block, power_of_two(max(count, 1))))
+    elements = x_block * r_block
+    warps = max(1, min(16, elements // 256)) if fits else max(1, min(8, elements // 128))
+    return Tile(
+        (_axis("x", nest, outer, x_block), _axis("r", nest, inner, r_block)), warps, not fits
+    )
+
+
+def _rows_at_once(count: int, r_block: int, column: bool) -> int:
+    most = max(8 if column else 1, (2048 if column else 1024) // r_block)
+    block = min(most, power_of_two(max(count, 1)))
+    least = min(block, 16) if column else 1
+    while block > least and count < 2 * PROCESSORS * block:
+        block //= 2
+    return block
+
+
+def variants(tile: Tile) -> list[Tile]:
+    """Returns tiles to benchmark for the same loops; the chosen one is the first."""
+    reduced = tile.reduced
+    if reduced is not None and tile.looped:
+        result = [(x, r, w) for x in (1, 2) for r in (1, 2) for w in (1, 2)]
+        changed = [_scaled(tile, {"x": x, "r": r}, tile.warps * w) for x, r, w in result]
+    elif reduced is not None:
+        pairs = (
+            (1, 0.5),
+            (1, 2),
+            (0.5, 1),
+            (2, 1),
+            (2, 2),
+        )  # on an H100 within 1 % of each other, mostly
+        changed = [_scaled(tile, {"x": x}, int(tile.warps * w)) for x, w in pairs]
+    elif len(tile.axes) == 2:
+        shapes = ((1, 1), (0.5, 2), (2, 0.5), (2, 1), (1, 2))
+        changed = [_scaled(tile, {"y": y, "x": x}, w) for y, x in shapes for w in (4, 8)]
+    else:
+        changed = [_scaled(tile, {"x": x}, w) for x in (1, 0.5, 2, 4) for w in (tile.warps, 4, 8)]
+    return list(dict.fromkeys([tile, *changed]))
+
+
+def _scaled(tile: Tile, factors: dict[str, float], warps: int) -> Tile:
+    axes = tuple(
+        replace(
+            axis,
+            block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), MAX_PERSISTENT)),
+        )
+        for axis in tile.axes
+    )
+    return Tile(axes, max(1, min(16, warps)), tile.looped)

@@ -1,0 +1,110 @@
+"""Chooses which images of a graph are kept channels-last.
+
+Outputs of the graph and operands of ATen's operators still get eager's strides: they are copied
+where the strides differ. On GPUs the chosen convolutions read and write channels-last images, as
+tensor cores need (cuDNN would transpose before and after each convolution; resnet18 on an H100
+takes two thirds of the time). A convolution that would be rounded to TF32 only because of its
+layout keeps eager's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.ir.target import in_tensor_cores
+from inductor_backend.kernels import packed_ops
+from inductor_backend.runtime.cuda import tf32
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
+
+#: Operator -> positions of its image, weight, "transposed" and "groups".
+CONVOLUTIONS = {
+    aten.convolution.default: (0, 1, 6, 8),
+    aten.convolution_backward.default: (1, 2, 7, 9),
+}
+
+#: ATen's operators that are faster on channels-last images and return such ones.
+FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
+
+#: Channels from which a convolution fills tensor cores.
+CHANNELS = 16
+
+
+def channels_last_nodes(
+    graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str] | None = None
+) -> set[torch.fx.Node]:
+    """Returns our own convolutions (gpu: ATen's, where channels-last is faster, and channels-last
+    inputs), and the images computed from them. wanted: on GPUs, names of the channels-last
+    convolutions, where known."""
+    starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution
+    stays_contiguous: Callable[[torch.fx.Node], bool] = tf32.loses_precision
+    if gpu:
+        quicker = convolutions_on_tensor_cores(graph)
+        if wanted is not None:
+            quicker = {node for node in graph.nodes if node.name in wanted}
+            stays_contiguous = lambda node: node.name not in wanted
+        if not quicker:
+            return set()
+        starts = lambda node: (
+            node in quicker or (node.op == "placeholder" and _lies_last(node.meta["val"]))
+        )
+    nodes: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if starts(node) or any(
+            _is_image(source) for source in node.all_input_nodes if source in nodes
+        ):
+            if _is_image(node) and not (node.target in CONVOLUTIONS and stays_contiguous(node)):
+                nodes.add(node)
+    return nodes
+
+
+def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Returns the 2-d convolutions (and their gradients) of a graph whose convolutions multiply
+    mostly on tensor cores, else none."""
+    nodes: set[torch.fx.Node] = set()
+    fit = other = 0
+    for node in graph.nodes:
+        if node.target not in CONVOLUTIONS:
+            continue
+        at_image, at_weight, at_turned, at_groups = CONVOLUTIONS[node.target]
+        image, weight = node.args[at_image].meta["val"], node.args[at_weight].meta["val"]
+        result = node.meta["val"] if at_image == 0 else node.args[0].meta["val"]
+        work = math.prod(map(hint, result.shape)) * math.prod(map(hint, weight.shape[1:]))
+        wide = node.args[at_groups] == 1 and min(map(hint, weight.shape[:2])) >= CHANNELS
+        if wide and in_tensor_cores(image.dtype, convolution=True):
+            fit += work
+        else:
+            other += work
+        if image.dim() == 4 and not node.args[at_turned] and all(map(hint, image.shape)):
+            nodes.add(node)
+    return nodes if fit > other else set()
+
+
+def _lies_last(value: Any) -> bool:
+    """Checks for a channels-last image that is not contiguous, too."""
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.dim() != 4
+        or not all(isinstance(n, int) for n in value.shape)
+    ):
+        return False
+    return value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
+
+
+def _is_image(node: torch.fx.Node) -> bool:
+    """Checks for a 4-d value (or a tuple that begins with one; a first convolution's backward has
+    no gradient of the image)."""
+    value: Any = node.meta.get("val")
+    if isinstance(value, (tuple, list)) and value:
+        value = (
+            value[1]
+            if value[0] is None and node.target is aten.convolution_backward.default
+            else value[0]
+        )
+    return isinstance(value, torch.Tensor) and value.dim() == 4
