@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tracer_core.aot.min_cut import FlowGraph
+from tracer_core.aot.flow_graph import FlowGraph
 
 
 def random_edges(seed: int) -> dict[tuple[object, object], int | None]:

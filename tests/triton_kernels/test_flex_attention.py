@@ -186,7 +186,7 @@ def test_a_captured_part_of_a_tensor():
 
 
 def test_positions_beyond_32_bits_are_computed_in_64():
-    from inductor_backend.codegen.common.scalar_functions import is_small_group
+    from inductor_backend.codegen.common.scalar_programs import is_small_group
     from tracer_core.plugin_api import ScalarProgram, ScalarRef
 
     def program(factor: int) -> ScalarProgram:

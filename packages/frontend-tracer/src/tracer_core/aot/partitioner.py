@@ -31,10 +31,10 @@ import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
 from tracer_core.aot.dead_code import is_size, remove_dead_nodes
+from tracer_core.aot.flow_graph import FlowGraph
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
-from tracer_core.aot.min_cut import FlowGraph
 from tracer_core.aot.norm_recomputation import Formula, formulas
 from tracer_core.aot.saved_rng import numbers, uses_accelerator_rng
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked

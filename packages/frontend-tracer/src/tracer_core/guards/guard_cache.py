@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.guards.gather import GatherCheck
-from tracer_core.guards.native_guard_cache import native_check
+from tracer_core.guards.native_fields import native_check
 from tracer_core.guards.object_layout import ObjectLayout, layout, word
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
 from tracer_core.guards.watched_fields import (

@@ -18,7 +18,6 @@ from typing import Any
 class SourceTrait(enum.Flag):
     """What holds for every step of a `SourceKind`."""
 
-    NONE = 0
     #: Its value is another object in each call: no fast-path guard covers it.
     VOLATILE = enum.auto()
     #: Equal numbers at several such steps are one input of the graph. (Numbers that are computed, or
@@ -100,7 +99,7 @@ class SourceKind(enum.Enum):
             lambda base, k: base.__closure__[k[0]])  # fmt: skip
     CONTENTS = (lambda b, k: f"{b}.cell_contents", lambda b, k: b, _THROUGH | _NO_CODE | _SHARED,
                 lambda base, k: base.cell_contents)  # fmt: skip
-    TYPE = (lambda b, k: f"type({b})", lambda b, k: f"type({b})", SourceTrait.NONE,
+    TYPE = (lambda b, k: f"type({b})", lambda b, k: f"type({b})", SourceTrait(0),
             lambda base, k: type(base))  # fmt: skip
     #: key: an expression of {b}; or (expression, others), whose others are {1}, {2}, ... in it.
     COMPUTED = lambda b, k: computed(b, k), lambda b, k: computed(b, k, named=True)
@@ -110,7 +109,7 @@ class SourceKind(enum.Enum):
         lambda b, k: f"a value of {', '.join([b, *(item.name for item in k[1])])}",
         _VOLATILE,
     )
-    CALLED = (lambda b, k: f"{b}()", lambda b, k: f"{b}()", SourceTrait.NONE,
+    CALLED = (lambda b, k: f"{b}()", lambda b, k: f"{b}()", SourceTrait(0),
               lambda base, k: base())  # fmt: skip
     APPLIED = lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"
     NTH_KEY = lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"
@@ -119,7 +118,7 @@ class SourceKind(enum.Enum):
     #: type.
     PAYLOAD = lambda b, k: f"payload({b})", lambda b, k: b
 
-    def __init__(self, text: Text, label: Text, traits: SourceTrait = SourceTrait.NONE,
+    def __init__(self, text: Text, label: Text, traits: SourceTrait = SourceTrait(0),
                  follow: Follow | None = None) -> None:  # fmt: skip
         self.text, self.label, self.traits, self.follow = text, label, traits, follow
         #: The name in stored entries.

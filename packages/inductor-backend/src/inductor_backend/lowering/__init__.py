@@ -11,7 +11,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     dropout,
     flex_attention,
     foreach,
-    indexing,
+    gathers,
     linear_algebra,
     losses,
     matmul,

@@ -16,7 +16,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make, required
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
-from inductor_backend.lowering.indexing import indirect
+from inductor_backend.lowering.gathers import indirect
 from inductor_backend.lowering.normalization import At
 from inductor_backend.lowering.reduction import mean_of
 

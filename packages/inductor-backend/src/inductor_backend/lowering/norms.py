@@ -16,7 +16,7 @@ from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.indexing import indirect
+from inductor_backend.lowering.gathers import indirect
 from inductor_backend.lowering.reduction import as_number, reduced_input
 
 

@@ -20,7 +20,7 @@ from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any, call_aten
-from inductor_backend.lowering.indexing import indirect
+from inductor_backend.lowering.gathers import indirect
 
 Place = Callable[[Sequence[Index]], Sequence[Index]]
 Body = Callable[[Sequence[Index]], Value]

@@ -9,6 +9,7 @@ from tracer_core.bytecode.opcodes import (
     iteration,
     names,
     operators,
+    patterns,
     stack,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "iteration",
     "names",
     "operators",
+    "patterns",
     "stack",
 ]

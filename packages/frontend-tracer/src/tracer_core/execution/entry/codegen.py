@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.execution.entry.joined_tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.execution.entry.namespace import alias_groups
-from tracer_core.execution.entry.tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.direct_roots import DIRECT_ROOTS

@@ -30,8 +30,8 @@ from tracer_core.guards.guard import (
     tensor_is,
 )
 from tracer_core.guards.guard_cache import Checked
+from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.source import payload
-from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.reconstruct.runtime import NAMES
 from tracer_core.torch_private import needed, settings
 

@@ -1,9 +1,9 @@
 """The recompile limit: when it is reached, what closes, and the warning.
 
 In: the cache of a code region, and the state of a call that none of its entries fits. Out: whether
-one more entry may be captured. The limit is the argument ``recompile_limit`` of `compile`, by default
-`MAX_RECOMPILES`; it counts the entries of one object (`GuardedCache.count`), `MAX_CACHE_ENTRIES` those
-of all objects.
+one more entry may be captured. The limit is `CompileConfig.recompile_limit`, which is `MAX_RECOMPILES`
+(``TRACER_LIMITS`` changes it); it counts the entries of one object (`GuardedCache.count`), and
+`MAX_CACHE_ENTRIES` those of all objects.
 """
 
 from __future__ import annotations

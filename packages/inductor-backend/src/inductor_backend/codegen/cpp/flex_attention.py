@@ -19,7 +19,7 @@ import torch
 from inductor_backend.codegen.common.flex_call import Call, call_of
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
-from inductor_backend.codegen.common.scalar_functions import FunctionWriter, Started
+from inductor_backend.codegen.common.scalar_programs import FunctionWriter, Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
 from inductor_backend.codegen.cpp.expressions import (

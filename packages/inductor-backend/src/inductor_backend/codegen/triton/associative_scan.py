@@ -14,7 +14,7 @@ from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernel
-from inductor_backend.codegen.triton.scalar_functions import TritonFunctionWriter
+from inductor_backend.codegen.triton.scalar_programs import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr, product
 from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars

@@ -12,11 +12,11 @@ import torch
 
 from inductor_backend.codegen.common.flex_call import Call
 from inductor_backend.codegen.common.module import NAME
-from inductor_backend.codegen.common.scalar_functions import Started
+from inductor_backend.codegen.common.scalar_programs import Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernel
-from inductor_backend.codegen.triton.scalar_functions import TritonFunctionWriter
+from inductor_backend.codegen.triton.scalar_programs import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import in_tensor_cores

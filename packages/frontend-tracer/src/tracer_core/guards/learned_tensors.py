@@ -43,7 +43,7 @@ def _never(state: Any) -> int:
 
 def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Callable[[Any], None]]:
     """Returns (hold, learn); see the module's docstring."""
-    function = helper("tensor_check", "tensors_hold", [ctypes.c_void_p, ctypes.py_object])
+    function = helper("learned_tensors", "tensors_hold", [ctypes.c_void_p, ctypes.py_object])
     result = layout() if function is not None else None
     if result is None:
         return _never, lambda state: None

@@ -10,8 +10,8 @@ from torch import nn
 
 import tracer_core
 from tests.tracer.eager_reference import same, twin
+from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.object_layout import layout
-from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)

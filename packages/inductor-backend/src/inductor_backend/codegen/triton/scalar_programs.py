@@ -1,4 +1,5 @@
-"""Writes the functions of flex_attention (score_mod, mask_mod) into a Triton kernel.
+"""Writes scalar programs into a Triton kernel: score_mod and mask_mod of flex_attention, and what
+combines two elements of an associative scan.
 
 Where queries have 16 bits, division and tanh of scores are shorter approximations whose error (some
 1e-7) is far below that of the scores; correctly rounded ones take longer than the products of a block.
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.op_table import TRITON_OPS
-from inductor_backend.codegen.common.scalar_functions import FunctionWriter
+from inductor_backend.codegen.common.scalar_programs import FunctionWriter
 from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.triton.addressing import NARROW
 from inductor_backend.codegen.triton.expressions import constant_source

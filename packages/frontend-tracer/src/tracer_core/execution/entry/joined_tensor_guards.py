@@ -1,4 +1,4 @@
-"""Joins the guards on tensors that are fetched in each call into one call of `guards.tensor_check`.
+"""Joins the guards on tensors that are fetched in each call into one call of `guards.learned_tensors`.
 
 The gradients that an optimizer reads are new tensors in every step. In: the lines of a cache entry
 that fetch and check values in each call. Out: the same lines, in which a run of guards on tensors
@@ -32,7 +32,7 @@ class TensorCheck(str):
 
 
 def has_fast_answer(guard: Guard) -> bool:
-    """Returns whether `tensor_check` can tell that a guard holds: on a plain tensor of constant
+    """Returns whether `learned_tensors` can tell that a guard holds: on a plain tensor of constant
     sizes and strides that requires no gradient."""
     if guard.kind is not GuardKind.TENSOR:
         return False
