@@ -30,7 +30,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "limits:main",
         "just under and just beyond each limit, and programs that never settle",
     ),
-    "settled": ("settled:main", "settled calls of programs around which capture saves little"),
+    "steady_state": (
+        "steady_state:main",
+        "settled calls of programs around which capture saves little",
+    ),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
     "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),

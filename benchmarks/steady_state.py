@@ -539,7 +539,7 @@ def _compiled(function: Any, compiler: str) -> tuple[Any, Callable[[], tuple[int
 
 
 main = Grid(
-    "settled",
+    "steady_state",
     __doc__,
     {"programs": list(PROGRAMS), "compilers": ["ours", "torch"]},
     measure,

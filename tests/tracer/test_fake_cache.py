@@ -17,7 +17,7 @@ from tests.support.releases import RELEASE
 from tracer_core import torch_private
 from tracer_core.fx_capture import fake_cache
 
-from .twin import same
+from .eager_reference import same
 
 pytestmark = pytest.mark.skipif(
     not torch_private.is_tested(), reason="this torch's own FakeTensorMode is used"
@@ -72,11 +72,11 @@ class Checked:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Checked]:
-    fake_cache._kept.clear()
+    fake_cache._cached.clear()
     actual = Checked()
     monkeypatch.setattr(fake_cache, "run", actual)
     yield actual
-    fake_cache._kept.clear()
+    fake_cache._cached.clear()
 
 
 @pytest.fixture
@@ -103,10 +103,10 @@ def checked_ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         texts.add(str(func))
         return result
 
-    fake_cache._kept.clear()
+    fake_cache._cached.clear()
     monkeypatch.setattr(torch_private.capturing, "_without_settings", check)
     yield texts
-    fake_cache._kept.clear()
+    fake_cache._cached.clear()
 
 
 IMAGE, TALL = torch.randn(2, 4, 6, 8), torch.randn(2, 8, 4, 6).permute(0, 2, 3, 1)
@@ -476,7 +476,7 @@ def test_a_number_may_be_the_first_operand() -> None:
     def reciprocal(x: torch.Tensor) -> Any:
         return torch.ops.aten.div.Tensor(0.5, x)
 
-    fake_cache._kept.clear()
+    fake_cache._cached.clear()
     x = torch.rand(3) + 1
     actual = tracer_core.compile(reciprocal, backend="aten_eager")(x)
     torch.testing.assert_close(actual, reciprocal(x), rtol=0, atol=0)

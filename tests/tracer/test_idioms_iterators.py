@@ -14,7 +14,7 @@ import torch
 
 import tracer_core
 
-from .twin import twin
+from .eager_reference import twin
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 TABLE = {"a": torch.ones(3), "b": torch.full((3,), 2.0), "c": torch.full((3,), 3.0)}

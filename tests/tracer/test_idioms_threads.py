@@ -12,7 +12,7 @@ import torch
 
 import tracer_core
 
-from .twin import twin
+from .eager_reference import twin
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 

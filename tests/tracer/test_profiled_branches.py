@@ -123,7 +123,7 @@ def test_what_does_not_hold_any_more_is_expected_no_more() -> None:
         torch.testing.assert_close(fast(-x, y), kinked(-x, y))
     assert runs(lambda: fast(-x, y)) > 3
     assert (
-        ASSERTIONS not in inner(fast).runtime.regions.starts[2,].seen.refused
+        ASSERTIONS not in inner(fast).runtime.regions.starts[2,].specializations.refused
     )  # the program's own stay
 
 
@@ -424,7 +424,7 @@ def test_graphs_that_have_no_lowered_form_together_stay_apart() -> None:
     for _ in range(2 * MIN_EQUAL_PROFILES):
         x = torch.cat([torch.rand(3) + 0.1, -torch.rand(3)])
         torch.testing.assert_close(fast(x), program(x))
-    assert not inner(fast).runtime.regions.starts[1,].seen.outcomes
+    assert not inner(fast).runtime.regions.starts[1,].specializations.outcomes
     runners = [record.runner for record in inner(fast).records]
     assert not any(runner is not None and runner.fallback is not None
                    and runner.fallback.kind == "lowering" for runner in runners)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from .twin import same, twin
+from .eager_reference import same, twin
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 

@@ -149,7 +149,7 @@ NOT_RETURNED = {
     "crooked rows": (lambda x, w: x @ w, (R(9, 16), R(16, 13))),
     "crooked terms": (lambda x, w: F.linear(x, w), (R(9, 15), R(13, 15))),
     "aligned": (lambda x, w: F.linear(x, w), (R(9, 16), R(12, 16))),
-    "conv_small_groups": (lambda x, w: F.linear(x, w), (R(9, 16), R(7, 16))),
+    "narrow": (lambda x, w: F.linear(x, w), (R(9, 16), R(7, 16))),
 }
 
 

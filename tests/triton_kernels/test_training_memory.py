@@ -155,7 +155,7 @@ POOLS = {
 @pytest.mark.sweep(keep=2)
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", POOLS)
-@pytest.mark.parametrize("conv_small_groups", [False, True])
+@pytest.mark.parametrize("narrow", [False, True])
 def test_gradients_of_max_pools(name, narrow, as_on_gpus, monkeypatch):
     """Equal maxima, NaN and infinities among them; what is saved may be a byte."""
     monkeypatch.setattr(saved_tensors, "FUSES_INTEGERS", {"cpu"} if narrow else set())

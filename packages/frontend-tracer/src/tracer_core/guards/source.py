@@ -35,6 +35,7 @@ class SourceTrait(enum.Flag):
     TUPLE_KEY = enum.auto()
 
 
+_NO_TRAITS = SourceTrait(0)
 _VOLATILE, _SHARED = SourceTrait.VOLATILE, SourceTrait.SHARED_NUMBER
 _FOLLOWED, _NO_CODE = SourceTrait.FOLLOWED, SourceTrait.RUNS_NO_CODE
 _PART, _TUPLE = SourceTrait.PART | _FOLLOWED, SourceTrait.TUPLE_KEY
@@ -99,7 +100,7 @@ class SourceKind(enum.Enum):
             lambda base, k: base.__closure__[k[0]])  # fmt: skip
     CONTENTS = (lambda b, k: f"{b}.cell_contents", lambda b, k: b, _THROUGH | _NO_CODE | _SHARED,
                 lambda base, k: base.cell_contents)  # fmt: skip
-    TYPE = (lambda b, k: f"type({b})", lambda b, k: f"type({b})", SourceTrait(0),
+    TYPE = (lambda b, k: f"type({b})", lambda b, k: f"type({b})", _NO_TRAITS,
             lambda base, k: type(base))  # fmt: skip
     #: key: an expression of {b}; or (expression, others), whose others are {1}, {2}, ... in it.
     COMPUTED = lambda b, k: computed(b, k), lambda b, k: computed(b, k, named=True)
@@ -109,7 +110,7 @@ class SourceKind(enum.Enum):
         lambda b, k: f"a value of {', '.join([b, *(item.name for item in k[1])])}",
         _VOLATILE,
     )
-    CALLED = (lambda b, k: f"{b}()", lambda b, k: f"{b}()", SourceTrait(0),
+    CALLED = (lambda b, k: f"{b}()", lambda b, k: f"{b}()", _NO_TRAITS,
               lambda base, k: base())  # fmt: skip
     APPLIED = lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"
     NTH_KEY = lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"
@@ -118,7 +119,7 @@ class SourceKind(enum.Enum):
     #: type.
     PAYLOAD = lambda b, k: f"payload({b})", lambda b, k: b
 
-    def __init__(self, text: Text, label: Text, traits: SourceTrait = SourceTrait(0),
+    def __init__(self, text: Text, label: Text, traits: SourceTrait = _NO_TRAITS,
                  follow: Follow | None = None) -> None:  # fmt: skip
         self.text, self.label, self.traits, self.follow = text, label, traits, follow
         #: The name in stored entries.

@@ -57,7 +57,7 @@ def kernel_of(g: Geometry) -> str:
     grouped or narrow (groups of a few channels)."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
-            return "first"
+            return "conv_few_channels"
         return "winograd" if g.tiled else "dense"
     inside, outside = g.channels // g.groups, g.count // g.groups
     kh, kw = g.window
@@ -95,7 +95,7 @@ def packed_size(g: Geometry) -> int:
     """Returns the number of floats of the packed weight."""
     kernel = kernel_of(g)
     inside = g.channels // g.groups
-    if kernel in ("dense", "first"):
+    if kernel in ("dense", "conv_few_channels"):
         return g.groups * _whole(g.count // g.groups) * inside * g.taps
     if kernel == "winograd":
         return 16 * g.channels * g.count
@@ -143,7 +143,7 @@ def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tupl
         return packer(g), [g.count, g.taps]
     if packer(g) == "pack_conv_small_groups":
         return packer(g), [g.count, inside, g.taps]
-    if kernel == "first":
+    if kernel == "conv_few_channels":
         return packer(g), [g.count, inside, *g.window]
     if kernel == "winograd":
         return packer(g), [g.count, inside, strides[0], strides[1], 1]
@@ -188,7 +188,7 @@ def call(
     window = [batch, own, height, width, *g.window, *g.stride, *g.padding, *g.dilation, oh, ow]
     epilogues = [EPILOGUES[before], EPILOGUES[after]]
     border = 0 if not g.bordered else 1 if planes else 2
-    if kernel == "first":
+    if kernel == "conv_few_channels":
         return name, [*window, g.count, *epilogues, border]
     if kernel == "dense":
         count = g.count // g.groups
@@ -203,7 +203,7 @@ def launcher(g: Geometry) -> str:
     kernel = kernel_of(g)
     if kernel == "depthwise":
         return f"run_depthwise_{g.window[1]}"
-    if kernel == "first":
+    if kernel == "conv_few_channels":
         return f"run_conv_few_channels_{g.stride[1]}"
     if kernel == "winograd":
         return "run_winograd"

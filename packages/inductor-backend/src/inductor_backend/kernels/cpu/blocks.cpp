@@ -1,5 +1,5 @@
-// The product of a block of rows with a panel: accumulators of R rows x VECTORS vectors in registers. See packed.h.
-#include "packed.h"
+// The product of a block of rows with a panel: accumulators of R rows x VECTORS vectors in registers. See packed_weights.h.
+#include "packed_weights.h"
 
 template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, const Finish* finish) {
     if (add)

@@ -3,8 +3,8 @@
 // A task is some lines of one image's result. What they read is copied to lines with a border, plane by plane:
 // lines[y][channel][x]. A tap of R neighbouring pixels is then R values STRIDE apart, whatever the window: their sums stay in
 // registers over the whole window. Packed weights: panel[ky][channel][kx][column], panels as dense.cpp's.
-// A unit for each stride along a line (-DSTRIDE=2 -DRUN=run_first_2). See packed.py for the arguments.
-#include "packed.h"
+// A unit for each stride along a line (-DSTRIDE=2 -DRUN=run_first_2). See packed_weights.py for the arguments.
+#include "packed_weights.h"
 
 #define TASK_LINES 8  // of the result
 

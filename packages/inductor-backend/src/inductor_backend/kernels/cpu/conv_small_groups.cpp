@@ -1,6 +1,6 @@
 // Groups of 2, 4 or 8 channels in and out: a vector of channels holds LANES / c of them. A unit for each c
-// (-DCHANNELS=4 -DRUN=run_narrow_4). See packed.py for the arguments.
-#include "packed.h"
+// (-DCHANNELS=4 -DRUN=run_conv_small_groups_4). See packed_weights.py for the arguments.
+#include "packed_weights.h"
 
 template <int R>
 static NOINLINE void narrow_block(const float* const* from, const float* w, int64_t taps, float* tile) {

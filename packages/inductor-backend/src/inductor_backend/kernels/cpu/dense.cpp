@@ -3,8 +3,8 @@
 // A product is a convolution of one tap. The result's pixels are rows, its channels columns; a column panel is
 // PANEL = 4 vectors wide and lies in memory as it is read: panel[tap][channel][column], its last one cut down to whole vectors.
 // Nothing is unfolded: each row of a block points at the pixel that a tap reads (or at zeros), so that padding, strides
-// and dilation cost one pointer a tap. See packed.py for the arguments.
-#include "packed.h"
+// and dilation cost one pointer a tap. See packed_weights.py for the arguments.
+#include "packed_weights.h"
 
 #define MAX_ROWS 96  // rows of a tile
 

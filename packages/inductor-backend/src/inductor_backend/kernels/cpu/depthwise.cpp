@@ -1,9 +1,9 @@
 // One channel a group: lanes along the channels, weights [tap][channel]. A unit for each width of the window
-// (-DWIDTH=3 -DRUN=run_depthwise_3). See packed.py for the arguments.
+// (-DWIDTH=3 -DRUN=run_depthwise_3). See packed_weights.py for the arguments.
 //
 // A block is OUT pixels of a line of the result, LANES channels: 7 where the line is a multiple of that, else 4. Blocks
 // of all channels come first and then those of the next pixels, so that memory is read as it lies.
-#include "packed.h"
+#include "packed_weights.h"
 
 #define MAX_LINES 16
 

@@ -3,8 +3,8 @@
 // What a group reads for some lines of the result is copied together, with a border: its pixels lie as far apart as all
 // groups' channels, which for powers of two is into the same few sets of the cache. Packed weights:
 // as pack_conv_small_groups's (8) and run_pack's. A unit for each size of a group (-DCHANNELS=16
-// -DRUN=run_grouped_16). See packed.py for the arguments.
-#include "packed.h"
+// -DRUN=run_grouped_16). See packed_weights.py for the arguments.
+#include "packed_weights.h"
 
 #define COPIED_BYTES 20480   // of a group at once: L1
 #define MAX_LINES 16        // of a task's result

@@ -4,7 +4,7 @@
 // weights, panel[group][unit before][gate][lane]; the products of the input lie as torch orders them, [gate][unit]. A thread
 // keeps its groups from the first step to the last, so that its part of the weights stays in its cache; threads meet once a step.
 #include "prelude.h"
-#include "packed.h"
+#include "packed_weights.h"
 
 // LANES units of one sequence: gates in, cell and result out
 INLINE void cell(const float* __restrict__ gates, const float* __restrict__ before, float* __restrict__ cells, float* __restrict__ out) {

@@ -1,5 +1,5 @@
-// Weights as their kernels read them. See packed.py for the arguments.
-#include "packed.h"
+// Weights as their kernels read them. See packed_weights.py for the arguments.
+#include "packed_weights.h"
 
 // ---- [N][C][taps] (strides given) to panels, group after group: see dense.cpp
 struct Source { const float* w; int64_t N, C, taps, sn, sc, st; };

@@ -4,7 +4,7 @@
 // the weights once, when they are packed; 16 products of [tiles, channels] with [channels, columns] follow, and additions
 // make 2x2 pixels of their results. Packed weights lie as they are read: panel[position][channel][column], panels PANEL
 // wide, the last one perhaps half of that. Errors are at most twice those of sums of products (all constants are 0, 1, 1/2).
-#include "packed.h"
+#include "packed_weights.h"
 
 #define POSITIONS 16
 #define MAX_TILES 96        // of a task
