@@ -181,12 +181,22 @@ def _ratio(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if inexact else "kernels do not divide integers"
 
 
+#: Dtypes, and types of numbers, without fractions.
+_EXACT = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
+    torch.uint32, torch.uint64, bool, int,
+}  # fmt: skip
+
+
 def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """``alpha`` is a bool only where the result is one."""
+    """``alpha`` is a bool only where the result is one, and no float where it is an integer or bool."""
     alpha = kwargs.get("alpha", 1)
     operands = (*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs))
-    logical = all(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
-    return "alpha is a bool" if type(alpha) is bool and not logical else None
+    dtypes = {getattr(item, "dtype", type(item)) for item in operands}
+    if type(alpha) is bool:
+        return None if dtypes <= {torch.bool, bool} else "alpha is a bool"
+    is_float = type(alpha) in (float, torch.SymFloat)
+    return "alpha is a float" if is_float and dtypes <= _EXACT else None
 
 
 def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
