@@ -721,8 +721,10 @@ def test_identity_of_a_number_that_changes():
 
     fast = tracer_core.compile(program, backend="eager")
     for count, n_items in ((5, 2), (7, 2), (2, 2), (3, 3), (4, 3), (3, 3)):
-        given = torch.ones(2), count, [0] * n_items
-        assert torch.equal(fast(*given), program(*given)), (count, n_items)
-    sizes = tracer_core.compile(lambda x, y: x.shape[0] is y.shape[0], backend="eager", dynamic=True)
+        arguments = torch.ones(2), count, [0] * n_items
+        assert torch.equal(fast(*arguments), program(*arguments)), (count, n_items)
+    sizes = tracer_core.compile(
+        lambda x, y: x.shape[0] is y.shape[0], backend="eager", dynamic=True
+    )
     for n, m in ((3, 4), (4, 4), (5, 5), (5, 6)):
         assert sizes(torch.ones(n), torch.ones(m)) is (n == m)
