@@ -711,20 +711,3 @@ def test_a_size_that_c_code_is_given(name):
         return GIVEN_TO_C_CODE[name](x.numel()), x + 1
 
     same(program, *[(torch.ones(n),) for n in (2, 5, 7, 8)], breaks=None)
-
-
-def test_identity_of_a_number_that_changes():
-    """CPython has one object of each small int, so that programs compare them by ``is``."""
-
-    def program(x, count, items):
-        return x * 2 if count is len(items) else x + count
-
-    fast = tracer_core.compile(program, backend="eager")
-    for count, n_items in ((5, 2), (7, 2), (2, 2), (3, 3), (4, 3), (3, 3)):
-        arguments = torch.ones(2), count, [0] * n_items
-        assert torch.equal(fast(*arguments), program(*arguments)), (count, n_items)
-    sizes = tracer_core.compile(
-        lambda x, y: x.shape[0] is y.shape[0], backend="eager", dynamic=True
-    )
-    for n, m in ((3, 4), (4, 4), (5, 5), (5, 6)):
-        assert sizes(torch.ones(n), torch.ones(m)) is (n == m)

@@ -181,11 +181,11 @@ def _ratio(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if inexact else "kernels do not divide integers"
 
 
-#: Dtypes, and types of numbers, without fractions.
-_EXACT = {
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
-    torch.uint32, torch.uint64, bool, int,
-}  # fmt: skip
+def _is_exact(kind: Any) -> bool:
+    """Returns whether a dtype, or a type of numbers, has no fractions."""
+    if isinstance(kind, torch.dtype):
+        return not (kind.is_floating_point or kind.is_complex)
+    return kind in (bool, int)
 
 
 def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -196,7 +196,7 @@ def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     if type(alpha) is bool:
         return None if dtypes <= {torch.bool, bool} else "alpha is a bool"
     is_float = type(alpha) in (float, torch.SymFloat)
-    return "alpha is a float" if is_float and dtypes <= _EXACT else None
+    return "alpha is a float" if is_float and all(map(_is_exact, dtypes)) else None
 
 
 def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -40,9 +40,6 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
 
-_INTEGERS = {int, torch.SymInt}
-
-
 def _only_constants(container: Any) -> bool:
     return all(
         is_constant(item) or (isinstance(item, CONTAINERS) and _only_constants(item))
@@ -412,10 +409,6 @@ class Operations(Component):
         left, right = self.provenance.original(left), self.provenance.original(right)
         if left is right:
             return True  # reached by two paths; a guard keeps both leading to one object
-        kinds = type(left), type(right)
-        if torch.SymInt in kinds and set(kinds) <= _INTEGERS:  # each small int is one object
-            concrete = self.tracer.scalars.concrete
-            return concrete(left) is concrete(right)
         if (
             type(left) is type(right)
             and (type(left) in WRAPPED or not isinstance(left, IDENTITY_TYPES))
