@@ -12,20 +12,18 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.definitions import declare, implement
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
 _GIVEN = "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths"
 _OPTIONS = "int blank, bool zero_infinity"
-_LIBRARY.define(f"ctc_loss({_GIVEN}, {_OPTIONS}) -> (Tensor, Tensor)")
-_LIBRARY.define(
+_FORWARD = declare(f"ctc_loss({_GIVEN}, {_OPTIONS}) -> (Tensor, Tensor)")
+_BACKWARD = declare(
     f"ctc_loss_backward(Tensor gradient, {_GIVEN}, Tensor loss, Tensor log_alpha, {_OPTIONS})"
     " -> Tensor"
 )
-_FORWARD = torch.ops.tracer_core.ctc_loss.default
-_BACKWARD = torch.ops.tracer_core.ctc_loss_backward.default
 
 
 def _forward(log_probs: Any, targets: Any, *rest: Any) -> Any:
@@ -60,12 +58,8 @@ def _backward_fake(gradient: Any, log_probs: Any, *rest: Any) -> Any:
     return torch.empty(log_probs.shape, dtype=log_probs.dtype, device=log_probs.device)
 
 
-for _name, _kernel, _shape in (
-    ("ctc_loss", _forward, _forward_fake),
-    ("ctc_loss_backward", _backward, _backward_fake),
-):
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tracer_core::{_name}", _shape, lib=_LIBRARY)
+implement(_FORWARD, _forward, _forward_fake)
+implement(_BACKWARD, _backward, _backward_fake)
 
 
 def _loss(*value: Any, **options: Any) -> Any:

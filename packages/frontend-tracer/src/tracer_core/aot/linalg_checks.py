@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.definitions import declare, implement
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
-_LIBRARY.define("linalg_checked(Tensor result, Tensor info, str name, bool is_matrix) -> Tensor")
-CHECKED = torch.ops.tracer_core.linalg_checked.default
+CHECKED = declare("linalg_checked(Tensor result, Tensor info, str name, bool is_matrix) -> Tensor")
 #: The operator that it replaces.
 CHECK = aten._linalg_check_errors.default
 
@@ -31,8 +30,7 @@ def _fake(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) 
     return result.clone()
 
 
-_LIBRARY.impl("linalg_checked", _checked, "CompositeExplicitAutograd")
-torch.library.register_fake("tracer_core::linalg_checked", _fake, lib=_LIBRARY)
+implement(CHECKED, _checked, _fake)
 
 
 def results_of(info: torch.fx.Node | None) -> list[torch.fx.Node]:

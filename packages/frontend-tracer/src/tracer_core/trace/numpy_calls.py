@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from tracer_core.guards.numpy_types import numpy
+from tracer_core.ops.definitions import declare, implement
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
-_LIBRARY.define(
+CALL = declare(
     "numpy(str name, Tensor[] arrays, str arguments, SymInt[] sizes, ScalarType dtype) -> Tensor"
 )
-CALL = torch.ops.tracer_core.numpy.default
 
 #: Functions of NumPy of which sizes alone decide the sizes of the result.
 FUNCTIONS = frozenset(
@@ -84,5 +83,4 @@ def _fake(name: str, arrays: Any, arguments: str, sizes: Any, dtype: torch.dtype
     return torch.empty(sizes, dtype=dtype)
 
 
-_LIBRARY.impl("numpy", _call, "CompositeExplicitAutograd")
-torch.library.register_fake("tracer_core::numpy", _fake, lib=_LIBRARY)
+implement(CALL, _call, _fake)

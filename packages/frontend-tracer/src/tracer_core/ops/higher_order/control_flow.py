@@ -13,26 +13,24 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.definitions import declare, implement
 from tracer_core.ops.higher_order.scan import Scan, function_of
 from tracer_core.torch_private.names import names
 
 #: Both read a value on the host, which a CUDA graph cannot capture.
 _TAGS = names("Tag.cudagraph_unsafe")
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
-_LIBRARY.define(
+COND = declare(
     "cond(Tensor predicate, Tensor[] inputs, SymInt[] numbers, str if_true, str if_false)"
     " -> Tensor[]",
     tags=_TAGS,
 )
-_LIBRARY.define(
+#: program: takes (outer, carried, numbers) and returns (carried, whether there is another step).
+WHILE = declare(
     "while_loop(Tensor more, Tensor[] outer, Tensor[] carried, SymInt[] numbers, str program)"
     " -> Tensor[]",
     tags=_TAGS,
 )
-COND = torch.ops.tracer_core.cond.default
-#: program: takes (outer, carried, numbers) and returns (carried, whether there is another step).
-WHILE = torch.ops.tracer_core.while_loop.default
 
 
 def _cond(
@@ -68,12 +66,8 @@ def _while_fake(more: Any, outer: Any, carried: Any, numbers: Any, program: str)
     return [item.new_empty(item.shape) for item in carried]
 
 
-for _name, _run, _of_fakes in (
-    ("cond", _cond, _cond_fake),
-    ("while_loop", _while, _while_fake),
-):
-    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tracer_core::{_name}", _of_fakes, lib=_LIBRARY)
+implement(COND, _cond, _cond_fake)
+implement(WHILE, _while, _while_fake)
 
 
 # -- captured calls --

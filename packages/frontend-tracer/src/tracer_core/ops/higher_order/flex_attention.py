@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.ops.definitions import declare, implement
 from tracer_core.ops.higher_order.scalar_program import (
     LOAD,
     SIZE,
@@ -43,18 +44,15 @@ PAIRS = ("kv", "full_kv", "q", "full_q")
 #: The size of blocks of a BlockMask that masks nothing.
 WHOLE = 1 << 30
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
-_LIBRARY.define(
+FORWARD = declare(
     "flex_attention(Tensor query, Tensor key, Tensor value, Tensor[] blocks, Tensor[] buffers,"
     " SymInt[] numbers, float scale, str program) -> (Tensor, Tensor, Tensor)"
 )
-_LIBRARY.define(
+BACKWARD = declare(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor lse, Tensor delta,"
     " Tensor grad_out, Tensor[] blocks, Tensor[] buffers, SymInt[] numbers, float scale,"
     " str program) -> Tensor[]"
 )
-FORWARD = torch.ops.tracer_core.flex_attention.default
-BACKWARD = torch.ops.tracer_core.flex_attention_backward.default
 
 
 @dataclass(frozen=True)
@@ -407,12 +405,8 @@ def _backward_kernel(*args: Any) -> Any:
     return [item.contiguous() for item in decomposed_backward(*args)]
 
 
-for _name, _kernel, _fake in (
-    ("flex_attention", decomposed, _forward_fake),
-    ("flex_attention_backward", _backward_kernel, _backward_fake),
-):
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tracer_core::{_name}", _fake, lib=_LIBRARY)
+implement(FORWARD, decomposed, _forward_fake)
+implement(BACKWARD, _backward_kernel, _backward_fake)
 
 
 class _Attention(torch.autograd.Function):

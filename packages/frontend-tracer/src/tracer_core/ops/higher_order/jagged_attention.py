@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.ops.definitions import declare, implement
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
 _GIVEN = (
     "Tensor query, Tensor key, Tensor value, Tensor query_offsets, Tensor key_offsets, float? scale"
 )
-_LIBRARY.define(f"jagged_attention({_GIVEN}) -> Tensor")
-_LIBRARY.define(f"jagged_attention_backward(Tensor gradient, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
-_FORWARD = torch.ops.tracer_core.jagged_attention.default
-_BACKWARD = torch.ops.tracer_core.jagged_attention_backward.default
+_FORWARD = declare(f"jagged_attention({_GIVEN}) -> Tensor")
+_BACKWARD = declare(
+    f"jagged_attention_backward(Tensor gradient, {_GIVEN}) -> (Tensor, Tensor, Tensor)"
+)
 
 
 def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, slice]]:
@@ -97,12 +97,8 @@ def _backward_fake(gradient: Any, *value: Any) -> Any:
     )
 
 
-for _name, _kernel, _shape in (
-    ("jagged_attention", _forward, _fake),
-    ("jagged_attention_backward", _backward, _backward_fake),
-):
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tracer_core::{_name}", _shape, lib=_LIBRARY)
+implement(_FORWARD, _forward, _fake)
+implement(_BACKWARD, _backward, _backward_fake)
 
 
 class _Attention(torch.autograd.Function):

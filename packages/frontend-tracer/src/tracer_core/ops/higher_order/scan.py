@@ -19,21 +19,19 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.contract.lowering_errors import LoweringUnsupported
+from tracer_core.ops.definitions import declare, implement
 
 #: The operator's name in a backend's `preserved_ops`.
 KEPT = "tracer_core.scan.default"
 
-_LIBRARY = torch.library.Library("tracer_core", "FRAGMENT")
-_LIBRARY.define(
+SCAN = declare(
     "scan(Tensor[] outer, Tensor[] carried, Tensor[] rows, SymInt[] numbers, SymInt length,"
     " bool reverse, str program) -> Tensor[]"
 )
-_LIBRARY.define("associative_scan(Tensor[] rows, str program) -> Tensor[]")
-SCAN = torch.ops.tracer_core.scan.default
 #: The inclusive scan of contiguous rows. program: the step of a scan whose carried tensors are the
 #: combined slices, of pointwise operators alone; its parts are what it carries. Graphs have it where
 #: gradients are off, for backends that keep `SCAN`.
-ASSOCIATIVE = torch.ops.tracer_core.associative_scan.default
+ASSOCIATIVE = declare("associative_scan(Tensor[] rows, str program) -> Tensor[]")
 
 
 # -- programs --
@@ -136,12 +134,8 @@ def _associative_fake(rows: Sequence[torch.Tensor], program: str) -> list[torch.
     return [row.new_empty(row.shape) for row in rows]
 
 
-for _name, _run, _of_fakes in (
-    ("scan", _kernel, _fake),
-    ("associative_scan", _associative_kernel, _associative_fake),
-):
-    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"tracer_core::{_name}", _of_fakes, lib=_LIBRARY)
+implement(SCAN, _kernel, _fake)
+implement(ASSOCIATIVE, _associative_kernel, _associative_fake)
 
 
 # -- a captured scan --
