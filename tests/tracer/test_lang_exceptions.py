@@ -768,9 +768,9 @@ def a_class_of_c_code_that_takes_no_attributes(x):
 
 class Coded(ExceptionGroup):
     def __new__(cls, message, errors, code):
-        _ = super().__new__(cls, message, errors)
-        _.code = code
-        return _
+        group = super().__new__(cls, message, errors)
+        group.code = code
+        return group
 
     def derive(self, errors):
         return Coded(self.message, errors, self.code)

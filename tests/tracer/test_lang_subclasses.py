@@ -53,9 +53,9 @@ class MyFloat(float):
 
 class Tag(str):
     def __new__(cls, text, weight=1):
-        _ = super().__new__(cls, text)
-        _.weight = weight
-        return _
+        tag = super().__new__(cls, text)
+        tag.weight = weight
+        return tag
 
     def shout(self):
         return Tag(self.upper() + "!", self.weight + 1)

@@ -187,10 +187,10 @@ def purpose_of(module: Any) -> Any:
 
 def called_by_torch(module: nn.Module) -> bool:
     """Returns whether calling a module runs what `Module.compile()` of torch has made."""
-    var = vars(module).get(SLOT)
-    if type(var) is CallTable:
-        return var.otherwise is not None and id(module) not in var
-    return var is not None
+    entry = vars(module).get(SLOT)
+    if type(entry) is CallTable:
+        return entry.otherwise is not None and id(module) not in entry
+    return entry is not None
 
 
 def unshared(module: M) -> M:
@@ -243,8 +243,8 @@ def _put(
     ``__call__``. hooked: the call while the module has forward pre-hooks. Where the program gives
     one of both modules another class, the other gets it with the next call."""
     put_slot(CallSlot)
-    var = vars(module).get(SLOT)
-    table = var if type(var) is CallTable else CallTable(var)
+    entry = vars(module).get(SLOT)
+    table = entry if type(entry) is CallTable else CallTable(entry)
     vars(module)[SLOT] = table
     key = id(module)
 
@@ -326,9 +326,9 @@ def _original_of(hidden: _Hidden) -> tuple[Any, ...]:
 def _metaclass(program: Any) -> type[_Hidden]:
     """Returns `_Hidden` together with a metaclass of the program, of which no method has run."""
     bases = (_Hidden,) if program is type else (_Hidden, program)
-    _: Any = type.__new__(type(program), _Hidden.__name__, bases, {})
-    copyreg.pickle(_, _original_of)
-    return cast("type[_Hidden]", _)
+    metaclass: Any = type.__new__(type(program), _Hidden.__name__, bases, {})
+    copyreg.pickle(metaclass, _original_of)
+    return cast("type[_Hidden]", metaclass)
 
 
 #: The hidden classes without methods of their own, by class.
@@ -372,14 +372,14 @@ def _hidden_class(
         # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
     try:
-        _: Any = type.__new__(
+        hidden: Any = type.__new__(
             _metaclass(cast(Any, type(cls))), cls.__name__, (_Bare, cls), namespace
         )
     except TypeError as error:
         raise OptionError(f"{cls.__qualname__} cannot be shared: {error}") from error
     if not methods:
-        _hidden[cls] = weakref.ref(_)
-    return cast("type[nn.Module]", _)
+        _hidden[cls] = weakref.ref(hidden)
+    return cast("type[nn.Module]", hidden)
 
 
 def _slots(base: type) -> list[str]:

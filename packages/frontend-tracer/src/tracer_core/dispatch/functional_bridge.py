@@ -69,8 +69,8 @@ def _supports(node: torch.fx.Node) -> str | None:
         return "bfloat16 comes back as float16"
     if any(dtype.is_complex for dtype in dtypes):
         return "complex numbers are not supported"
-    full = not any(dtype.is_floating_point for dtype in dtypes)
-    if full and node.kwargs.get("rounding_mode") == "floor":
+    are_integers = not any(dtype.is_floating_point for dtype in dtypes)
+    if are_integers and node.kwargs.get("rounding_mode") == "floor":
         return "integers are divided towards zero"
     return None
 

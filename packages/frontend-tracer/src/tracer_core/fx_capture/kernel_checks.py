@@ -121,10 +121,18 @@ def _slice(
     return torch.ops.aten.slice.Tensor(value, dim, start, end, step)  # type: ignore[no-any-return]
 
 
+#: What `_operand_kinds` has of bools.
+_BOOLS = {torch.bool, bool}
+
+
+def _operand_kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
+    """Returns the dtypes of a binary operator's tensors, and the types of its numbers."""
+    named = (kwargs[name] for name in ("self", "input", "other", "exponent") if name in kwargs)
+    return {getattr(operand, "dtype", type(operand)) for operand in (*args[:2], *named)}
+
+
 def _subtraction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    operands = (*args[:2], *(kwargs[name] for name in ("self", "input", "other") if name in kwargs))
-    logical = any(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
-    return "kernels do not subtract bools" if logical else None
+    return "kernels do not subtract bools" if _operand_kinds(args, kwargs) & _BOOLS else None
 
 
 def _place_of_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -191,12 +199,11 @@ def _is_exact(kind: Any) -> bool:
 def _summand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """``alpha`` is a bool only where the result is one, and no float where it is an integer or bool."""
     alpha = kwargs.get("alpha", 1)
-    operands = (*args[:2], *(kwargs[name] for name in ("input", "other") if name in kwargs))
-    dtypes = {getattr(item, "dtype", type(item)) for item in operands}
+    kinds = _operand_kinds(args, kwargs)
     if type(alpha) is bool:
-        return None if dtypes <= {torch.bool, bool} else "alpha is a bool"
+        return None if kinds <= _BOOLS else "alpha is a bool"
     is_float = type(alpha) in (float, torch.SymFloat)
-    return "alpha is a float" if is_float and all(map(_is_exact, dtypes)) else None
+    return "alpha is a float" if is_float and all(map(_is_exact, kinds)) else None
 
 
 def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -301,8 +308,10 @@ def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     numbers = (*args[1:], *kwargs.values())
-    full = not args[0].dtype.is_floating_point and any(type(number) is float for number in numbers)
-    return "its kernel for integers truncates the threshold and the value" if full else None
+    is_integer = not args[0].dtype.is_floating_point and any(
+        type(number) is float for number in numbers
+    )
+    return "its kernel for integers truncates the threshold and the value" if is_integer else None
 
 
 def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -335,10 +344,8 @@ def _integers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    named = (kwargs[name] for name in ("self", "input", "exponent") if name in kwargs)
-    operands = (*args[:2], *named)
-    logical = all(getattr(item, "dtype", type(item)) in (torch.bool, bool) for item in operands)
-    return "kernels have no powers of bools" if logical else None
+    is_logical = _operand_kinds(args, kwargs) <= _BOOLS
+    return "kernels have no powers of bools" if is_logical else None
 
 
 def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -384,8 +391,10 @@ def _columns(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         or len(args) == 2
         or (len(args) > 2 and isinstance(args[1], (tuple, list)))
     )
-    full = not (args[0].is_floating_point() or args[0].is_complex() or args[0].dtype is torch.bool)
-    return "kernels have it for floating numbers only" if images and full else None
+    is_integer = not (
+        args[0].is_floating_point() or args[0].is_complex() or args[0].dtype is torch.bool
+    )
+    return "kernels have it for floating numbers only" if images and is_integer else None
 
 
 def _running_total(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -420,8 +429,8 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _bucketized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     boundaries = args[1] if len(args) > 1 else kwargs.get("boundaries")
-    item = not isinstance(boundaries, torch.Tensor) or boundaries.dim() == 1
-    return None if item else "boundaries have one dimension"
+    is_vector = not isinstance(boundaries, torch.Tensor) or boundaries.dim() == 1
+    return None if is_vector else "boundaries have one dimension"
 
 
 def _quantile(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -576,8 +585,8 @@ def _missing_kernel(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         operands += [torch.tensor(value) for value in values if type(value) in (bool, int, float)]
     converted = [value for value in values if isinstance(value, torch.dtype)]
     dtypes = converted or [operand.dtype for operand in operands]
-    full = not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
-    if name in _INEXACT_ONLY and full:
+    is_integer = not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+    if name in _INEXACT_ONLY and is_integer:
         return "kernels have it for floating numbers only"
     if name in _NO_BOOLS and all(dtype is torch.bool for dtype in dtypes):
         return "kernels do not take bools"

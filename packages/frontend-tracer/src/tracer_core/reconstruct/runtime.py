@@ -166,8 +166,8 @@ def set_own(obj: Any, namespace: dict[str, Any]) -> None:
 
 def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> Any:
     """Returns a generic alias: ``list[int]``, or ``*tuple[int]`` if unpacked."""
-    _: Any = types.GenericAlias.__new__(kind, origin, args)
-    return next(iter(_)) if unpacked else _
+    alias: Any = types.GenericAlias.__new__(kind, origin, args)
+    return next(iter(alias)) if unpacked else alias
 
 
 _IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)

@@ -51,12 +51,12 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
     failure = None
     for quiet in _quiet_bases(bases):
         try:
-            _: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
-            _.__bases__ = bases
+            created: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            created.__bases__ = bases
         except TypeError as error:
             failure = error
         else:
-            return _
+            return created
     raise BasesMustKnow(f"{name} cannot be made without telling its bases") from failure
 
 
@@ -259,24 +259,26 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     entries.update(dict.fromkeys(later, _Later()))
     hooked = _any_hooked(bases)
     if kwargs and not hooked:
-        _: Any = type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
+        created: Any = type.__new__(
+            meta, name, bases, entries, **kwargs
+        )  # raises Python's own error
     else:
         try:
-            _ = bare_class(meta, name, bases, entries)
+            created = bare_class(meta, name, bases, entries)
         except BasesMustKnow as error:
             raise Break("class_statement", str(error)) from error
-    note_class(tracer, _)
+    note_class(tracer, created)
     for key, value in later.items():
-        type.__setattr__(_, key, value)
+        type.__setattr__(created, key, value)
     for key, value in later.items():
-        _set_name(tracer, _, key, value)
+        _set_name(tracer, created, key, value)
     if hooked:
         tracer.calls.call_value(
-            tracer.attributes.super_attribute(_, _, "__init_subclass__"), [], kwargs
+            tracer.attributes.super_attribute(created, created, "__init_subclass__"), [], kwargs
         )
-        for value in _.__dict__.values():  # typing's __init_subclass__ runs eagerly
+        for value in created.__dict__.values():  # typing's __init_subclass__ runs eagerly
             note_functions(tracer, value)
-    return _
+    return created
 
 
 def _set_name(tracer: Tracing, cls: type, key: str, value: Any) -> None:

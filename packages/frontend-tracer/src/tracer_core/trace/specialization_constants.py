@@ -141,9 +141,9 @@ def _maker_of_object(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make 
     names = list(own)
 
     def make() -> Any:
-        _ = object.__new__(cls)
+        instance = object.__new__(cls)
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(_, name, value())
-        return _
+            object.__setattr__(instance, name, value())
+        return instance
 
     return make

@@ -203,8 +203,9 @@ class Fusion:
         continues one."""
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= MAX_FUSED_UPDATE
-        simple = not (node.product or node.is_reduction or any(node.reduced))
-        return small and simple and not self.mutated.isdisjoint((*node.reads(), *node.writes))
+        is_pointwise = not (node.product or node.is_reduction or any(node.reduced))
+        writes_input = not self.mutated.isdisjoint((*node.reads(), *node.writes))
+        return small and is_pointwise and writes_input
 
     def kind_of(self, node: LoopNode) -> Any:
         """Returns a key shared by nodes that may be in one launch without sharing data, or None."""

@@ -26,9 +26,9 @@ class TensorCheck(str):
     value: str
 
     def __new__(cls, line: str, value: str) -> TensorCheck:
-        _ = super().__new__(cls, line)
-        _.value = value
-        return _
+        check = super().__new__(cls, line)
+        check.value = value
+        return check
 
 
 def has_fast_answer(guard: Guard) -> bool:

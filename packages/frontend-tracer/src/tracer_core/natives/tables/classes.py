@@ -121,9 +121,9 @@ def typed_namedtuple(tracer: Tracer, meta: Any, name: Any, bases: Any, namespace
             tracer.break_graph(
                 "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
             )
-    _ = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
-    class_creation.note_class(tracer, _)
-    return _
+    tuple_class = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
+    class_creation.note_class(tracer, tuple_class)
+    return tuple_class
 
 
 # -- type variables and generic classes --

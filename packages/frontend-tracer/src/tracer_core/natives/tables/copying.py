@@ -117,13 +117,13 @@ def _of_object(tracer: Tracer, obj: Any, value_of: Any, memo: dict[int, Any] | N
         or tracer.entries.special(cls, "__new__") is not object.__new__
     ):
         tracer.break_graph("native_python", f"a {cls.__name__} is copied")
-    _ = object.__new__(cls)
+    copied = object.__new__(cls)
     if memo is not None:
-        memo[id(obj)] = _
+        memo[id(obj)] = copied
     namespace = tracer.attributes.getattr(obj, "__dict__")
     for name in tracer.reads.keys(namespace):
-        _.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
-    return _
+        copied.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
+    return copied
 
 
 def _tensor(tracer: Tracer, obj: torch.Tensor) -> Any:
