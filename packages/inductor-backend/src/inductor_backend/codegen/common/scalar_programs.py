@@ -165,9 +165,8 @@ class FunctionWriter(ValueWriter):
         limits: Mapping[str, Expr],
         inner: frozenset[str] = INNER,
     ) -> None:
-        body: Any = SimpleNamespace(registers={}, origins=())
-        super().__init__(LoopProgram("scores"), body, sizes)
-        self.out, self.operands, self.numbers = out, operands, numbers
+        super().__init__(sizes, out, ())
+        self.operands, self.numbers = operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.innermost, self.narrow, self.inner = inner, False, set(inner)
         self.scores: set[str] = set()
@@ -225,9 +224,8 @@ class FunctionWriter(ValueWriter):
 
     def _walk(self, at: Started, level: int) -> None:
         """Writes the statements of a program up to a level."""
-        self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
-        self.scores = at.scores
-        self.body.registers, self.registers = at.kinds, at.registers
+        self.narrow, self.inner, self.scores = at.narrow, at.inner, at.scores
+        self.in_registers, self.registers = at.kinds, at.registers
         for node in at.program.nodes:
             if not isinstance(node, LoopNode) or node.sizes:
                 raise unsupported("codegen", f"{node.origin.op} in a function of scores")
@@ -238,12 +236,12 @@ class FunctionWriter(ValueWriter):
                 (name,) = store.buffers
                 if self.level(store.value) > level:
                     at.inner.add(name)
-                    at.kinds[name] = self.program.buffers[name].dtype
+                    at.kinds[name] = at.program.buffers[name].dtype
                     continue
-                kept = at.kinds[name] = self.program.buffers[name].dtype
+                dtype = at.kinds[name] = at.program.buffers[name].dtype
                 text = at.names[store.value]
-                if kept in (torch.bfloat16, torch.float16):
-                    text = self.rounded(text, kept)
+                if dtype in (torch.bfloat16, torch.float16):
+                    text = self.rounded(text, dtype)
                 at.registers[name] = text
 
     @abstractmethod

@@ -1,48 +1,35 @@
-"""Base of the C++ and Triton kernel writers: names the values of a fused body, operands first.
+"""Names the values of a fused body, operands first.
 
-Lines go to `ValueWriter.out`. A value is named once per scope; constants and values in registers
-get no line.
+A value is named once per scope; constants and values in registers get no line.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
-from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
-from inductor_backend.schedule.fused_body import KernelBody
-
-#: Most letters of a kernel's label.
-LABEL = 48
 
 
 class ValueWriter(ABC):
-    """Writes what a kernel computes. spellings: the language's column of the op table. pointers:
-    storage -> argument. registers: buffer -> the text of the reduction's result."""
+    """Writes values as statements. What depends on the language and on where elements are is in
+    the methods of a subclass."""
 
+    #: The language's column of the op table.
     spellings: ClassVar[Mapping[str, Spelling]]
 
-    def __init__(self, program: LoopProgram, body: KernelBody, sizes: SizeVars) -> None:
-        self.program, self.body, self.sizes = program, body, sizes
-        self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
+    def __init__(self, sizes: SizeVars, out: CodeWriter, in_registers: Container[str]) -> None:
+        self.sizes, self.out = sizes, out
+        #: Buffers that are in registers: the results of reductions.
+        self.in_registers = in_registers
+        #: The text of each of them that is computed.
         self.registers: dict[str, str] = {}
-
-    @property
-    def label(self) -> str:
-        """Returns the operators that the kernel computes, for its name."""
-        return "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:LABEL] or "empty"
-
-    def pointer(self, buffer: str) -> str:
-        storage = self.program.buffers[buffer].storage
-        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
 
     def emit(self, values: Iterable[Value], level: int, names: dict[Value, str]) -> None:
         """Writes statements for the unnamed values up to that level, operands first."""
@@ -60,7 +47,7 @@ class ValueWriter(ABC):
         """Returns the text of one value, whose operands have names."""
         operands = [names[arg] for arg in value.args]
         if value.name in ("load", "masked_load"):
-            if value.buffer in self.body.registers:
+            if value.buffer in self.in_registers:
                 return self.registers[value.buffer]
             return self.load_text(value, names)
         if value.name == "index":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
 def plain(text: str) -> str:
@@ -52,6 +52,12 @@ class CodeWriter:
         with self.indented():
             yield
         self.line("}")
+
+    @contextmanager
+    def unless(self, condition: str) -> Iterator[None]:
+        """Writes a block that is skipped where the condition holds; "": no block."""
+        with self.block(f"if (!({condition}))") if condition else nullcontext():
+            yield
 
     @contextmanager
     def block_python(self, head: str) -> Iterator[None]:
