@@ -146,7 +146,7 @@ def _candidates(c: Compilation, trial: LoopProgram, body: KernelBody) -> list[Bl
     work = Work(
         c.sizes.hint(rows.numel),
         c.sizes.hint(columns.numel),
-        c.sizes.hint(writer.left_tile.axes[1].numel),
+        c.sizes.hint(writer.terms.numel),
         math.prod(c.sizes.hint(writer.nest.sizes[loop]) for loop in writer.batch),
         operands.itemsize,
         writer.bulk_operands(),

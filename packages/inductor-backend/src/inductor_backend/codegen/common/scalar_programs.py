@@ -151,9 +151,6 @@ class FunctionWriter(ValueWriter):
     size. limits: the size of each position's dimension. inner: inputs that change in the innermost loop.
     """
 
-    #: The language's operator for floor division of nonnegative integers.
-    floor: str
-
     def __init__(
         self,
         out: CodeWriter,
@@ -268,7 +265,7 @@ class FunctionWriter(ValueWriter):
         return self.size_of(expr)
 
     def _index(self, index: Index, names: dict[Value, str]) -> str:
-        return index_source(index, (), names.__getitem__, self.size, self.floor)
+        return index_source(index, (), names.__getitem__, self.size, self.language.floor)
 
     def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in ("wrap_index", "check_index") and self._is_inside(value):

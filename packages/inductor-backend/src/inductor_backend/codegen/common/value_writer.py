@@ -6,10 +6,10 @@ A value is named once per scope; constants and values in registers get no line.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar
 
-from inductor_backend.codegen.common.spelling import Spelling
+from inductor_backend.codegen.common.op_table import Language
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
@@ -21,8 +21,7 @@ class ValueWriter(ABC):
     """Writes values as statements. What depends on the language and on where elements are is in
     the methods of a subclass."""
 
-    #: The language's column of the op table.
-    spellings: ClassVar[Mapping[str, Spelling]]
+    language: ClassVar[Language]
 
     def __init__(self, sizes: SizeVars, out: CodeWriter, in_registers: Container[str]) -> None:
         self.sizes, self.out = sizes, out
@@ -37,7 +36,7 @@ class ValueWriter(ABC):
             if value in names or self.level(value) > level:
                 continue
             if value.name == "constant":
-                names[value] = self.constant(value)
+                names[value] = self.language.constant(*value.attr)
                 continue
             text = self.value_source(value, names)
             name = names[value] = self.out.fresh("t")
@@ -53,12 +52,12 @@ class ValueWriter(ABC):
         if value.name == "index":
             return self.index_value(value.attr, names)
         if value.name == "wrap_index":
-            return self.wrapped_index(operands[0], self.size(value.attr))
+            return self.language.wrapped_index.format(operands[0], self.size(value.attr))
         if value.name == "check_index":
             return self.checked_index(value, operands[0], self.size(value.attr))
-        if value.name not in self.spellings:
+        if value.name not in self.language.ops:
             raise unsupported("codegen", f"op {value.name!r} has no text here")
-        return self.spellings[value.name](value, *operands)
+        return self.language.ops[value.name](value, *operands)
 
     def may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
         """Returns sizes of checked dimensions of an access that may be 0: an invalid index was
@@ -69,10 +68,6 @@ class ValueWriter(ABC):
     @abstractmethod
     def level(self, value: Value) -> int:
         """Returns the loop in which a value is computed, 0: once per row."""
-
-    @abstractmethod
-    def constant(self, value: Value) -> str:
-        """Returns the literal of a constant."""
 
     @abstractmethod
     def definition(self, value: Value, name: str, text: str) -> str:
@@ -89,10 +84,6 @@ class ValueWriter(ABC):
     @abstractmethod
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         """Returns an index as an integer value of the kernel."""
-
-    @abstractmethod
-    def wrapped_index(self, index: str, size: str) -> str:
-        """Returns the index, plus the size where it is negative."""
 
     @abstractmethod
     def checked_index(self, value: Value, index: str, size: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from inductor_backend.codegen.common.index_source import index_source
 from inductor_backend.codegen.common.loop_nest import LoopNest, walk
+from inductor_backend.codegen.common.op_table import CPP
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify
 from inductor_backend.ir.nodes import LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -73,7 +74,7 @@ class LoopAddressing:
     def index_text(self, index: Index, names: dict[Value, str]) -> str:
         """Returns the text of an index over the domain's variables."""
         flat = walk(index, self.nest)
-        return index_source(flat, self.variables, names.__getitem__, self.size, "/")
+        return index_source(flat, self.variables, names.__getitem__, self.size, CPP.floor)
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         return self.index_text(self.program.buffers[buffer].layout.flat(index), names)

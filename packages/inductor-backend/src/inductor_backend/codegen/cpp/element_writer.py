@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
+from inductor_backend.codegen.common.op_table import CPP, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.addressing import LoopAddressing
-from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_source, memory_type
+from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.ordered import SCANNERS, SPECIAL_SCANS, Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
@@ -28,7 +28,7 @@ SPECIAL_HEADER = "prelude_special.h"
 class ElementWriter(ValueWriter):
     """Writes what a kernel computes for one element. loops: where the element is."""
 
-    spellings = CPP_OPS
+    language = CPP
 
     def __init__(self, body: KernelBody, loops: LoopAddressing) -> None:
         super().__init__(loops.sizes, CodeWriter(), body.registers)
@@ -60,9 +60,6 @@ class ElementWriter(ValueWriter):
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         return f"(int64_t)({self.loops.index_text(index, names)})"
-
-    def wrapped_index(self, index: str, size: str) -> str:
-        return f"{index} < 0 ? {index} + {size} : {index}"
 
     def checked_index(self, value: Value, index: str, size: str) -> str:
         return (
@@ -97,9 +94,6 @@ class ElementWriter(ValueWriter):
     def in_block(self) -> str:
         """Returns the position of the current element within the innermost loop's block."""
         return f"{self.loops.variables[self.loops.inner[-1]]} - {self.block_start}"
-
-    def constant(self, value: Value) -> str:
-        return constant_source(*value.attr)
 
     def definition(self, value: Value, name: str, text: str) -> str:
         kind = C_TYPES[value.dtype]

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.flex_call import Call, call_of
 from inductor_backend.codegen.common.module import NAME
-from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
+from inductor_backend.codegen.common.op_table import CPP, SPECIAL_OPS
 from inductor_backend.codegen.common.scalar_programs import FunctionWriter, Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
@@ -29,7 +30,7 @@ from inductor_backend.codegen.cpp.expressions import (
     memory_type,
 )
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -46,8 +47,7 @@ class CppFunctionWriter(FunctionWriter):
     """Writes scalar programs element by element. fails: whether an index may be out of range, or a
     divisor 0."""
 
-    spellings = CPP_OPS
-    floor = "/"
+    language = CPP
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -60,17 +60,11 @@ class CppFunctionWriter(FunctionWriter):
     def rounded(self, text: str, dtype: torch.dtype) -> str:
         return f"tc_to_float({TO_MEMORY[dtype]}({text}))"
 
-    def constant(self, value: Value) -> str:
-        return constant_source(*value.attr)
-
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"const {C_TYPES[value.dtype]} {name} = ({C_TYPES[value.dtype]})({text});"
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         return f"(int64_t)({self._index(index, names)})"
-
-    def wrapped_index(self, index: str, size: str) -> str:
-        return f"{index} < 0 ? {index} + {size} : {index}"
 
     def checked_index(self, value: Value, index: str, size: str) -> str:
         """An index out of range is noted in `bad`, so that a loop stays one of vectors."""
@@ -106,8 +100,8 @@ class _Kernel:
     def __init__(self, program: LoopProgram, call: Call, sizes: SizeVars) -> None:
         self.program, self.call, self.flex = program, call, call.flex
         self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        self.arguments = KernelArguments("s", cast="(int64_t)")
+        self.size = self.arguments.size
         query, key = call.layout("query"), call.layout("key")
         self.batch, self.heads, self.rows, self.width = query.sizes
         self.key_batch, self.key_heads, self.columns, _ = key.sizes
@@ -123,12 +117,7 @@ class _Kernel:
 
     def pointer(self, name: str) -> str:
         storage = self.program.buffers[self.call.tensors[name].buffer].storage
-        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return f"(int64_t){expr}" if expr >= 0 else f"((int64_t){expr})"
-        return self.arguments.setdefault(expr, f"s{len(self.arguments)}")
+        return self.arguments.pointer(storage)
 
     def start(self, name: str, *texts: str) -> str:
         """Returns a pointer to an element of a tensor, by the texts of the first indices; an index of
@@ -153,15 +142,15 @@ class _Kernel:
         which ``{}`` stands for the call's arguments after the position. results: names of tensors."""
         parameters = [
             f"{memory_type(self.program.buffers[storage].dtype)}* {name}"
-            for storage, name in self.pointers.items()
+            for storage, name in self.arguments.pointers.items()
         ]
         sizes = (
             f"const int64_t B = {self.size(self.batch)}, H = {self.size(self.heads)}, R ="
             f" {self.size(self.rows)}, N = {self.size(self.columns)}, KB ="
             f" {self.size(self.key_batch)}, KH = {self.size(self.key_heads)};"
         )
-        parameters += [f"int64_t {name}" for name in self.arguments.values()]
-        text = ", ".join([*self.pointers.values(), *self.arguments.values()])
+        parameters += [f"int64_t {name}" for name in self.arguments.sizes.values()]
+        text = ", ".join(self.arguments.names)
         writer = CodeWriter()
         writer.line(
             f"static __attribute__((noinline)) void {NAME}_task({position}, {', '.join(parameters)})"
@@ -177,11 +166,11 @@ class _Kernel:
             )
             for line in loop.splitlines():
                 writer.line(line.replace("{}", text))
-        items = list(self.pointers.values())
+        names = list(self.arguments.pointers.values())
         written = [self.pointer(name) for name in results if name in self.call.tensors]
         return KernelSource(
-            writer.text(), tuple(self.pointers), tuple(self.arguments), self.label,
-            tuple(sorted(items.index(name) for name in written)), self.functions.fails or self.allocates,
+            writer.text(), tuple(self.arguments.pointers), tuple(self.arguments.sizes), self.label,
+            tuple(sorted(names.index(name) for name in written)), self.functions.fails or self.allocates,
             headers=frozenset({HEADER, *self.functions.headers}),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from inductor_backend.codegen.common.op_table import CPP_OPS, OP_TABLE
+from inductor_backend.codegen.common.op_table import CPP, OP_TABLE
 from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
 from inductor_backend.ir.index_expr import Index, Var
@@ -245,7 +245,7 @@ def _text(
         return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
     if value.name in NEAR_OPS:
         return f"tc_{value.name}({operands[0]}, where, &far)"
-    return CPP_OPS[value.name](value, *operands)
+    return CPP.ops[value.name](value, *operands)
 
 
 def _put(

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import torch
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.flex_call import Call
-from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.scalar_programs import Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.kernel import TritonKernel
+from inductor_backend.codegen.triton.kernel import TritonKernel, function_text
 from inductor_backend.codegen.triton.scalar_programs import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -42,8 +42,8 @@ class ScoresWriter:
     def __init__(self, call: Call, sizes: SizeVars, tiles: Tiles) -> None:
         self.call, self.sizes, self.tiles, self.flex = call, sizes, tiles, call.flex
         self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        self.arguments = KernelArguments("ks")
+        self.pointer, self.size = self.arguments.pointer, self.arguments.size
         query, key = call.layout("query"), call.layout("key")
         self.batch, self.heads, self.rows, self.width = query.sizes
         self.key_batch, self.key_heads, self.columns, _ = key.sizes
@@ -77,14 +77,6 @@ class ScoresWriter:
         return isinstance(size, int) and all(size % end == 0 for end in ends)
 
     # arguments -----------------------------------------------------------------------------------
-
-    def pointer(self, name: str) -> str:
-        return self.pointers.setdefault(name, f"p{len(self.pointers)}")
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return str(expr) if expr >= 0 else f"({expr})"
-        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
 
     def line(self, text: str) -> None:
         self.out.line(text)
@@ -263,21 +255,16 @@ class ScoresWriter:
         return " & ".join(f"({item})" for item in result)
 
     def text(self, constants: Sequence[tuple[str, int]]) -> str:
-        parameters = [*self.pointers.values(), *self.arguments.values()]
-        parameters += [f"{name}: tl.constexpr" for name, _ in constants]
-        head = CodeWriter()
-        head.line("@triton.jit")
-        head.line(f"def {NAME}({', '.join(parameters)}):")
-        head.lines += self.out.lines
-        return head.text()
+        parameters = [*self.arguments.names, *(f"{name}: tl.constexpr" for name, _ in constants)]
+        return function_text(parameters, self.out)
 
     def kernel(self, grid: tuple[tuple[Expr, int], ...]) -> TritonKernel:
         constants = (("ROWS", self.tiles.rows), ("COLUMNS", self.tiles.columns))
         return TritonKernel(
             self.text(constants),
-            tuple(self.pointers),
-            tuple(pointer_type(self.call.dtypes[name]) for name in self.pointers),
-            tuple(self.arguments),
+            tuple(self.arguments.pointers),
+            tuple(pointer_type(self.call.dtypes[name]) for name in self.arguments.pointers),
+            tuple(self.arguments.sizes),
             grid,
             constants,
             self.tiles.warps,
