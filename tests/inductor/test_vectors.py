@@ -245,7 +245,9 @@ def test_tiles_are_turned_in_vectors(monkeypatch):
     monkeypatch.setattr(tiling, "LINES_KEPT", 0)
     seen = []
     transposes = vectors.transposes
-    monkeypatch.setattr(vectors, "transposes", lambda load: seen.append(transposes(load)) or seen[-1])
+    monkeypatch.setattr(
+        vectors, "transposes", lambda load: seen.append(transposes(load)) or seen[-1]
+    )
     for rows, columns in ((16, 16), (47, 33), (150, 211), (128, 300)):
         x, y, z = (
             torch.randn(rows, columns),

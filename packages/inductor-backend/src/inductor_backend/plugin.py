@@ -23,11 +23,11 @@ BACKEND = Backend(
     modes=MappingProxyType(
         {
             "default": (
-                "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded"
+                "fused kernels, operators as PyTorch has them; on CUDA devices graphs are captured"
                 " (cudagraphs-backend) where timed calls show that it pays"
             ),
             "reduce-overhead": (
-                "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else"
+                "on CUDA devices, all graphs are captured and replayed (cudagraphs-backend); else"
                 " the same"
             ),
             "max-autotune": (

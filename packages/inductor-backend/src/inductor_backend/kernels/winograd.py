@@ -22,11 +22,11 @@ from inductor_backend.limits import MAX_WINOGRAD_WEIGHTS
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
     """Returns whether the kernel is fastest for a convolution from `channels` to `count` channels
-    whose result has the size `image`, or its input's gradient. how: window, stride, padding,
+    whose result has the size `image`, or its input's gradient. how: kernel_size, stride, padding,
     dilation."""
-    window, stride, padding, dilation = (tuple(item) for item in how)
+    kernel_size, stride, padding, dilation = (tuple(item) for item in how)
     if (
-        (window, stride, dilation) != ((3, 3), (1, 1), (1, 1))
+        (kernel_size, stride, dilation) != ((3, 3), (1, 1), (1, 1))
         or max(padding) > 2
         or min(padding) < 0
     ):

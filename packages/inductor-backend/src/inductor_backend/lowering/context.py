@@ -253,9 +253,9 @@ class Lowering:
         if all(sizes[k] == 1 for k in dims):
             return self._reduction_of_one(kind, body, sizes, dtype, label)
         reduced = [k in set(dims) for k in range(len(sizes))]
-        kept = [1 if reduced[k] else size for k, size in enumerate(sizes)]
+        outer_sizes = [1 if reduced[k] else size for k, size in enumerate(sizes)]
         dtypes = [dtype, squares or dtype] if kind == "welford" else [dtype]
-        buffers = [self.buffer(kept, dtype) for dtype in dtypes]
+        buffers = [self.buffer(outer_sizes, dtype) for dtype in dtypes]
         index = variables(sizes)
         place = tuple(Index() if reduced[k] else index[k] for k in range(len(sizes)))
         store = Store(tuple(buffer.name for buffer in buffers), place, body(index), kind)

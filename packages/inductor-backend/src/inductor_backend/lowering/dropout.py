@@ -30,8 +30,8 @@ from inductor_backend.lowering.fallback import call_aten
 def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> Ref:
     sizes, dtype = ctx.shape(), ctx.meta().dtype
     if ctx.draws and is_rng_of_kernels(ctx.node):
-        kept = _kept(ctx, p)
-        return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
+        mask = _keep_mask(ctx, p)
+        return ctx.pointwise(lambda at: cast(mask.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
         inputs = {} if generator is None else {"generator": generator}
         return call_aten(ctx, x, p, **inputs)
@@ -50,13 +50,13 @@ def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
     if not (ctx.draws and is_rng_of_kernels(ctx.node)):
         return call_aten(ctx, x, p, train)
     dtype = compute_dtype(x.dtype)
-    kept = _kept(ctx, 1.0 - p)
+    mask = _keep_mask(ctx, 1.0 - p)
 
     def body(at: Sequence[Index]) -> Value:
-        element = make("mul", cast(x.at(at), dtype), cast(kept.at(at), dtype))
+        element = make("mul", cast(x.at(at), dtype), cast(mask.at(at), dtype))
         return make("mul", element, const(1.0 / (1.0 - p), dtype))
 
-    return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), kept
+    return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), mask
 
 
 def is_rng_of_kernels(node: torch.fx.Node) -> bool:
@@ -72,7 +72,7 @@ def is_rng_of_kernels(node: torch.fx.Node) -> bool:
     return simple and isinstance(probability, float) and 0 < probability < 1
 
 
-def _kept(ctx: Lowering, p: float) -> Ref:
+def _keep_mask(ctx: Lowering, p: float) -> Ref:
     """Returns bools that are True with probability p, in the layout of the node's (last) result."""
     value = ctx.node.meta["val"]
     last = len(value) - 1 if isinstance(value, (tuple, list)) else None

@@ -245,7 +245,7 @@ def _resize_backward(kind: str, rank: int) -> Any:
             return call_aten(ctx, dy, list(output_size), list(input_size), *rest, **named)
         count = {"nearest": 1, "exact": 1, "linear": 2, "cubic": 4}[kind]
 
-        def one(choice: tuple[int, ...]) -> Any:
+        def gradient(choice: tuple[int, ...]) -> Any:
             def taps(at: At) -> list[Tap]:
                 match = _taps(ctx, kind, at, lead, sizes, outputs, options)
                 return [
@@ -268,7 +268,7 @@ def _resize_backward(kind: str, rank: int) -> Any:
         target.scatter_each(
             "add",
             dy.sizes,
-            [one(choice) for choice in itertools.product(*(range(w) for w in widths))],
+            [gradient(choice) for choice in itertools.product(*(range(w) for w in widths))],
         )
         return target.result()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.writer import plain
+from inductor_backend.codegen.common.writer import comment_text
 from inductor_backend.codegen.cpp.expressions import C_TYPES as REGISTER_TYPES
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
@@ -252,4 +252,4 @@ const char *{name}_error(int code);
 
 def _plain(source: str) -> str:
     """Returns text for a comment in C."""
-    return plain(source).replace("*/", "* /")
+    return comment_text(source).replace("*/", "* /")

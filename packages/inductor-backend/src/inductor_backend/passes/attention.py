@@ -118,7 +118,7 @@ def native_attention(editor: Editor, node: Node, always: bool = False) -> bool:
 class _Scores:
     """What softmax reads: scale * matmul + sum(added). Mutable while the chain is read."""
 
-    product: Node
+    matmul: Node
     scale: float
     added: list[Node]
 
@@ -137,12 +137,12 @@ def _by_hand(editor: Editor, node: Node) -> bool:
     if scores is None or result is None:
         return False
     second, result_view = result
-    query = _operand(editor, scores.product.args[0], shape[:3], None)
-    transposed = _operand(editor, scores.product.args[1], shape[:2], shape[3])
+    query = _operand(editor, scores.matmul.args[0], shape[:3], None)
+    transposed = _operand(editor, scores.matmul.args[1], shape[:2], shape[3])
     value = _operand(editor, second.args[1], (*shape[:2], shape[3]), None)
     if query is None or transposed is None or value is None:
         return False
-    for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
+    for bmm, sizes in ((scores.matmul, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
         if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
             return False  # a view did not merge batch and heads
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
@@ -204,8 +204,8 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
             and isinstance(x.args[0], Node)
             and x.args[0].target is aten.bmm.default
         ):
-            match.product = x.args[0]
-            return match if _only_user(match.product) is x else None
+            match.matmul = x.args[0]
+            return match if _only_user(match.matmul) is x else None
         else:
             return None
 

@@ -107,14 +107,14 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
     value = _computed(gm, mask)
     if value is None:
         return None
-    kept = value if value.dtype is torch.bool else value == 0
-    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~kept):
+    visible = value if value.dtype is torch.bool else value == 0
+    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~visible):
         return None
-    if bool(kept.all()):
+    if bool(visible.all()):
         return False
-    size = kept.shape[-1]
+    size = visible.shape[-1]
     causal = torch.ones(size, size, dtype=torch.bool).tril()
-    return True if torch.equal(kept, causal.expand_as(kept)) else None
+    return True if torch.equal(visible, causal.expand_as(visible)) else None
 
 
 def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:

@@ -86,10 +86,10 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
         for node in needed
         if node.op == "get_attr"
     }
-    main, kept = _without(editor, needed, results)
+    main, copies = _without(editor, needed, results)
     editor.gm, editor.graph = main, main.graph
     positions = {node: k for k, node in enumerate(constants) if node in needed}
-    read = frozenset(k for k, node in enumerate(constants) if kept[node].users)
+    read = frozenset(k for k, node in enumerate(constants) if copies[node].users)
     return Folded(tuple(ordered), positions, known, tuple(results), read)
 
 

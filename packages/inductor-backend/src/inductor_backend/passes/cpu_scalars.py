@@ -85,12 +85,12 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """graph, spec: the device's side, with the inputs of the whole graph. whole: turns a runner of
+    """graph, spec: the device's side, with the inputs of the whole graph. join: turns a runner of
     the device's side into one for both sides."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
-    whole: Callable[[Runner], Runner]
+    join: Callable[[Runner], Runner]
 
 
 def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:

@@ -8,6 +8,7 @@ same value whenever it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,6 +84,10 @@ class Editor:
         if self._is_constant(node):
             self.constant.add(node)
         return node
+
+    def before(self, like: torch.fx.Node) -> Callable[..., torch.fx.Node]:
+        """Returns `call` with its first argument."""
+        return partial(self.call, like)
 
     def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         first = next(source.meta["val"] for source in node.all_input_nodes)

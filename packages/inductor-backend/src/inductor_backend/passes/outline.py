@@ -24,11 +24,11 @@ _WHOLE = "inductor_whole"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """whole: the original graph. small: the graph to lower. repeats: of the whole graph. returned:
+    """full: the original graph. small: the graph to lower. repeats: of the whole graph. returned:
     for each output of the whole graph, its position in the small graph's outputs, or (instance,
     offset, how many outputs of that instance come before)."""
 
-    whole: torch.fx.GraphModule
+    full: torch.fx.GraphModule
     small: torch.fx.GraphModule
     repeats: Repeats
     returned: tuple[int | tuple[int, int, int], ...]
@@ -41,7 +41,7 @@ def whole_of(node: Node) -> Node | None:
 
 def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
     """Returns the cut of this graph."""
-    kept = {number: number for number in range(KEPT - 1)} | {repeats.count - 1: KEPT - 1}
+    instances = {number: number for number in range(KEPT - 1)} | {repeats.count - 1: KEPT - 1}
     place = {node: at for at, node in enumerate(repeats.calls)}
     graph = torch.fx.Graph()
     result: dict[Node, Node] = {}
@@ -56,8 +56,8 @@ def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
         result[node] = copy = copy_node(
             graph, node, lambda source: result.get(source) or result[stand_ins[source]]
         )
-        if number in kept:
-            copy.meta[INSTANCE] = (kept[number], offset)
+        if number in instances:
+            copy.meta[INSTANCE] = (instances[number], offset)
         if node.op in ("placeholder", "get_attr"):
             copy.meta[_WHOLE] = node
     returned, items = _returned(module.graph, repeats, place)

@@ -24,8 +24,8 @@ def fuse_extern_epilogues(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Fuses what it can; returns one line for each activation: fused, or why not."""
     now = _Now(program)
     notes: list[str] = []
-    products = [node.name for node in program.nodes if _is_matmul(node)]
-    for name in products:
+    matmuls = [node.name for node in program.nodes if _is_matmul(node)]
+    for name in matmuls:
         _fuse_epilogue_of(program, sizes, now, now.node(name), notes)
     return notes
 
@@ -107,11 +107,11 @@ def _refusal(program: LoopProgram, sizes: SizeVars, node: ExternNode, user: Loop
     source, target = program.buffers[node.writes[0]], program.buffers[store.buffers[0]]
     if argument.name != "load" or argument.buffer != source.name:
         return "not an activation of the result itself"
-    if node.epilogue != "none" or node.residual is not None or node.final != "none":
+    if node.epilogue != "none" or node.residual is not None or node.last_epilogue != "none":
         return "it has an epilogue already"
     choice = choice_of(program, node, sizes)
-    if choice.kind is not KernelKind.OWN or store.value.name not in choice.epilogues:
-        return f"the product is not ours, or does not know it ({choice.reason})"
+    if choice.kind is not KernelKind.NATIVE or store.value.name not in choice.epilogues:
+        return f"the matmul is not ours, or does not know it ({choice.reason})"
     if store.value.dtype != torch.float32 or target.dtype != torch.float32:
         return "not float32"
     if (

@@ -92,12 +92,12 @@ class Inliner:
         loops = [reader for reader in readers if isinstance(reader, LoopNode)]
         if not loops:
             return "read by operators or the caller only"
-        kept = buffer in self.program.output_names or len(loops) < len(readers)
+        stored = buffer in self.program.output_names or len(loops) < len(readers)
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
-        if not kept and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
+        if not stored and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
             return "eager checks every element, and no reader reads them all"
         reason = worth_inlining(node, loops, loads, self.gpu)
-        if kept and reason is None and node.reads():
+        if stored and reason is None and node.reads():
             reason = "its buffer is needed anyway"
         if reason is None:
             for reader in loops:

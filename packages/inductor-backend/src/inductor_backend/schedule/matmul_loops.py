@@ -1,6 +1,6 @@
 """Lowers matmuls and convolutions to loops, so that generated kernels may fuse their surroundings.
 
-Chosen operator calls become loop nodes marked `product`: one sum over the last dimensions of a
+Chosen operator calls become loop nodes marked `is_matmul`: one sum over the last dimensions of a
 value of the M dimensions times a value of the N dimensions; a bias is a separate node. The given
 program is not changed. Operands are read through the strides that the operator would have seen.
 """
@@ -126,7 +126,7 @@ class MatmulLoops:
         ].dtype
         stores = (Store((result.name,), place, value, "sum"),)
         nodes = [
-            LoopNode(node.name, domain, reduced, stores, node.origin, node.after, product=True),
+            LoopNode(node.name, domain, reduced, stores, node.origin, node.after, is_matmul=True),
         ]
         if created.bias is not None:
             rows = variables(created.outer)

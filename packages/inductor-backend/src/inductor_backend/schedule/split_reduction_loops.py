@@ -52,7 +52,7 @@ class _Parts:
     part: tuple[bool, ...]
     results: tuple[Expr, ...]
 
-    def kept(self) -> tuple[Index, ...]:
+    def outer_index(self) -> tuple[Index, ...]:
         """Returns the results' index, in loops over all sizes."""
         return tuple(
             v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part
@@ -110,7 +110,7 @@ def in_parts(
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
     if store.reduce in PLACES:
         return [first, *_combine_places(program, node, cut, first, partial[0], parts_of, across)]
-    place = _rows_only(node, store, parts_of.kept())
+    place = _rows_only(node, store, parts_of.outer_index())
     return [
         first,
         _over_parts(
@@ -174,9 +174,9 @@ def _buffer(
     return buffer
 
 
-def _rows_only(node: LoopNode, store: Store, kept: Sequence[Index]) -> tuple[Index, ...]:
-    """Returns the index of a row's result. kept: the current outer loops."""
-    following = iter(kept)
+def _rows_only(node: LoopNode, store: Store, outer_index: Sequence[Index]) -> tuple[Index, ...]:
+    """Returns the index of a row's result. outer_index: the current outer loops."""
+    following = iter(outer_index)
     rewrite = Rewriter([Index() if r else next(following) for r in node.reduced])
     return tuple(rewrite.index(index) for index in store.index)
 
@@ -221,10 +221,10 @@ def _combine_places(
     beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
     of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
     of_all = _over_parts(
-        node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind
+        node, f"{node.name}_best", parts, extremes, (best.name,), parts.outer_index(), kind
     )
     loops = variables(parts.sizes)
-    here, there = load(extremes.name, loops, dtype), load(best.name, parts.kept(), dtype)
+    here, there = load(extremes.name, loops, dtype), load(best.name, parts.outer_index(), dtype)
     same = make("eq", here, there)
     if dtype.is_floating_point:
         same = make("bit_or", same, make("ne", here, here))
@@ -234,7 +234,7 @@ def _combine_places(
     ):
         place = make("add", place, begin)
     match = make("where", same, place, const(2**63 - 1, torch.int64))
-    index = _rows_only(node, store, parts.kept())
+    index = _rows_only(node, store, parts.outer_index())
     last = replace(
         node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, match, "min"),)
     )
@@ -269,12 +269,18 @@ def _combine_welford(
     between = _buffer(program, f"{squares}_between", outer, dtype)
     within = _buffer(program, f"{squares}_within", outer, dtype)
     average = _buffer(program, f"{mean}_all", outer, dtype)
-    kept, rows = parts.kept(), variables(outer)
+    outer_index, rows = parts.outer_index(), variables(outer)
     of_means = _over_parts(
-        node, f"{node.name}_means", parts, partial[0], (average.name, between.name), kept, "welford"
+        node,
+        f"{node.name}_means",
+        parts,
+        partial[0],
+        (average.name, between.name),
+        outer_index,
+        "welford",
     )
     of_squares = _over_parts(
-        node, f"{node.name}_squares", parts, partial[1], (within.name,), kept, "sum"
+        node, f"{node.name}_squares", parts, partial[1], (within.name,), outer_index, "sum"
     )
     total: Value = make(
         "add",

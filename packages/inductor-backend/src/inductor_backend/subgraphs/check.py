@@ -52,7 +52,8 @@ def same_plans(item: Made, other: Made) -> None:
             if (
                 a is None
                 or b is None
-                or (a.target, a.epilogue, a.final) != (b.target, b.epilogue, b.final)
+                or (a.target, a.epilogue, a.last_epilogue)
+                != (b.target, b.epilogue, b.last_epilogue)
             ):
                 raise VerifyError(f"repeated regions: {a} in place of {b}")
             tensors = zip(a.tensors(), b.tensors(), strict=True)

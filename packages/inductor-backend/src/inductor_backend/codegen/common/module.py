@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inductor_backend.codegen.common.writer import plain
+from inductor_backend.codegen.common.writer import comment_text
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import LoopProgram, Origin
 
@@ -89,7 +89,9 @@ class KernelModule(ABC):
 
     def text_of(self, text: str, name: str, comments: Sequence[str]) -> str:
         """Returns a kernel's text with its name and comments."""
-        lines = "".join(f"{self.comment} {plain(comment)}\n" for comment in comments[:COMMENTS])
+        lines = "".join(
+            f"{self.comment} {comment_text(comment)}\n" for comment in comments[:COMMENTS]
+        )
         return lines + text.replace(NAME, name)
 
     @abstractmethod

@@ -99,27 +99,27 @@ def graph_of(
 def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any) -> None:
     name, args, kwargs = step
 
-    def found(where: list[Any], value: Any) -> Any:
+    def lookup(where: list[Any], value: Any) -> Any:
         if isinstance(value, ScalarRef):
             return where[value.number]
-        return [found(where, item) for item in value] if isinstance(value, tuple) else value
+        return [lookup(where, item) for item in value] if isinstance(value, tuple) else value
 
     if name == SCALAR_LOAD and len(args) == 1:
-        nodes.append(found(nodes, args[0]))
-        values.append(found(values, args[0]))
+        nodes.append(lookup(nodes, args[0]))
+        values.append(lookup(values, args[0]))
         return
     target = torch.ops.aten.index.Tensor if name == SCALAR_LOAD else scalar_function(name)
     if name == SCALAR_LOAD:
         args = (args[0], args[1:])
     if not isinstance(target, OpOverload):  # of sizes: the expression itself
-        nodes.append(target(*found(nodes, args)))
-        values.append(target(*found(values, args)))
+        nodes.append(target(*lookup(nodes, args)))
+        values.append(target(*lookup(values, args)))
         return
-    result = graph.call_function(target, tuple(found(nodes, arg) for arg in args),
-                               {key: found(nodes, value) for key, value in kwargs.items()})  # fmt: skip
+    result = graph.call_function(target, tuple(lookup(nodes, arg) for arg in args),
+                               {key: lookup(nodes, value) for key, value in kwargs.items()})  # fmt: skip
     result.meta["val"] = target(
-        *(found(values, arg) for arg in args),
-        **{key: found(values, value) for key, value in kwargs.items()},
+        *(lookup(values, arg) for arg in args),
+        **{key: lookup(values, value) for key, value in kwargs.items()},
     )
     nodes.append(result)
     values.append(result.meta["val"])
@@ -194,19 +194,19 @@ class FunctionWriter(ValueWriter):
 
     def finish(self, started: Started) -> list[str]:
         """Writes the rest of a program and returns the texts of its outputs."""
-        own = replace(
+        rest = replace(
             started,
             kinds=dict(started.kinds),
             registers=dict(started.registers),
             names=dict(started.names),
         )
-        self._walk(own, 1)
+        self._walk(rest, 1)
         return [
-            own.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
-            for output in own.program.outputs
+            rest.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
+            for output in rest.program.outputs
         ]
 
-    def whole(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
+    def write_graph(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
         """Writes a graph of numbers, whose placeholders have these texts; returns the texts of its
         outputs."""
         placeholders = gm.graph.find_nodes(op="placeholder")
@@ -387,6 +387,11 @@ def _remainder(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
     return -max(map(abs, right)), max(map(abs, right))
 
 
+#: Operators whose results are no integers.
+_FLOATS_AND_BOOLS = """
+eq ne lt le gt ge logical_and logical_or logical_not exp log sqrt rsqrt tanh sigmoid
+"""
+
 _RULES: dict[str, Callable[..., Bounds]] = {
     "add": _corners(lambda a, b: a + b),
     "sub": _corners(lambda a, b: a - b),
@@ -398,24 +403,5 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "floor_divide": _quotient,
     "remainder": _remainder,
     "fmod": _remainder,
-    **dict.fromkeys(
-        [
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "exp",
-            "log",
-            "sqrt",
-            "rsqrt",
-            "tanh",
-            "sigmoid",
-        ],
-        _no_integer,
-    ),
+    **dict.fromkeys(_FLOATS_AND_BOOLS.split(), _no_integer),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 
-def plain(text: str) -> str:
+def comment_text(text: str) -> str:
     """Returns text for a comment of C++ or Python or inside a string. Characters that could end the
     comment or string, or continue the line, become ``_``."""
     return "".join(item if item.isprintable() and item not in "\\'\"?" else "_" for item in text)

@@ -63,10 +63,10 @@ class KernelWriter:
         # Where GCC puts constants in place of parameters, it forgets that a loop is `omp simd`: sums
         # of rows were 3 to 17 times slower.
         row = bool(self.nest.reduced) and self.nest.column is None
-        kept = "noinline, noipa" if row else "noinline"
+        attributes = "noinline, noipa" if row else "noinline"
         width = "int64_t width, " if self.nest.column is not None else ""
         head.line(
-            f"static __attribute__(({kept})) void {NAME}_range(int64_t begin, int64_t end,"
+            f"static __attribute__(({attributes})) void {NAME}_range(int64_t begin, int64_t end,"
             f" {width}{parameters}) {{"
         )
         head.lines += self.out.lines

@@ -58,7 +58,7 @@ class LoopWriter(StepCalls):
         """Returns why the step does not run without Python, or None."""
         externs = [step.extern for step in self.steps if step.extern is not None]
         for node in externs:
-            if self.choices[node.name].kind is not KernelKind.OWN:
+            if self.choices[node.name].kind is not KernelKind.NATIVE:
                 return f"{name_of(node.target)} is ATen's"
         if self.program.constants or self.program.numbers:
             return "a constant or a number that changes"
@@ -76,10 +76,10 @@ class LoopWriter(StepCalls):
         names = [
             item.buffer if isinstance(item, Strided) else str(item) for item in self.program.outputs
         ]
-        own = map(self._is_own, self.program.outputs)
-        return [name if full else None for name, full in zip(names, own, strict=True)]
+        contiguous = map(self._is_contiguous, self.program.outputs)
+        return [name if full else None for name, full in zip(names, contiguous, strict=True)]
 
-    def _is_own(self, item: Any) -> bool:
+    def _is_contiguous(self, item: Any) -> bool:
         name = item.buffer if isinstance(item, Strided) else item
         buffer = self.program.buffers.get(name) if isinstance(name, str) else None
         if buffer is None or buffer.kind is not BufferKind.TEMP:

@@ -109,7 +109,7 @@ def _load_fits(elements: ElementWriter, value: Value) -> bool:
 
 def _store_fits(elements: ElementWriter, store: Store) -> bool:
     (name,) = store.buffers
-    if not store.plain or store.value.dtype != torch.float32:
+    if not store.is_assignment or store.value.dtype != torch.float32:
         return False
     if name in elements.body.row_buffers:
         return elements.body.row_buffers[name] == torch.float32

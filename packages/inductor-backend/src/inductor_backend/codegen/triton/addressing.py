@@ -108,12 +108,12 @@ class BlockAddressing:
                 index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)
             ):
                 continue
-            kept = {
+            others = {
                 a: c
                 for a, c in index.terms.items()
                 if not (isinstance(a, Var) and a.position in axis.loops)
             }
-            index = Index(index.const, {**kept, Var(FLAT + number, axis.numel): last})
+            index = Index(index.const, {**others, Var(FLAT + number, axis.numel): last})
         terms = {
             (
                 type(atom)(self.collapsed(atom.base), atom.divisor)

@@ -85,7 +85,7 @@ class _Writer:
         with out.indented():
             writer = TritonFunctionWriter(out, self.sizes, {}, {}, str, self.size, {})
             gm = scan_scalars(text, self.dtypes)
-            result = writer.whole(gm, {name: name for name in names})[:count]
+            result = writer.write_graph(gm, {name: name for name in names})[:count]
             out.line(f"return {', '.join(result)}")
         return out
 

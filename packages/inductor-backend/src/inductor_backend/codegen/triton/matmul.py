@@ -105,7 +105,7 @@ class MatmulKernelWriter:
         self.batch = tuple(k for k in outer if k not in (*rows, *columns))
         terms = tuple(range(len(nest.outer), len(nest.sizes)))
         if not rows or not columns or not terms:
-            raise unsupported("codegen", "a product without rows, columns or terms")
+            raise unsupported("codegen", "a matmul without rows, columns or terms")
 
         def numel(loops: tuple[int, ...]) -> Expr:
             return product(nest.sizes[k] for k in loops)
@@ -159,7 +159,7 @@ class MatmulKernelWriter:
         names: dict[Value, str] = {}
         for phase in self.block.body.phases:
             if phase.stores or phase.scans:
-                raise unsupported("codegen", "a product's kernel stores its results only")
+                raise unsupported("codegen", "a matmul's kernel stores its results only")
             self.block.emit(needed(phase.row), 1, names)
             for store in phase.row:
                 self.block.store(store, names, self.tile.axes)
@@ -308,6 +308,6 @@ def _matmul_of(body: KernelBody) -> tuple[Store, tuple[Value, Value]]:
     """Returns the sum, and its two operands."""
     reductions = [store for phase in body.phases for store in phase.reductions]
     if len(reductions) != 1 or reductions[0].reduce != "sum" or reductions[0].value.name != "mul":
-        raise unsupported("codegen", "a product's kernel with other reductions")
+        raise unsupported("codegen", "a matmul's kernel with other reductions")
     left, right = reductions[0].value.args
     return reductions[0], (left, right)

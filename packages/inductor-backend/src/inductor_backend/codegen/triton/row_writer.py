@@ -59,10 +59,10 @@ class RowWriter:
             for store in phase.stores:
                 block.store(store, names, tile.axes)
             for store, scanner in scanners:
-                self._lines(scanner.whole, block.full_block(store.value, names), names)
+                self._lines(scanner.single_block, block.full_block(store.value, names), names)
                 self._store_scan(store, scanner, names)
             for _, value, reducer in reducers:
-                self._lines(reducer.whole, block.full_block(value, names), names)
+                self._lines(reducer.single_block, block.full_block(value, names), names)
         for store, _, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = self.out.fresh("s")

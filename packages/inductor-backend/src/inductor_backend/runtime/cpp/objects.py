@@ -115,8 +115,8 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
     begun: list[tuple[int, threading.Thread]] = []
     for number, unit in enumerate(units):
         key = key_of([unit], tools)
-        kept_as = f"{key}.o" if unit.keep else None
-        stored = None if kept_as is None else folder.read(kept_as)
+        file_name = f"{key}.o" if unit.keep else None
+        stored = None if file_name is None else folder.read(file_name)
         if stored is not None:
             results.append(stored)
             continue
@@ -129,7 +129,7 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
                 target=contextvars.copy_context().run,  # what it compiles may have to give way
-                args=(_make, _running, pending, result, unit, kept_as, tools, folder, label),
+                args=(_make, _running, pending, result, unit, file_name, tools, folder, label),
                 daemon=True,
             )
             begun.append((len(unit.text), work))
@@ -143,7 +143,7 @@ def _make(
     pending: str,
     result: Future[bytes],
     unit: Unit,
-    kept_as: str | None,
+    file_name: str | None,
     tools: Toolchain,
     folder: Folder,
     label: str,
@@ -151,7 +151,7 @@ def _make(
     """Compiles one unit, and always completes `result`."""
     try:
         with running.slots:
-            data = _object(unit, kept_as, tools, folder, label)
+            data = _object(unit, file_name, tools, folder, label)
     except BaseException as error:
         running.done(pending)
         result.set_exception(error)
@@ -160,14 +160,16 @@ def _make(
         result.set_result(data)
 
 
-def _object(unit: Unit, kept_as: str | None, tools: Toolchain, folder: Folder, label: str) -> bytes:
-    if kept_as is None:
+def _object(
+    unit: Unit, file_name: str | None, tools: Toolchain, folder: Folder, label: str
+) -> bytes:
+    if file_name is None:
         return _compile(unit, tools, folder, label)
-    with folder.building(kept_as, part=True):
-        stored = folder.read(kept_as)  # another process may have been the first
+    with folder.building(file_name, part=True):
+        stored = folder.read(file_name)  # another process may have been the first
         if stored is None:
             stored = _compile(unit, tools, folder, label)
-            folder.write(kept_as, stored)
+            folder.write(file_name, stored)
         return stored
 
 

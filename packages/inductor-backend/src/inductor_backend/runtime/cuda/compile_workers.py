@@ -54,9 +54,9 @@ FORGOTTEN = 600
 
 _MAIN = """
 import pickle, sys
-sys.path[:], *given = pickle.load(sys.stdin.buffer)
+sys.path[:], *arguments = pickle.load(sys.stdin.buffer)
 from inductor_backend.runtime.cuda.compile_workers import serve
-serve(*given)
+serve(*arguments)
 """
 
 #: Signals sent from outside; a compiler crash has others.

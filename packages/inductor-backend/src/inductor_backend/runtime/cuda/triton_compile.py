@@ -244,9 +244,7 @@ def function_of(kernel: Kernel) -> Any:
             r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text
         )
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {
-        name: getattr(device_functions, name) for name in device_functions.__all__
-    }
-    namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
+    namespace = {"blocks_of_program": blocks_of_program, **vars(device_functions)}
+    namespace["__name__"] = "inductor_triton"
     exec(compile(text, file, "exec"), namespace)
     return namespace[kernel.name]
