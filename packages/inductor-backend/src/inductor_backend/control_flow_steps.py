@@ -122,7 +122,7 @@ def _called(
 ) -> ExternNode:
     """Returns the call of a loop as C++, with memory for what it carries and for a step."""
     carried = [c.program.buffers[output] for output in node.outputs[: step.loop.n_live] if output]
-    scratch = [(item.dtype, item.layout) for item in carried]
+    scratch = [(tensor.dtype, tensor.layout) for tensor in carried]
     scratch.append((torch.uint8, BufferLayout((step.arena,), (1,))))
     names = []
     for number, (dtype, layout) in enumerate(scratch):

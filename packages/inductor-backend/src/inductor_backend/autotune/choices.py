@@ -81,8 +81,8 @@ def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
         return
     by_key = {_key(c, choice): choice for choice in choices}
     missing = {
-        key: item
-        for key, item in by_key.items()
+        key: choice
+        for key, choice in by_key.items()
         if measurement.stored(key, c.target.device) is None
     }
     specifications = [
@@ -162,13 +162,13 @@ def _verified(
     if basic not in runs:
         return {name: run for name, run in runs.items() if name not in young}
     written = [storages[kernels[basic].pointers[number]] for number in kernels[basic].written]
-    before = [item.clone() for item in written]
+    before = [tensor.clone() for tensor in written]
 
     def results(name: str) -> list[torch.Tensor]:
         runs[name]()
-        result = [item.clone() for item in written]
-        for item, old in zip(written, before, strict=True):
-            item.copy_(old)
+        result = [tensor.clone() for tensor in written]
+        for tensor, old in zip(written, before, strict=True):
+            tensor.copy_(old)
         return result
 
     expected = results(basic)
@@ -255,5 +255,5 @@ class _Memory:
             storage = self.storage(self.program.buffers[value.buffer].storage)
             return storage.as_strided(sizes, strides, hint(layout.offset))
         if isinstance(value, (list, tuple)):
-            return [self._operand(item) for item in value]
+            return [self._operand(element) for element in value]
         return hint(value) if hasattr(value, "free_symbols") else value

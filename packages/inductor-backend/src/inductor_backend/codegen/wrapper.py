@@ -177,7 +177,7 @@ class Wrapper:
         if isinstance(value, Strided):
             return self.tensor(value, exactly)
         if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(self.operand(item) for item in value) + "]"
+            return "[" + ", ".join(self.operand(element) for element in value) + "]"
         return constant_source(value)
 
     def target(self, node: ExternNode, overload: str = "") -> str:
@@ -388,7 +388,7 @@ class Wrapper:
             self._close_arena(out)
             if self.expects:
                 out.line("unchecked = False")
-            results = ", ".join(self._output(item) for item in self.program.outputs)
+            results = ", ".join(self._output(output) for output in self.program.outputs)
             out.line(f"return [{results}]")
 
     def _take_inputs(self, out: CodeWriter, more: Sequence[str] = ()) -> None:
@@ -425,12 +425,12 @@ class Wrapper:
         if self.views:
             out.line(", ".join(self.view_names.values()) + ", = arena.views")
 
-    def _output(self, item: Any) -> str:
-        if isinstance(item, Strided):
-            return _view_text(self.program.buffers[item.buffer], item.layout)
-        if isinstance(item, str):
-            return item
-        return constant_source(item)
+    def _output(self, output: Any) -> str:
+        if isinstance(output, Strided):
+            return _view_text(self.program.buffers[output.buffer], output.layout)
+        if isinstance(output, str):
+            return output
+        return constant_source(output)
 
     def _main(self, out: CodeWriter) -> None:
         """Writes random inputs and a timing, for a module that is run alone."""

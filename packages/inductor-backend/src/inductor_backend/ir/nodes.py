@@ -218,11 +218,11 @@ class ExternNode:
     def tensors(self) -> Iterator[Strided]:
         stack: list[Any] = [*self.args, *self.kwargs.values(), self.residual]
         while stack:
-            item = stack.pop()
-            if isinstance(item, Strided):
-                yield item
-            elif isinstance(item, (list, tuple)):
-                stack.extend(item)
+            argument = stack.pop()
+            if isinstance(argument, Strided):
+                yield argument
+            elif isinstance(argument, (list, tuple)):
+                stack.extend(argument)
 
     def reads(self) -> frozenset[str]:
         if self._reads is None:

@@ -20,7 +20,7 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
     """Returns whether the kernel is fastest for a convolution between `channels` and `count`
     channels on images of size `image`, or one of its gradients. how: kernel_size, stride, padding,
     dilation."""
-    kernel_size, stride, padding, _ = (tuple(item) for item in how)
+    kernel_size, stride, padding, _ = (tuple(pair) for pair in how)
     if (kernel_size, stride, padding) != ((1, 1), (1, 1), (0, 0)):
         return False
     pixels = image[0] * image[1]  # in blocks of 64, where padding costs as much as pixels

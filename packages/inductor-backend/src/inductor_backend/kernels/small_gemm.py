@@ -116,8 +116,8 @@ def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
 def blocked_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Computes ``torch.bmm(a, b)``, a matmul for each matrix: see `blocked_addmm`."""
     out = torch.empty((a.shape[0], a.shape[1], b.shape[2]))
-    for item, other, result in zip(a, b, out, strict=True):
-        blocked_mm(item, other, out=result)
+    for left, right, result in zip(a, b, out, strict=True):
+        blocked_mm(left, right, out=result)
     return out
 
 

@@ -24,7 +24,7 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
     """Returns whether the kernel is fastest for a convolution from `channels` to `count` channels
     whose result has the size `image`, or its input's gradient. how: kernel_size, stride, padding,
     dilation."""
-    kernel_size, stride, padding, dilation = (tuple(item) for item in how)
+    kernel_size, stride, padding, dilation = (tuple(pair) for pair in how)
     if (
         (kernel_size, stride, dilation) != ((3, 3), (1, 1), (1, 1))
         or max(padding) > 2
@@ -49,7 +49,7 @@ def numbers(
     strides."""
     batch, channels, height, width = sizes
     _, count, oh, ow = result
-    around = [2 - item for item in padding] if gradient else list(padding)
+    around = [2 - pad for pad in padding] if gradient else list(padding)
     steps = (weight[1], weight[0]) if gradient else (weight[0], weight[1])
     return [batch, channels, height, width, count, *around, oh, ow, *steps, int(gradient)]
 

@@ -24,8 +24,8 @@ PerChannel = Callable[[At], Value]
 
 
 def inverse_std(variance: Value, eps: float) -> Value:
-    item = const(1, variance.dtype)
-    return make("div", item, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+    unit = const(1, variance.dtype)
+    return make("div", unit, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
 
 def _moments(

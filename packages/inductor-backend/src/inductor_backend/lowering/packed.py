@@ -112,7 +112,7 @@ def attention(
     causal: bool,
     empty: bool,
 ) -> Ref:
-    tensors = [last_dense(ctx, item) for item in (query, key, value)]
+    tensors = [last_dense(ctx, tensor) for tensor in (query, key, value)]
     inputs = None if mask is None else ctx.strided(mask)
     return ctx.extern(
         ctx.node.target,

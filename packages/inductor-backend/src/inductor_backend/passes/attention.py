@@ -53,7 +53,7 @@ def _sizes(value: torch.Tensor | None) -> tuple[str, ...] | None:
 
 def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
     """Returns whether our kernel takes these operands and, unless `always`, is the fastest."""
-    values = [_value(item) for item in (query, key, value)]
+    values = [_value(operand) for operand in (query, key, value)]
     if any(value is None for value in values):
         return False
     q, k, v = (tuple(map(str, value.shape)) for value in values)  # type: ignore[union-attr]
@@ -103,10 +103,10 @@ def native_attention(editor: Editor, node: Node, always: bool = False) -> bool:
     new = editor.call(
         node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True
     )
-    for item in list(node.users):
-        new.meta["val"] = item.meta["val"]
-        item.replace_all_uses_with(new)
-        editor.graph.erase_node(item)
+    for user in list(node.users):
+        new.meta["val"] = user.meta["val"]
+        user.replace_all_uses_with(new)
+        editor.graph.erase_node(user)
     editor.graph.erase_node(node)
     return True
 
@@ -149,13 +149,13 @@ def _by_hand(editor: Editor, node: Node) -> bool:
         return False
     key = editor.call(node, aten.transpose.int, transposed, 2, 3)
     if not _pays(query, key, value) or any(
-        not 1 <= item.meta["val"].dim() <= 4 for item in scores.added
+        not 1 <= addend.meta["val"].dim() <= 4 for addend in scores.added
     ):
         _erase_dead(editor, [key])
         return False
     mask = None
-    for item in scores.added:
-        mask = item if mask is None else editor.call(node, aten.add.Tensor, mask, item)
+    for addend in scores.added:
+        mask = addend if mask is None else editor.call(node, aten.add.Tensor, mask, addend)
     new = editor.call(
         result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False
     )

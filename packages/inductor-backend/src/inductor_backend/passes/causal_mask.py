@@ -162,7 +162,7 @@ def _replace(editor: Editor, node: Node, causal: bool) -> None:
     rest: list[Any]
     query, key, value = node.args[:3]
     scale = {name: value for name, value in node.kwargs.items() if name == "scale"}
-    if _has_flash(*(item.meta["val"] for item in (query, key, value))):  # type: ignore[union-attr]
+    if _has_flash(*(operand.meta["val"] for operand in (query, key, value))):  # type: ignore[union-attr]
         target, rest = aten._scaled_dot_product_flash_attention.default, [0.0, causal, False]
     else:
         target, rest = (
@@ -183,7 +183,7 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
         query.shape == key.shape == value.shape
     ):
         return False
-    has_all = all(item.stride(-1) == 1 for item in (query, key, value))
+    has_all = all(operand.stride(-1) == 1 for operand in (query, key, value))
     fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
     return has_all and fits and 0 not in query.shape and generation(query.device) >= 8
 

@@ -312,7 +312,7 @@ def _added(node: Node, user: Node) -> Node | None:
     """Returns the tensor of equal sizes that `user` adds to the result, or None."""
     if user.target is not aten.add.Tensor or user.kwargs or len(user.args) != 2:
         return None
-    other = next((item for item in user.args if item is not node), None)
+    other = next((operand for operand in user.args if operand is not node), None)
     value, own = _tensor(other), _tensor(node)
     if value is None or own is None or value.dtype != torch.float32 or user.args[0] is user.args[1]:
         return None

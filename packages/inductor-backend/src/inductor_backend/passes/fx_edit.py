@@ -98,7 +98,7 @@ class Editor:
             hidden = values[0][2]
             return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
         if node.target is attention:
-            query, _, result = (item for item in values[0][:3])
+            query, _, result = (operand for operand in values[0][:3])
             return result.new_empty((*query.shape[:3], result.shape[3]))
         assert node.target not in OPERATORS
         with first.fake_mode:

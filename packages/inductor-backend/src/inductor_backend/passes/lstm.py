@@ -107,7 +107,7 @@ def _rewrite(editor: Editor, node: Node) -> None:
         1: new(aten.select.int, results, 0, 0 if backwards else -1),
         2: new(aten.view.default, last, [batch, units]),
     }
-    for item in list(node.users):
-        item.replace_all_uses_with(result[item.args[1]])  # type: ignore[index]
-        editor.graph.erase_node(item)
+    for user in list(node.users):
+        user.replace_all_uses_with(result[user.args[1]])  # type: ignore[index]
+        editor.graph.erase_node(user)
     editor.graph.erase_node(node)

@@ -61,7 +61,7 @@ def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
         if node.op in ("placeholder", "get_attr"):
             copy.meta[_WHOLE] = node
     returned, items = _returned(module.graph, repeats, place)
-    graph.output(tuple(result[item] if isinstance(item, Node) else item for item in items))
+    graph.output(tuple(result[output] if isinstance(output, Node) else output for output in items))
     return Outline(module, lazy_graph_module(module, graph), repeats, returned)
 
 
@@ -72,12 +72,12 @@ def _returned(
     numbers: list[int | tuple[int, int, int]] = []
     items: list[Any] = []
     often: dict[int, int] = {}
-    for item in returned_nodes(graph):
-        number, offset = divmod(place.get(item, -1) - repeats.start, repeats.period)
+    for output in returned_nodes(graph):
+        number, offset = divmod(place.get(output, -1) - repeats.start, repeats.period)
         if number in repeats.removed:
             turn = often[number] = often.get(number, -1) + 1
             numbers.append((number, offset, turn))
         else:
             numbers.append(len(items))
-            items.append(item)
+            items.append(output)
     return tuple(numbers), items

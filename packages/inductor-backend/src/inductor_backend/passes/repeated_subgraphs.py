@@ -129,9 +129,9 @@ def _look(value: Any, sources: list[Node]) -> Any:
         sources.append(value)
         return "node" if value.op == "call_function" else (value.op, _meta(value.meta.get("val")))
     if isinstance(value, (list, tuple)):
-        return (isinstance(value, tuple), *[_look(item, sources) for item in value])
+        return (isinstance(value, tuple), *[_look(element, sources) for element in value])
     if isinstance(value, dict):
-        return tuple((name, _look(item, sources)) for name, item in value.items())
+        return tuple((name, _look(element, sources)) for name, element in value.items())
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return "symbol", str(value)
     if isinstance(value, (float, complex)):
@@ -195,11 +195,11 @@ class _Search:
         where the stretch began; nodes before it are shared by all instances."""
         if self.colors[here] != self.colors[there]:
             return False
-        for item, other in zip(self.reads[here], self.reads[there], strict=True):
-            if item.op != "call_function" or other.op != "call_function":
+        for source, other in zip(self.reads[here], self.reads[there], strict=True):
+            if source.op != "call_function" or other.op != "call_function":
                 continue  # inputs: their equal `_meta` is part of the color
-            if self.place[other] - self.place[item] != there - here and not (
-                item is other and self.place[item] < start
+            if self.place[other] - self.place[source] != there - here and not (
+                source is other and self.place[source] < start
             ):
                 return False
         return True

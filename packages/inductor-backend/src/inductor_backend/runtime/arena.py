@@ -90,7 +90,7 @@ class Blocks:
 
     def _trim(self) -> None:
         needed = max((pool.nbytes for pool in self._pools), default=0)
-        for block in [item for item in self._free if item.nbytes > needed]:
+        for block in [free for free in self._free if free.nbytes > needed]:
             self._removed(block)
 
 

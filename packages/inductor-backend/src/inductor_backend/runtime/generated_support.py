@@ -73,7 +73,7 @@ def while_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
         carried: Sequence[torch.Tensor],
         numbers: Sequence[int],
     ) -> list[torch.Tensor]:
-        state = [item.clone() for item in carried]
+        state = [tensor.clone() for tensor in carried]
         while more:
             *state, more = step([*outer, *state, *numbers])
         return state
@@ -97,7 +97,7 @@ def steps_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
         state, parts, count = list(carried), [], len(carried)
         order = range(length - 1, -1, -1) if reverse else range(length)
         for row in order:
-            result = step([*outer, *state, *(item[row] for item in rows), *numbers])
+            result = step([*outer, *state, *(sliced[row] for sliced in rows), *numbers])
             state = result[:count]
             parts.append(result[count:])
         if reverse:

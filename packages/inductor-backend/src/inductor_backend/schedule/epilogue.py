@@ -66,12 +66,12 @@ class _Now:
 
     def replace(self, node: Node) -> None:
         """Replaces the node of the same name."""
-        place = next(i for i, item in enumerate(self._program.nodes) if item.name == node.name)
+        place = next(i for i, other in enumerate(self._program.nodes) if other.name == node.name)
         self._program.nodes[place] = self._nodes[node.name] = node
         self._note(node)
 
     def remove(self, node: Node) -> None:
-        self._program.nodes[:] = [item for item in self._program.nodes if item.name != node.name]
+        self._program.nodes[:] = [other for other in self._program.nodes if other.name != node.name]
         del self._nodes[node.name]
 
 
@@ -156,7 +156,7 @@ def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:
         if isinstance(value, Strided):
             return Strided(new, value.layout) if value.buffer == old else value
         if isinstance(value, (list, tuple)):
-            return [renamed(item) for item in value]
+            return [renamed(element) for element in value]
         return value
 
     kwargs = {name: renamed(value) for name, value in node.kwargs.items()}

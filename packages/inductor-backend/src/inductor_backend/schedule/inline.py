@@ -113,8 +113,8 @@ class Inliner:
         points as it has elements, through views, which give each point another element."""
         for load in loads:
             index = load.indices()
-            indirect = any(True for item in index for _ in item.indirect_values())
-            used = {position for item in index for position in item.variables()}
+            indirect = any(True for part in index for _ in part.indirect_values())
+            used = {position for part in index for position in part.variables()}
             points = product(reader.sizes[position] for position in used)
             elements = product(self.program.buffers[load.buffer].layout.sizes)
             if load.name == "load" and not indirect and points == elements:

@@ -80,7 +80,7 @@ def _operand(program: LoopProgram, value: Any) -> Any:
             value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype
         )
     if isinstance(value, (list, tuple)):
-        return [_operand(program, item) for item in value]
+        return [_operand(program, element) for element in value]
     return value
 
 

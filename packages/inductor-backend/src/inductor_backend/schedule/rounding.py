@@ -187,7 +187,7 @@ def _left_to_readers(store: Store) -> set[Value]:
                 moved = value.args
         later.update(moved)
         others.update(operand for operand in value.operands if operand not in moved)
-    return {item for item in later - others if item.name == "load"}
+    return {value for value in later - others if value.name == "load"}
 
 
 def is_discontinuous(value: Value) -> bool:
@@ -226,7 +226,7 @@ def _with_rounded(store: Store, names: Container[str]) -> Store:
         return make("round_to", load, attr=load.attr[2]) if load.buffer in names else None
 
     rewrite = Rewriter(None, on_load)
-    index = tuple(rewrite.index(item) for item in store.index)
+    index = tuple(rewrite.index(part) for part in store.index)
     return replace(store, index=index, value=rewrite(store.value))
 
 

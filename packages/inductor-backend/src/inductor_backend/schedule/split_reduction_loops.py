@@ -69,11 +69,11 @@ def in_parts(
     part: list[bool] = []
     places: list[list[int]] = []
     for p, size in enumerate(node.sizes):
-        item = cut.get(p)
+        chunks = cut.get(p)
         pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
-        if item is not None:
-            rest = [] if item.length == 1 else [(item.length, True, False)]
-            pieces = [(item.parts, False, True), *rest]
+        if chunks is not None:
+            rest = [] if chunks.length == 1 else [(chunks.length, True, False)]
+            pieces = [(chunks.parts, False, True), *rest]
         places.append(list(range(len(domain), len(domain) + len(pieces))))
         domain += [piece[0] for piece in pieces]
         reduced += [piece[1] for piece in pieces]
@@ -123,7 +123,7 @@ def _inside(node: LoopNode, cut: ReductionSplits, by: Sequence[Index]) -> Value:
     """Returns the reduced value over the loops that `by` names; the reduction's identity past the
     end."""
     (store,) = node.stores
-    uneven = [p for p, item in cut.items() if item.uneven]
+    uneven = [p for p, chunks in cut.items() if chunks.uneven]
     if not uneven:
         return Rewriter(by)(store.value)
     (p,) = uneven

@@ -70,10 +70,12 @@ def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
             nodes.append(node)
             continue
         assert isinstance(node, LoopNode)
-        notes.append(f"{node.name}: {' x '.join(str(item.parts) for item in cut.values())} parts")
+        notes.append(
+            f"{node.name}: {' x '.join(str(chunks.parts) for chunks in cut.values())} parts"
+        )
         across = _across(program, node, sizes)
         known = isinstance(length_of_part(node, cut), int) and not any(
-            item.uneven for item in cut.values()
+            chunks.uneven for chunks in cut.values()
         )
         make_nodes = in_parts if node.stores[0].reduce != "welford" or known else in_two_passes
         nodes += make_nodes(program, node, cut, across)
@@ -110,7 +112,7 @@ def _cuts(
     if wanted < 2:
         return None
     cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
-    parts = sizes.hint(product(item.parts for item in cut.values()))
+    parts = sizes.hint(product(chunks.parts for chunks in cut.values()))
     if cut and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
         return cut
     return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None

@@ -102,7 +102,7 @@ def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any)
     def lookup(where: list[Any], value: Any) -> Any:
         if isinstance(value, ScalarRef):
             return where[value.number]
-        return [lookup(where, item) for item in value] if isinstance(value, tuple) else value
+        return [lookup(where, element) for element in value] if isinstance(value, tuple) else value
 
     if name == SCALAR_LOAD and len(args) == 1:
         nodes.append(lookup(nodes, args[0]))
@@ -215,8 +215,8 @@ class FunctionWriter(ValueWriter):
         at = Started(result, False, kinds, dict(texts), {}, set(), set())
         self._walk(at, 0)
         return [
-            at.registers[item if isinstance(item, str) else item.buffer]  # type: ignore[union-attr]
-            for item in result.outputs
+            at.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
+            for output in result.outputs
         ]
 
     def _walk(self, at: Started, level: int) -> None:
@@ -323,7 +323,7 @@ def is_small_group(
         rule = _rule(name, dict(kwargs))
         if rule is None:
             return False
-        if rule is _no_integer or any(item is None for item in inputs):
+        if rule is _no_integer or any(bound is None for bound in inputs):
             bounds[at] = None  # a bool, a float, or a 64-bit integer
             continue
         result = rule(*inputs)

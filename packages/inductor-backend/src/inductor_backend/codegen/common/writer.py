@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 def comment_text(text: str) -> str:
     """Returns text for a comment of C++ or Python or inside a string. Characters that could end the
     comment or string, or continue the line, become ``_``."""
-    return "".join(item if item.isprintable() and item not in "\\'\"?" else "_" for item in text)
+    return "".join(c if c.isprintable() and c not in "\\'\"?" else "_" for c in text)
 
 
 def literal(text: str) -> str:

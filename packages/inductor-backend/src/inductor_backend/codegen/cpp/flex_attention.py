@@ -84,7 +84,7 @@ class CppFunctionWriter(FunctionWriter):
         if value.name == "masked_load":
             raise unsupported("codegen", "a masked load in a function of scores")
         _, layout = self.operands[value.buffer]
-        long = {item: f"(int64_t){text}" for item, text in names.items()}
+        long = {value: f"(int64_t){text}" for value, text in names.items()}
         address = self._index(layout.flat(value.attr[1]), long)
         return f"tc_load({self.pointer_of(value.buffer)}, {address})"
 
@@ -348,8 +348,8 @@ for (int64_t task = 0; task < KB * KH; ++task)
         line(f"const auto* key = {self.start('key', 'key_b', 'shared')};")
         line(f"const auto* value = {self.start('value', 'key_b', 'shared')};")
         group = self.heads // self.key_heads
-        item = self.key_batch == self.batch
-        first, last = ("key_b", "key_b + 1") if item else ("0", self.size(self.batch))
+        same_batch = self.key_batch == self.batch
+        first, last = ("key_b", "key_b + 1") if same_batch else ("0", self.size(self.batch))
         with (
             self.out.block(f"for (int64_t b = {first}; b < {last}; ++b)"),
             self.out.block(f"for (int64_t h = shared * {group}; h < (shared + 1) * {group}; ++h)"),

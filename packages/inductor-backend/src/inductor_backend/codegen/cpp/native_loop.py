@@ -74,17 +74,18 @@ class LoopWriter(StepCalls):
     def _outputs(self) -> list[str | None]:
         """Returns the storage of each output that is a contiguous tensor of its own."""
         names = [
-            item.buffer if isinstance(item, Strided) else str(item) for item in self.program.outputs
+            output.buffer if isinstance(output, Strided) else str(output)
+            for output in self.program.outputs
         ]
         contiguous = map(self._is_contiguous, self.program.outputs)
         return [name if full else None for name, full in zip(names, contiguous, strict=True)]
 
-    def _is_contiguous(self, item: Any) -> bool:
-        name = item.buffer if isinstance(item, Strided) else item
+    def _is_contiguous(self, output: Any) -> bool:
+        name = output.buffer if isinstance(output, Strided) else output
         buffer = self.program.buffers.get(name) if isinstance(name, str) else None
         if buffer is None or buffer.kind is not BufferKind.TEMP:
             return False
-        layout = item.layout if isinstance(item, Strided) else buffer.layout
+        layout = output.layout if isinstance(output, Strided) else buffer.layout
         return bool(
             buffer.storage == buffer.name
             and buffer.storage not in self.memory.offsets

@@ -49,7 +49,7 @@ class StepCalls(ABC):
         return self.call_source(self.kernel(launcher), texts)
 
     def _run(self, run: Run) -> str:
-        numbers = [self.places.get(item) or self._in_arena(item) for item in run.arguments]
+        numbers = [self.places.get(storage) or self._in_arena(storage) for storage in run.arguments]
         self.symbols.update(dict.fromkeys(run.symbols))
         return self.call_source(run.name, [*numbers, *run.symbols])
 

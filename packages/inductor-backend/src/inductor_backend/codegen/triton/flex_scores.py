@@ -252,7 +252,7 @@ class ScoresWriter:
         result = self.functions.finish(self.started["mask"]) if masked else []
         walked = self.row_ok if self.walked == "q" else self.column_ok
         result += [f"{walked}[None, :]"] if walked else []
-        return " & ".join(f"({item})" for item in result)
+        return " & ".join(f"({condition})" for condition in result)
 
     def text(self, constants: Sequence[tuple[str, int]]) -> str:
         parameters = [*self.arguments.names, *(f"{name}: tl.constexpr" for name, _ in constants)]

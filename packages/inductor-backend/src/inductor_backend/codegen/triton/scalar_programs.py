@@ -92,7 +92,7 @@ class TritonFunctionWriter(FunctionWriter):
         address = self._index(layout.flat(value.attr[1]), names)
         extent = self.sizes.upper(layout.extent)
         if value.operands and (extent is None or extent > NARROW):
-            wide = {item: f"{text}.to(tl.int64)" for item, text in names.items()}
+            wide = {value: f"{text}.to(tl.int64)" for value, text in names.items()}
             address = self._index(layout.flat(value.attr[1]), wide)
         mask = self._mask(value)
         mask = f", {mask}, other=0" if mask else ""

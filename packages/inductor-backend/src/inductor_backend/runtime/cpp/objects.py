@@ -133,7 +133,7 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
                 daemon=True,
             )
             begun.append((len(unit.text), work))
-    for _, work in sorted(begun, key=lambda item: -item[0]):
+    for _, work in sorted(begun, key=lambda begin: -begin[0]):
         work.start()
     return [result if isinstance(result, bytes) else result.result() for result in results]
 

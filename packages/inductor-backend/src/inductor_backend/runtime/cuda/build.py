@@ -158,8 +158,8 @@ def _warm_up() -> None:
             if hasattr(cache, "triton_key"):
                 waiting.append(_pool().submit(cache.triton_key))
             active_target()
-        for item in waiting:
-            item.result()
+        for future in waiting:
+            future.result()
     except Exception as error:  # raised where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 

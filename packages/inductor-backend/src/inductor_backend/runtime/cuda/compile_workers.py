@@ -315,8 +315,8 @@ _forgotten: list[Worker] = []
 
 
 def _new_process() -> None:
-    for item in list(_made):
-        item.forget()
+    for workers in list(_made):
+        workers.forget()
 
 
 os.register_at_fork(after_in_child=_new_process)

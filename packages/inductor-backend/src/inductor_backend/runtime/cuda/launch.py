@@ -146,7 +146,7 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
                     matrices[0], kernel.kernel.matrices, strict=True
                 )
             ]
-            constants["BULK"] = all(item is not None for item in result)
+            constants["BULK"] = all(address is not None for address in result)
             arguments += result
         kernel.interpreted[(programs,)](*arguments, **constants)
 
