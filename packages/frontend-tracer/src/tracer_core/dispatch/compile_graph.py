@@ -30,13 +30,13 @@ from tracer_core.aot.first_call import can_be_undone, uses_rng
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
-from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
+from tracer_core.aot.version_counting import reshapes_counted, versions_counted
 from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve

@@ -34,8 +34,8 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
-from tracer_core.fx_capture.mutations import CallWrites
 from tracer_core.fx_capture.packed_sequences import PackedSequences
+from tracer_core.fx_capture.tensor_mutations import CallWrites
 from tracer_core.fx_capture.unbacked import (
     READS_A_FLOAT,
     READS_A_NUMBER,

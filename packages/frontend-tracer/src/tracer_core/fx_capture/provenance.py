@@ -27,7 +27,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
+from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind
 from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
 from tracer_core.guards.object_layout import (
     HEAP_TYPE,
@@ -39,6 +39,7 @@ from tracer_core.guards.object_layout import (
 )
 from tracer_core.guards.own_reference import is_watched, outlives_entries
 from tracer_core.guards.source import Source, SourceKind, Sources
+from tracer_core.guards.tensor_guard import tensor_facts
 from tracer_core.limits import MAX_HELD_ITEMS, MAX_TUPLE_PARTS
 from tracer_core.torch_private.names import classes
 
@@ -624,17 +625,3 @@ _BUILTIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 def _base(cls: type) -> str:
     """Returns the name of the built-in sequence that a class derives from."""
     return "list" if issubclass(cls, list) else "tuple"
-
-
-def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
-    """Returns what a guard checks of a tensor. dims: sizes, None where any size is accepted."""
-    symbolic = dims is not None and None in dims
-    return TensorFacts(
-        type=type(value),
-        dtype=value.dtype,
-        device=value.device,
-        keys=torch_private.dispatch_keys(value),
-        requires_grad=value.requires_grad,
-        shape=tuple(value.shape) if dims is None else dims,
-        stride=None if symbolic else value.stride(),
-    )

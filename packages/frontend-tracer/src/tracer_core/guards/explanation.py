@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
+from tracer_core.guards.guard import Guard, GuardKind, Relation, show
 from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
+from tracer_core.guards.tensor_guard import tensor_checks
 
 #: What differs between processes in the text of a guard.
 _NUMBERED = re.compile(r" at 0x[0-9a-f]+|(?<=\bc)\d+\b")

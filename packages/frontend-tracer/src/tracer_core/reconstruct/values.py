@@ -35,8 +35,8 @@ from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
 from tracer_core.fx_capture.graph_breaks import Restart, RunEagerly
+from tracer_core.fx_capture.object_mutations import Content
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
-from tracer_core.fx_capture.side_effects import Content
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import is_identifier
 from tracer_core.natives import polyfills

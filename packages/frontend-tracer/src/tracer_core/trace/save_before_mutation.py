@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
+from tracer_core.fx_capture.object_mutations import Change, Effects
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
-from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.guarded_reads import is_literal

@@ -13,9 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracer_core.fx_capture.provenance import Provenance, is_constant
-from tracer_core.fx_capture.set_order import refill
-from tracer_core.fx_capture.side_effects import (
+from tracer_core.fx_capture.object_mutations import (
     MISSING,
     Change,
     ClassAttribute,
@@ -26,6 +24,8 @@ from tracer_core.fx_capture.side_effects import (
     Slot,
     ThreadAttribute,
 )
+from tracer_core.fx_capture.provenance import Provenance, is_constant
+from tracer_core.fx_capture.set_order import refill
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 

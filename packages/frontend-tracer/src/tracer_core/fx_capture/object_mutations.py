@@ -1,6 +1,6 @@
 """Side effects: the mutations that a trace made to objects that existed before it.
 
-Before each mutation, trace/side_effect_tracking.py calls a `begin...` method here. `restore` gives
+Before each mutation, trace/save_before_mutation.py calls a `begin...` method here. `restore` gives
 every object exactly the contents it had before the trace, and may be called again after an
 interruption. What other threads add to a container meanwhile stays, unless the trace guards all of
 its contents. Generated code replays each `Change` after the graph ran.
