@@ -14,7 +14,7 @@ from cudagraphs_backend.limits import MIN_CALLS_OF_A_SIZE
 from cudagraphs_backend.plugin import BACKEND as CUDAGRAPHS
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
-from cudagraphs_backend.wrapping import told
+from cudagraphs_backend.wrapping import sentences
 from inductor_backend.artifact import deserialize, serialize
 from inductor_backend.ir.target import interpreted
 from inductor_backend.options import InductorOptions
@@ -76,7 +76,7 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
 def test_left_alone_and_said_why(device, fn, mode, options, why):
     eager, runner = wrapped(fn, mode, R(30), **options)
     assert runner is eager
-    last = {rows[-1][1] for rows in (graphs.report(), told()) if rows}
+    last = {rows[-1][1] for rows in (graphs.report(), sentences()) if rows}
     assert f"runs without CUDA graphs: {why}" in last
 
 

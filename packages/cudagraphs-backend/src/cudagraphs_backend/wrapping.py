@@ -105,7 +105,7 @@ def report() -> list[GraphRow]:
     ) + list(_refused)
 
 
-def told() -> list[tuple[str, str]]:
+def sentences() -> list[tuple[str, str]]:
     """Returns the report as (graph, sentence) pairs, for `explain` and `last_compile`."""
     return [(row.name, row.sentence()) for row in report()]
 
