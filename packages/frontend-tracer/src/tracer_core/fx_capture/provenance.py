@@ -546,7 +546,7 @@ class Provenance:
         """Returns whether a number in a tuple of constants varies."""
         result = False
         if len(value) > MAX_TUPLE_PARTS:
-            crossed("MAX_TUPLE_PARTS", found=len(value))
+            crossed("MAX_TUPLE_PARTS", reached=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
                 inside = self.sources.make(source, SourceKind.ITEM, i)

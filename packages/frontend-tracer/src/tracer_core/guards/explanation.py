@@ -143,9 +143,11 @@ class Failure:
         for text in self._settings:
             if not eval(text, scope):
                 return Failed(f"torch settings: {text}")
-        for one in (*self._guards, *self._others):
+        for guard in (*self._guards, *self._others):
             failed = (
-                self._failed(one, scope) if isinstance(one, Guard) else _failed_relation(one, scope)
+                self._failed(guard, scope)
+                if isinstance(guard, Guard)
+                else _failed_relation(guard, scope)
             )
             if failed is not None:
                 return failed

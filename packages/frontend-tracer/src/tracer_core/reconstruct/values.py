@@ -281,10 +281,10 @@ class Rebuilder(ObjectRebuilder):
         receiver = getattr(obj, "__self__", None)
         # A pybind11 function's receiver is an internal record, not an object of the program.
         described = type(receiver).__module__.startswith("pybind11")
-        lasting = isinstance(receiver, types.ModuleType) or (
+        is_constant_receiver = isinstance(receiver, types.ModuleType) or (
             isinstance(receiver, type) and id(receiver) not in self._classes
         )
-        if receiver is None or described or lasting:
+        if receiver is None or described or is_constant_receiver:
             return self.constant(obj)
         return self._call(
             obj, bound_in_c, receiver, getattr(obj, "__objclass__", None), obj.__name__

@@ -179,7 +179,7 @@ class TraceWriter:
             source = provenance.source_of(change.obj)
             if source is None or change.kind is not dict:
                 continue
-            if change.whole or change.removed or stored_keys(change, provenance):
+            if change.all_contents or change.removed or stored_keys(change, provenance):
                 yield source
 
     def _late_call(self, late: LateCall) -> str:
