@@ -49,7 +49,7 @@ def same(function, compiled, value):
 
 @pytest.fixture
 def everything_tiled(monkeypatch):
-    monkeypatch.setattr(tiling, "LINES_KEPT", 0)
+    monkeypatch.setattr(tiling, "LINES_IN_CACHE", 0)
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ def test_gelu_at_the_ends_is_that_of_eager():
 
 
 def test_tiles_are_turned_in_vectors(monkeypatch):
-    monkeypatch.setattr(tiling, "LINES_KEPT", 0)
+    monkeypatch.setattr(tiling, "LINES_IN_CACHE", 0)
     seen = []
     transposes = vectors.transposes
     monkeypatch.setattr(

@@ -31,7 +31,7 @@ BACKEND = Backend(
                 " the same"
             ),
             "max-autotune": (
-                "reduce-overhead, with own products, convolutions and launch configurations where"
+                "reduce-overhead, with native matmuls, convolutions and launch configurations where"
                 " they were measured to be quicker on CUDA devices; else the same as default"
             ),
             "max-autotune-no-cudagraphs": "max-autotune without recordings",

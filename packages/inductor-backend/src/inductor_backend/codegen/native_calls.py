@@ -94,7 +94,7 @@ def _blocked(call: NativeCall) -> Launch:
 
 
 def _batch(call: NativeCall) -> Launch:
-    """Returns the launch of one product of a batch, whose number is `BATCH`."""
+    """Returns the launch of one matmul of a batch, whose number is `BATCH`."""
     a, b = call.node.args
     (_, m, k), n = a.layout.sizes, b.layout.sizes[2]
     addresses = [_of_batch(call, value) for value in (a, b, call.result)]

@@ -70,11 +70,11 @@ def program(p: LoopProgram) -> str:
     )
 
 
-def inlined(p: LoopProgram, refusals: Sequence[tuple[str, str]]) -> str:
+def inlined(p: LoopProgram, reasons: Sequence[tuple[str, str]]) -> str:
     return (
         program(p)
         + "\nnot inlined:\n"
-        + "\n".join(f"  {name}: {why}" for name, why in refusals)
+        + "\n".join(f"  {name}: {why}" for name, why in reasons)
         + "\n"
     )
 
@@ -86,7 +86,7 @@ def plan(p: FusionPlan) -> str:
         members = ", ".join(f"{n.name} ({n.origin.op})" for n in group.nodes)
         lines.append(f"group {number} {'extern' if group.extern else group.domain}: {members}")
     lines += ["", "refused:"] + [
-        f"  {node} into the group of {first}: {why}" for node, first, why in p.refusals
+        f"  {node} into the group of {first}: {why}" for node, first, why in p.reasons
     ]
     return "\n".join(lines) + "\n"
 

@@ -228,9 +228,9 @@ def memory(
 
     life = lives(touched_storages(p, plan.groups, kernels))
     ranges = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
-    placed = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
-    for at, (name, start, stop) in enumerate(placed):
-        for other, first, last in placed[at + 1 :]:
+    intervals = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
+    for at, (name, start, stop) in enumerate(intervals):
+        for other, first, last in intervals[at + 1 :]:
             apart = life[name].last < life[other].first or life[other].last < life[name].first
             if not apart and start < last and first < stop:
                 raise VerifyError(f"memory plan: {name} and {other} overlap while both are alive")

@@ -87,7 +87,7 @@ class GraphLowering:
         self.program = LoopProgram(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
-            self.ctx.draws = sum(map(is_rng_of_kernels, gm.graph.nodes))
+            self.ctx.rng_nodes = sum(map(is_rng_of_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.ctx.refs = self.env
         # buffer -> the nodes that were lowered to views of it

@@ -133,7 +133,7 @@ class EntryPoint(StepCalls):
         return self._for_each(node, text) if choice.form == BATCH else text
 
     def _for_each(self, node: ExternNode, text: str) -> str:
-        """Returns the loop over the products of a batch. Threads share them; inside, one thread
+        """Returns the loop over the matmuls of a batch. Threads share them; inside, one thread
         computes each."""
         sizes = (*node.args[0].layout.sizes, node.args[1].layout.sizes[2])
         count, work = self.size(sizes[0]), " * ".join(map(self.size, sizes))

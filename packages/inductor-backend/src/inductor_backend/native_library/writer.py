@@ -274,8 +274,8 @@ class _Library:
         blob, source, result = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
         self.weights.write(blob)
         source.write_text(weights_file.including(blob))
-        words = [*self.tools.command.argv, "-c", str(source), "-o", str(result)]
-        run_compiler(words, self.tools, self.interface.name, scratch)
+        command = [*self.tools.command.argv, "-c", str(source), "-o", str(result)]
+        run_compiler(command, self.tools, self.interface.name, scratch)
         blob.unlink()
         return [str(result)]
 

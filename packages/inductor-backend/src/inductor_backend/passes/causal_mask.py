@@ -39,7 +39,7 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
     # (mask, operator) -> the result of `_meaning`
     result: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
-        if _is_plain(node) and node.args[3] in known:
+        if _is_additive(node) and node.args[3] in known:
             mask, key = node.args[3], (node.args[3], node.target)
             if key not in result:
                 result[key] = _meaning(gm, _whole(mask), node.target)
@@ -48,14 +48,14 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
     editor = Editor(copy_of(gm), ())
     copies = dict(zip(gm.graph.nodes, list(editor.graph.nodes), strict=True))
     for node in gm.graph.nodes:
-        meaning = result.get((node.args[3], node.target)) if _is_plain(node) else None
+        meaning = result.get((node.args[3], node.target)) if _is_additive(node) else None
         if meaning is not None:
             _replace(editor, copies[node], meaning)
     editor.graph.eliminate_dead_code()
     return editor.gm
 
 
-def _is_plain(node: Node) -> bool:
+def _is_additive(node: Node) -> bool:
     """Checks for a square attention with a mask and no dropout, of which only result 0 is used."""
     if (
         node.op != "call_function"

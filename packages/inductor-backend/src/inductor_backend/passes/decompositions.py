@@ -231,7 +231,7 @@ _LOOP_PRODUCT = 1 << 18
 
 
 def step_matmuls() -> dict[Any, Callable[..., Any]]:
-    """Returns decompositions of the products in a step of a loop that no hand-written kernel takes
+    """Returns decompositions of the matmuls in a step of a loop that no hand-written kernel takes
     (`kernels.selection.native_matmul`), into sums of products."""
     return {
         aten.mm.default: _as_sums,

@@ -1,7 +1,7 @@
 """Rewrites operators that have no kernel of ours into some that have, for graphs that are to run
 without ATen, whether or not that is faster.
 
-Products that are scaled, or added to a matrix, become a product and loops; products of other dtypes
+Matmuls that are scaled, or added to a matrix, become a matmul and loops; matmuls of other dtypes
 than float32 become sums of products; attention of any length is ours; convolutions over lines are
 some over images of one row; transposed ones convolve an image with zeros between its pixels; small
 groups have our dense kernel.
@@ -42,18 +42,18 @@ def _value(node: Any) -> torch.Tensor:
     return value
 
 
-# products -----------------------------------------------------------------------------------------
+# matmuls ------------------------------------------------------------------------------------------
 
 
 def _matmul(editor: Editor, node: Node) -> None:
-    """Makes a product of other numbers than float32 a sum of products."""
+    """Makes a matmul of another dtype than float32 a sum of products."""
     a, b = node.args
     if _value(a).dtype != torch.float32:
         put(editor, node, _in_dtype(editor, node, _summed(editor, node, a, b), _value(node).dtype))
 
 
 def _summed(editor: Editor, node: Node, a: Any, b: Any) -> Node:
-    """Returns a product as a sum of products, in float32 for 16 bits."""
+    """Returns a matmul as a sum of products, in float32 for 16 bits."""
     new = editor.before(node)
     dtype = torch.float32 if _value(a).dtype in _LOW else _value(a).dtype
     a, b = (_in_dtype(editor, node, value, dtype) for value in (a, b))
@@ -131,7 +131,7 @@ def _lines(editor: Editor, node: Node) -> Node:
 
 def _transposed(editor: Editor, node: Node) -> Node:
     """Puts a convolution in a transposed one's place, and returns it: of the image with zeros
-    between its pixels and around it, with the filters turned round."""
+    between its pixels and around it, with the filters flipped."""
     inputs: Any = node.args
     x, weight, bias, stride, padding, dilation, _, output_padding, groups = inputs
     new = editor.before(node)

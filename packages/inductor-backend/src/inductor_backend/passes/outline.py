@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.ir.graph_meta import INSTANCE
 from inductor_backend.passes.fx_edit import copy_node
-from inductor_backend.passes.repeated_subgraphs import KEPT, Repeats, returned_nodes
+from inductor_backend.passes.repeated_subgraphs import LOWERED, Repeats, returned_nodes
 from inductor_backend.torch_private import lazy_graph_module
 
 Node = torch.fx.Node
@@ -41,12 +41,14 @@ def whole_of(node: Node) -> Node | None:
 
 def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
     """Returns the cut of this graph."""
-    instances = {number: number for number in range(KEPT - 1)} | {repeats.count - 1: KEPT - 1}
+    instances = {number: number for number in range(LOWERED - 1)} | {repeats.count - 1: LOWERED - 1}
     place = {node: at for at, node in enumerate(repeats.calls)}
     graph = torch.fx.Graph()
     result: dict[Node, Node] = {}
-    left_out, third = repeats.instance(repeats.count - 2), repeats.instance(KEPT - 2)
-    stand_ins = {repeats.calls[a]: repeats.calls[b] for a, b in zip(left_out, third, strict=True)}
+    left_out, third = repeats.instance(repeats.count - 2), repeats.instance(LOWERED - 2)
+    replacements = {
+        repeats.calls[a]: repeats.calls[b] for a, b in zip(left_out, third, strict=True)
+    }
     for node in module.graph.nodes:
         number, offset = divmod(place.get(node, -1) - repeats.start, repeats.period)
         if node.op == "output":
@@ -54,7 +56,7 @@ def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
         if number in repeats.removed:
             continue
         result[node] = copy = copy_node(
-            graph, node, lambda source: result.get(source) or result[stand_ins[source]]
+            graph, node, lambda source: result.get(source) or result[replacements[source]]
         )
         if number in instances:
             copy.meta[INSTANCE] = (instances[number], offset)

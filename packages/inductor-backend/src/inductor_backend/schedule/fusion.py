@@ -93,10 +93,10 @@ class FusionLimits:
 
 @dataclass(slots=True)
 class FusionPlan:
-    """groups: in execution order. refusals: (node, group's first node, reason)."""
+    """groups: in execution order. reasons: (node, group's first node, reason)."""
 
     groups: list[Group]
-    refusals: list[tuple[str, str, str]]
+    reasons: list[tuple[str, str, str]]
 
 
 class Fusion:
@@ -118,7 +118,7 @@ class Fusion:
         self.groups: list[Group] = []
         self.home: dict[str, Group] = {}
         self.touching: dict[str, list[Group]] = {}
-        self.refusals: list[tuple[str, str, str]] = []
+        self.reasons: list[tuple[str, str, str]] = []
         self.mutated = frozenset(
             name
             for node in program.nodes
@@ -133,7 +133,7 @@ class Fusion:
                 self.place(squeezed(node), position)
             else:
                 self.new_group(node, None, position)
-        return FusionPlan(self.ordered(), self.refusals)
+        return FusionPlan(self.ordered(), self.reasons)
 
     def required(self, node: Node) -> list[Group]:
         return list(
@@ -173,7 +173,7 @@ class Fusion:
                 continue
             joined = self.try_join(group, node)
             if isinstance(joined, FusionRefused):
-                self.refusals.append((node.name, group.nodes[0].name, joined.reason))
+                self.reasons.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
         kind = self.kind_of(node) if self.limits.together > 1 else None

@@ -54,7 +54,7 @@ class Inliner:
     def __init__(self, program: LoopProgram, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
         self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
-        self.refusals: list[tuple[str, str]] = []
+        self.reasons: list[tuple[str, str]] = []
         self.readers: dict[str, dict[str, None]] = {}  # dicts: ordered sets
         for node in self.nodes.values():
             for buffer in node.reads():
@@ -74,16 +74,16 @@ class Inliner:
             if isinstance(node, LoopNode):
                 reason = self.inline(node)
                 if reason is not None:
-                    self.refusals.append((name, reason))
+                    self.reasons.append((name, reason))
         self.program.nodes = list(self.nodes.values())
         self.program.nodes = live_nodes(self.program)
-        return self.refusals
+        return self.reasons
 
     def inline(self, node: LoopNode) -> str | None:
         if len(node.stores) != 1 or node.is_reduction:
             return "a reduction, scan or scatter" if node.is_reduction else "several stores"
         (buffer,) = node.stores[0].buffers
-        if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_plain(node):
+        if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_inlinable(node):
             return "writes a region or an input"
         readers = [self.nodes[name] for name in self.readers.get(buffer, ())]
         last = max((self.position[reader.name] for reader in readers), default=0)
@@ -121,7 +121,7 @@ class Inliner:
                 return True
         return False
 
-    def is_plain(self, node: LoopNode) -> bool:
+    def is_inlinable(self, node: LoopNode) -> bool:
         """Returns whether the store covers the whole buffer, each element once, at the loop
         variables themselves, and no scatter changes the buffer afterwards."""
         (store,) = node.stores

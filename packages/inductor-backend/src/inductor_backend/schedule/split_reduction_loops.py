@@ -37,10 +37,10 @@ class ReductionSplit:
 ReductionSplits = Mapping[int, ReductionSplit]
 
 
-def length_of_part(node: LoopNode, cut: ReductionSplits) -> Expr:
+def length_of_part(node: LoopNode, splits: ReductionSplits) -> Expr:
     """Returns the elements of a row in one chunk."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
-    return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
+    return product(splits[p].length if p in splits else node.sizes[p] for p in reduced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Parts:
 
 
 def in_parts(
-    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+    program: LoopProgram, node: LoopNode, splits: ReductionSplits, across: bool
 ) -> list[LoopNode]:
     """Returns loops equivalent to the node. across: its rows are strided in memory."""
     (store,) = node.stores
@@ -69,7 +69,7 @@ def in_parts(
     part: list[bool] = []
     places: list[list[int]] = []
     for p, size in enumerate(node.sizes):
-        chunks = cut.get(p)
+        chunks = splits.get(p)
         pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
         if chunks is not None:
             rest = [] if chunks.length == 1 else [(chunks.length, True, False)]
@@ -101,15 +101,15 @@ def in_parts(
         sizes=tuple(domain),
         reduced=tuple(reduced),
         stores=(
-            Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),
+            Store(tuple(b.name for b in partial), where, _inside(node, splits, by), store.reduce),
         ),
     )
     if store.reduce == "welford":
-        length = length_of_part(node, cut)
+        length = length_of_part(node, splits)
         assert isinstance(length, int)
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
     if store.reduce in PLACES:
-        return [first, *_combine_places(program, node, cut, first, partial[0], parts_of, across)]
+        return [first, *_combine_places(program, node, splits, first, partial[0], parts_of, across)]
     place = _rows_only(node, store, parts_of.outer_index())
     return [
         first,
@@ -119,11 +119,11 @@ def in_parts(
     ]
 
 
-def _inside(node: LoopNode, cut: ReductionSplits, by: Sequence[Index]) -> Value:
+def _inside(node: LoopNode, splits: ReductionSplits, by: Sequence[Index]) -> Value:
     """Returns the reduced value over the loops that `by` names; the reduction's identity past the
     end."""
     (store,) = node.stores
-    uneven = [p for p, chunks in cut.items() if chunks.uneven]
+    uneven = [p for p, chunks in splits.items() if chunks.uneven]
     if not uneven:
         return Rewriter(by)(store.value)
     (p,) = uneven
@@ -203,7 +203,7 @@ def _over_parts(
 def _combine_places(
     program: LoopProgram,
     node: LoopNode,
-    cut: ReductionSplits,
+    splits: ReductionSplits,
     first: LoopNode,
     at: Buffer,
     parts: _Parts,
@@ -230,7 +230,7 @@ def _combine_places(
         same = make("bit_or", same, make("ne", here, here))
     place = load(at.name, loops, torch.int64)
     for begin in _beginning(
-        node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]
+        node, splits, [v for v, part in zip(loops, parts.part, strict=True) if part]
     ):
         place = make("add", place, begin)
     match = make("where", same, place, const(2**63 - 1, torch.int64))
@@ -241,16 +241,18 @@ def _combine_places(
     return [of_parts, of_all, last]
 
 
-def _beginning(node: LoopNode, cut: ReductionSplits, loops: Sequence[Index]) -> list[Value]:
+def _beginning(node: LoopNode, splits: ReductionSplits, loops: Sequence[Index]) -> list[Value]:
     """Returns the terms of a chunk's offset in its row, in 64 bits: the kernel's own indices are
     small. loops: over the chunks of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
     return [
         make(
-            "mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64)
+            "mul",
+            make("index", attr=loop),
+            const(product((splits[p].length, steps[p])), torch.int64),
         )
-        for p, loop in zip(sorted(cut), loops, strict=True)
+        for p, loop in zip(sorted(splits), loops, strict=True)
     ]
 
 
@@ -295,7 +297,7 @@ def _combine_welford(
 
 
 def in_two_passes(
-    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+    program: LoopProgram, node: LoopNode, splits: ReductionSplits, across: bool
 ) -> list[LoopNode]:
     """Returns loops that compute the mean, then the squared distances to it: means of unequal
     chunks have unequal weights."""
@@ -313,7 +315,7 @@ def in_two_passes(
         full = replace(
             node, name=f"{node.name}_{name}", stores=(Store((target.name,), where, value, "sum"),)
         )
-        return in_parts(program, full, cut, across)
+        return in_parts(program, full, splits, across)
 
     count = const(
         product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype

@@ -22,11 +22,11 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.passes.outline import Outline, whole_of
-from inductor_backend.passes.repeated_subgraphs import KEPT
+from inductor_backend.passes.repeated_subgraphs import LOWERED
 from inductor_backend.schedule.fusion import FusionPlan, Group
 
 #: The instance that the other middle ones are copies of, and the last of the four.
-THIRD, LAST = KEPT - 2, KEPT - 1
+THIRD, LAST = LOWERED - 2, LOWERED - 1
 
 
 class NotEqual(Exception):

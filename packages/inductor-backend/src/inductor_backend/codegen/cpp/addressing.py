@@ -29,7 +29,7 @@ class LoopAddressing:
         self.pointers: dict[str, str] = {}
         #: The values of the integer arguments: the loops' sizes, then other sizes and strides.
         self.arguments: list[Expr] = list(nest.sizes)
-        self._size_names = _products_of_sizes(nest.sizes)
+        self._size_names = _stride_names(nest.sizes)
         #: Numbers of the loops that threads share, and of those inside. A pointwise kernel's last
         #: loop is inside; a column kernel's vectorized loop is neither.
         self.rows = [k for k in range(len(nest.outer)) if k != nest.column]
@@ -106,7 +106,7 @@ class LoopAddressing:
         return " || ".join(f"n{k} == 0" for k in sizes)
 
 
-def _products_of_sizes(sizes: Sequence[Expr]) -> dict[Expr, str]:
+def _stride_names(sizes: Sequence[Expr]) -> dict[Expr, str]:
     """Returns the texts of products of the last loops' sizes: a stride that is one is written so,
     and is the same text for other sizes."""
     result: dict[Expr, str] = {}

@@ -1,7 +1,7 @@
 """Writes a loop over slices, or a while_loop, as one C++ function that calls the kernels of its step.
 
-In: the scheduled step, whose inputs are (outer tensors, carried tensors, a slice of each row,
-numbers) and whose outputs are (carried tensors, parts), of a while_loop (carried tensors, whether
+In: the scheduled step, whose inputs are (outer tensors, carry, a slice of each row,
+numbers) and whose outputs are (carry, parts), of a while_loop (carry, whether
 there is another step). Carried tensors alternate between the loop's result and a scratch tensor,
 such that the last step writes the result; of a while_loop they are copied there.
 """
@@ -96,7 +96,7 @@ class LoopWriter(StepCalls):
 
     def write(self) -> NativeLoop:
         """Returns the loop. The function takes the inputs' tensors, (of a while_loop) whether there
-        is a first step, the results, a scratch tensor a carried one, memory for a step, and what
+        is a first step, the results, a scratch tensor for each tensor of the carry, memory for a step, and what
         `NativeLoop` says."""
         shape, outputs = self.shape, self._outputs()
         first = shape.n_outer + shape.n_live

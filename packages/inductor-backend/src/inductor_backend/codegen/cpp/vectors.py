@@ -38,7 +38,7 @@ HEADER = "prelude_vector.h"
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
 #: The same on masks, which are 0 and -1 here.
-TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
+MASK_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
 
 #: Ops with a fast text for usual arguments and a general one with a call: see `tc_walk_near`.
 NEAR_OPS = frozenset({"sin", "cos"})
@@ -92,8 +92,8 @@ def _value_fits(elements: ElementWriter, value: Value) -> bool:
         return True
     if any(arg.dtype not in (torch.float32, torch.bool) for arg in (value, *value.args)):
         return False
-    of_truths = value.args and all(arg.dtype == torch.bool for arg in value.args)
-    return value.name in (TRUTH_OPS if of_truths else FLOAT_OPS)
+    of_masks = value.args and all(arg.dtype == torch.bool for arg in value.args)
+    return value.name in (MASK_OPS if of_masks else FLOAT_OPS)
 
 
 def _load_fits(elements: ElementWriter, value: Value) -> bool:

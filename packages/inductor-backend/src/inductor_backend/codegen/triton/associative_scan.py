@@ -92,14 +92,14 @@ class _Writer:
     def _body(self) -> CodeWriter:
         out, count = CodeWriter(), len(self.dtypes)
         length, width = self.size(self.length), self.size(self.width)
-        values, carried = ([f"{name}{k}" for k in range(count)] for name in ("v", "c"))
+        values, carries = ([f"{name}{k}" for k in range(count)] for name in ("v", "c"))
         listed = ", ".join(values)
         with out.indented():
             line = out.line
             line("columns = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)")
             line(f"column_ok = columns < {width}")
             line("in_rows = tl.arange(0, ROWS)")
-            for name, dtype in zip(carried, self.dtypes, strict=True):
+            for name, dtype in zip(carries, self.dtypes, strict=True):
                 line(f"{name} = tl.zeros([1, COLUMNS], {_register(dtype)})")
             with out.block_python(f"for start in range(0, {length}, ROWS):"):
                 line("rows = start + in_rows")
@@ -109,12 +109,12 @@ class _Writer:
                     line(f"{name} = tl.load(p{k} + at, mask=ok, other=0).to({_register(dtype)})")
                 inputs = listed if count == 1 else f"({listed})"
                 line(f"{listed} = tl.associative_scan({inputs}, 0, {NAME}_combine)")
-                both = ", ".join([*carried, *values])
+                both = ", ".join([*carries, *values])
                 line(f"{', '.join(f'n{k}' for k in range(count))} = {NAME}_combine({both})")
                 line(f"last = (in_rows == tl.minimum(ROWS, {length} - start) - 1)[:, None]")
-                for k, (value, kept) in enumerate(zip(values, carried, strict=True)):
+                for k, (value, carry) in enumerate(zip(values, carries, strict=True)):
                     line(f"{value} = tl.where(start > 0, n{k}, {value})")
-                    line(f"{kept} = tl.sum(tl.where(last, {value}, 0), 0, keep_dims=True)")
+                    line(f"{carry} = tl.sum(tl.where(last, {value}, 0), 0, keep_dims=True)")
                     line(f"tl.store(p{count + k} + at, {value}, mask=ok)")
         return out
 

@@ -138,7 +138,7 @@ class ScoresWriter:
         self, name: str, pointer: str, along: str, element: str, transposed: bool = False
     ) -> tuple[str, str]:
         """Returns the addresses of a tile of a head, and the argument that masks what does not exist.
-        along: `in_rows` or `in_columns`; element: `width` or `wide`. turned: elements come first."""
+        along: `in_rows` or `in_columns`; element: `width` or `wide`. transposed: elements come first."""
         places = ("[None, :]", "[:, None]") if transposed else ("[:, None]", "[None, :]")
         along_at, element_at = along + places[0], element + places[1]
         outer, inner = (self.size(stride) for stride in self.call.layout(name).strides[2:])
@@ -243,7 +243,7 @@ class ScoresWriter:
 
     @property
     def scale(self) -> float:
-        """What products are multiplied by."""
+        """What scores are multiplied by."""
         return float(self.call.scale * (LOG2_E if self.flex.score is None else 1.0))
 
     def allowed(self, masked: bool) -> str:

@@ -194,27 +194,28 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
 
 
 def run_compiler(
-    words: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
+    command: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
 ) -> None:
     """Runs the compiler with the folder `scratch` for its temporary files. Raises BackendError with
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = tools.command.run(words, timeout=MAX_COMPILE_SECONDS, TMPDIR=str(scratch))
+        done = tools.command.run(command, timeout=MAX_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {MAX_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
-        raise BackendError("inductor", "toolchain", f"{words[0]} cannot be run: {error}") from error
+        detail = f"{command[0]} cannot be run: {error}"
+        raise BackendError("inductor", "toolchain", detail) from error
     if done.returncode == 0:
         return
     demand_room(scratch)
     where = ""
     if source is not None:
-        kept = source.parent.parent / f"failed-{name}"
-        shutil.copyfile(source, kept)
-        where = f"; source kept in {kept}"
+        failed = source.parent.parent / f"failed-{name}"
+        shutil.copyfile(source, failed)
+        where = f"; source kept in {failed}"
     shown = "\n    ".join(done.stderr.strip().splitlines()[:20])
     detail = f"{name}: the compiler ended with {done.returncode}{where}\n    {shown}"
     raise BackendError("inductor", "c++ compile", detail)

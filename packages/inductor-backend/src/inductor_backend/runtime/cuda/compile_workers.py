@@ -33,7 +33,7 @@ from inductor_backend.runtime.cuda.triton_compile import (
     NotCompiled,
     NotPersisted,
     binary_of,
-    kept,
+    compiled_and_stored,
 )
 
 #: Waiting kernels per process: a process starts in the time of two kernels.
@@ -212,7 +212,7 @@ class Workers:
             return binary_of(kernel, target)
         if not self._all:
             with contextlib.suppress(NotPersisted):
-                return kept(kernel, target)
+                return compiled_and_stored(kernel, target)
         if not self._start_some():
             return binary_of(kernel, target)
         for _ in range(2):
