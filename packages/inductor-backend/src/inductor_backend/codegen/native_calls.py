@@ -105,8 +105,8 @@ def _batch(call: NativeCall) -> Launch:
 
 def _of_batch(call: NativeCall, operand: Strided) -> str:
     """Returns the address of a matrix of a batch."""
-    step = operand.layout.strides[0] * call.program.buffers[operand.buffer].dtype.itemsize
-    return f"{call.address(operand)} + {BATCH} * {size_expression(step)}"
+    stride = operand.layout.strides[0] * call.program.buffers[operand.buffer].dtype.itemsize
+    return f"{call.address(operand)} + {BATCH} * {size_expression(stride)}"
 
 
 def _after_operands(call: NativeCall) -> list[str | Expr]:
@@ -213,8 +213,8 @@ def _attention(call: NativeCall) -> Launch:
     inputs = None
     if mask is not None:  # the same for all of a dimension where it has one element
         pairs = zip(mask.layout.sizes, mask.layout.strides, strict=True)
-        steps = [0 if size == 1 else stride for size, stride in pairs]
-        inputs = [*[0] * (4 - len(steps)), *steps]
+        of_mask = [0 if size == 1 else stride for size, stride in pairs]
+        inputs = [*[0] * (4 - len(of_mask)), *of_mask]
     numbers = attention.numbers(query, key, value[3], strides, inputs, scale, causal, empty)
     return "run_attention", [*call.addresses(*tensors, mask, call.result), *numbers]
 

@@ -167,8 +167,8 @@ def _buffer(
     strides = contiguous_strides(sizes)
     if outermost is not None:
         order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
-        steps = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
-        strides = tuple(steps[k] for k in range(len(sizes)))
+        by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
+        strides = tuple(by_dim[k] for k in range(len(sizes)))
     buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
     program.buffers[name] = buffer
     return buffer

@@ -206,15 +206,15 @@ class _Kernel:
         for pair in pairs:
             line(f"const int64_t {pair}_count = *({self.start(f'{pair}_counts', *at)});")
             line(f"const auto* {pair}_blocks = {self.start(f'{pair}_indices', *at)};")
-        step = {pair: self.size(self.call.layout(f"{pair}_indices").strides[3]) for pair in pairs}
+        stride = {pair: self.size(self.call.layout(f"{pair}_indices").strides[3]) for pair in pairs}
         for pair in pairs:
             with self.out.block(f"for (int64_t k = 0; k < {pair}_count; ++k)"):
-                line(f"const int64_t block = {pair}_blocks[k * {step[pair]}];")
+                line(f"const int64_t block = {pair}_blocks[k * {stride[pair]}];")
                 if pair == "kv" and len(pairs) == 2:  # a block that is listed twice is full
                     line("bool twice = false;")
                     line(
                         "for (int64_t i = 0; i < full_kv_count; ++i)"
-                        f" twice |= full_kv_blocks[i * {step['full_kv']}] == block;"
+                        f" twice |= full_kv_blocks[i * {stride['full_kv']}] == block;"
                     )
                     line("if (twice) continue;")
                 end = f"tc_least((block + 1) * {columns}, {self.size(self.columns)})"
@@ -269,8 +269,8 @@ for (int64_t task = tasks - 1; task >= 0; --task)
 
     def _tile(self) -> None:
         line, width, wide = self.out.line, self.width, self.padded(self.value_width)
-        rows, step = self.strides("key").split(", ")
-        line(f"tc_columns(key + first * {rows}, {rows}, {step}, count, {width}, keys, buffer);")
+        rows, stride = self.strides("key").split(", ")
+        line(f"tc_columns(key + first * {rows}, {rows}, {stride}, count, {width}, keys, buffer);")
         line("const int64_t vectors = (count + TC_LANES - 1) / TC_LANES;")
         line(
             f"tc_multiply(query, {width}, 1, keys, TC_COLUMNS, rows, vectors, {width}, scores,"
@@ -288,10 +288,10 @@ for (int64_t task = tasks - 1; task >= 0; --task)
                     )
             line("const float kept = tc_softmax_step(s, count, most + i, total + i);")
             line(f"if (kept != 1.0f) tc_scale_row(sums + i * {wide}, {wide}, kept);")
-        rows, step = self.strides("value").split(", ")
+        rows, stride = self.strides("value").split(", ")
         line("int64_t apart;")
         line(
-            f"const float* values = tc_values(value + first * {rows}, {rows}, {step}, count,"
+            f"const float* values = tc_values(value + first * {rows}, {rows}, {stride}, count,"
             f" {self.value_width}, {wide}, buffer, &apart);"
         )
         line(
@@ -302,11 +302,11 @@ for (int64_t task = tasks - 1; task >= 0; --task)
     def _results(self) -> None:
         line = self.out.line
         line(f"auto* out = {self.start('out', 'b', 'h', 'start')};")
-        rows, step = self.strides("out").split(", ")
+        rows, stride = self.strides("out").split(", ")
         with self.out.block("for (int64_t i = 0; i < rows; ++i)"):
             line("const float share = total[i] == 0.0f ? 0.0f : 1.0f / total[i];")
             with self.out.block(f"for (int64_t d = 0; d < {self.value_width}; ++d)"):
-                place = f"out, i * {rows} + d * {step}"
+                place = f"out, i * {rows} + d * {stride}"
                 line(f"tc_store({place}, sums[i * {self.padded(self.value_width)} + d] * share);")
             for name, text in (("lse", "most[i] + tc_log(total[i])"), ("most", "most[i]")):
                 if name in self.call.tensors:
@@ -368,7 +368,7 @@ for (int64_t task = 0; task < KB * KH; ++task)
     ) -> None:
         """Writes the stores of rows of a gradient."""
         result = f"grad_{name}"
-        rows, step = self.strides(result).split(", ")
+        rows, stride = self.strides(result).split(", ")
         with self.out.block(""):
             self.out.line(f"auto* out = {self.start(result, *at.split(', '), *first)};")
             with (
@@ -376,7 +376,7 @@ for (int64_t task = 0; task < KB * KH; ++task)
                 self.out.block(f"for (int64_t d = 0; d < {size}; ++d)"),
             ):
                 value = f"{result}[i * {padded} + d] * {factor}"
-                self.out.line(f"tc_store(out, i * {rows} + d * {step}, {value});")
+                self.out.line(f"tc_store(out, i * {rows} + d * {stride}, {value});")
 
     def _rows(self) -> None:
         """Writes what one block of rows adds."""
@@ -410,9 +410,9 @@ for (int64_t task = 0; task < KB * KH; ++task)
             ("key", "query", self.width, width, "scores"),
             ("value", "towards_out", self.value_width, wide, "towards"),
         ):
-            rows, step = self.strides(name).split(", ")
+            rows, stride = self.strides(name).split(", ")
             line(
-                f"tc_columns({name} + first * {rows}, {rows}, {step}, count, {size}, turned, buffer);"
+                f"tc_columns({name} + first * {rows}, {rows}, {stride}, count, {size}, turned, buffer);"
             )
             line(
                 f"tc_multiply({left}, {padded}, 1, turned, TC_COLUMNS, rows, vectors, {size}, {to},"
@@ -431,10 +431,10 @@ for (int64_t task = 0; task < KB * KH; ++task)
                 f" rows, grad_key + first * {width}, {width}, true);"
             )
         if self._has("query"):
-            rows, step = self.strides("key").split(", ")
+            rows, stride = self.strides("key").split(", ")
             line("int64_t apart;")
             line(
-                f"const float* keys = tc_values(key + first * {rows}, {rows}, {step}, count,"
+                f"const float* keys = tc_values(key + first * {rows}, {rows}, {stride}, count,"
                 f" {self.width}, {width}, buffer, &apart);"
             )
             line(

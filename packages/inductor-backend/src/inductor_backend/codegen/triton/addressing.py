@@ -101,9 +101,9 @@ class BlockAddressing:
         for number, axis in enumerate(self.tile.axes):
             if len(axis.loops) < 2:
                 continue
-            steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
+            strides = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
             last = index.coefficient(axis.loops[-1])
-            wanted = [simplify(last * step) for step in steps]
+            wanted = [simplify(last * stride) for stride in strides]
             if last == 0 or any(
                 index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)
             ):

@@ -254,8 +254,8 @@ class MatmulKernelWriter:
         )
         self.matrices.append(matrix)
         down, across = self._corner(place.rows), self._corner(place.columns)
-        for loop, step in place.batch:
-            down = f"{down} + {self.addressing.names[loop]} * {step}"
+        for loop, rows in place.batch:
+            down = f"{down} + {self.addressing.names[loop]} * {rows}"
         text = f"{matrix.name}.load([tl.cast({down}, tl.int32), tl.cast({across}, tl.int32)])"
         return text if place.rows is tile.axes[0] else f"{text}.T"
 
