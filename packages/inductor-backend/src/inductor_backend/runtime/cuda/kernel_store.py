@@ -64,7 +64,7 @@ def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True)
             _name(kernel, capability, aligned), len(head).to_bytes(4, "little") + head + code
         )
     except CacheLocationError as error:
-        logger().info("kernel %s is not stored: %s", kernel.name, error)
+        logger().info("kernel %s is not kept: %s", kernel.name, error)
 
 
 def any_here() -> bool:
