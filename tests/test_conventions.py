@@ -178,3 +178,13 @@ def test_the_check_sees_what_is_decided_by_a_text(test):
     assert not list(
         decided_by_text(ast.parse("try: f()\nexcept E as error:\n    raise F(str(error))"))
     )
+
+
+def test_the_files_that_start_first_exist():
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text())
+    (names,) = (
+        node.value.func.value.value.split()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONG"
+    )
+    assert [name for name in names if not (ROOT / "tests" / f"{name}.py").exists()] == []

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
-from tests.aten.programs import randn
+from tests.aot.programs import randn
 from tests.engines.running import compiled, peak_growth
 from tests.support import torch_server
 from tracer_core.dispatch.validation import build_config

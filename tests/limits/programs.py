@@ -15,8 +15,8 @@ import numpy
 import torch
 
 import tracer_core
+from tests.fx_capture.test_profiled_branches import noting
 from tests.limits.case import Case
-from tests.tracer.test_profiled_branches import noting
 
 X = torch.linspace(0.5, 1.5, 4)
 
