@@ -337,6 +337,28 @@ class Provenance:
             self._constants_read = len(self._read), result
         return result.get(id(obj))
 
+    def same_constant(self, left: Any, right: Any) -> bool:
+        """Returns ``left is right`` for two numbers or strings, and guards it where equal ones may be
+        one object or two."""
+        same = left is right
+        if type(left) is bool or (type(left) is int and left in INTERNED):
+            return same
+        if not same and left != right and left == left:
+            return False  # the values are guarded
+        sources, others = self._readings(left), self._readings(right)
+        if sources and others and not same:
+            self.guard(GuardKind.NOT_SAME, sources[0], others[0])
+        elif len(sources) > 1:
+            for other in sources[1:]:
+                self.guard(GuardKind.SAME, sources[0], other)
+        elif sources or others:
+            raise Break("native_python", "whether two equal constants are one object")
+        return same
+
+    def _readings(self, value: Any) -> list[Source]:
+        """Returns where the program read this very object."""
+        return [source for source, read in self._read.items() if read is value]
+
     def is_fresh(self, obj: Any) -> bool:
         """Returns whether the trace, or native code in it, made an object."""
         return id(obj) not in self._by_id
@@ -590,6 +612,8 @@ class Provenance:
         return self.read_varying(value, source) if varies else self.read(value, source)
 
 
+#: CPython has one object for each of these.
+INTERNED = range(-5, 257)
 #: Types of constants that may be equal and different objects.
 _EQUAL_BUT_OTHER = frozenset({float, complex, tuple, frozenset})
 #: Subscript functions that run no user code and create no missing entry.

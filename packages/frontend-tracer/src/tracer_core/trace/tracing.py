@@ -276,6 +276,9 @@ class TracedOperators(semantics.OperatorSemantics, Protocol):
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote
         it."""
 
+    def same_object(self, left: Any, right: Any) -> bool:
+        """Returns ``left is right`` for values other than symbolic scalars, which stay symbolic."""
+
     def native_operands(self, *values: Any) -> None:
         """Guards the operand contents that a native operator reads; breaks for unknown types."""
 
