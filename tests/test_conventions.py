@@ -188,3 +188,16 @@ def test_the_files_that_start_first_exist():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONG"
     )
     assert [name for name in names if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+#: A longer file has several subjects.
+MAX_TEST_FILE_LINES = 600
+
+
+def test_test_files_are_short():
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {
+        str(path.relative_to(ROOT)): length
+        for path, length in lengths.items()
+        if length > MAX_TEST_FILE_LINES
+    } == {}

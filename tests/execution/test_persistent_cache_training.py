@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import tracer_core
-from tests.execution.test_persistent_cache import captures, program, told  # noqa: F401  (a fixture)
+from tests.support.persistent_programs import (
+    captures,
+    told,
+)
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
 from tracer_core.aot import saved_rng
 from tracer_core.aot.recompute_forward import RecomputeForward
@@ -51,7 +54,7 @@ def same_gradients(ours, theirs):
         torch.testing.assert_close(buffer, other)
 
 
-def test_forward_and_backward_are_found(program):  # noqa: F811
+def test_forward_and_backward_are_found(program):
     for expected in ("miss", "hit", "hit"):
         net, theirs = pair(program.started(MODEL))
         fast = tracer_core.compile(net)
@@ -66,7 +69,7 @@ def test_forward_and_backward_are_found(program):  # noqa: F811
         assert captures(fast) == (expected == "miss")
 
 
-def test_gradients_are_those_of_float64(program):  # noqa: F811
+def test_gradients_are_those_of_float64(program):
     text = MODEL.replace("0.3, self.training", "0.0")
     for _ in range(2):
         net, _ = pair(program.started(text))
@@ -79,7 +82,7 @@ def test_gradients_are_those_of_float64(program):  # noqa: F811
     assert told(fast).startswith("hit")
 
 
-def test_a_gradient_of_a_gradient(program):  # noqa: F811
+def test_a_gradient_of_a_gradient(program):
     text = """
         def run(x, w):
             return (x @ w).tanh() * w.sum()
@@ -98,7 +101,7 @@ def test_a_gradient_of_a_gradient(program):  # noqa: F811
     assert captures(program.fast) == 0
 
 
-def test_gradients_of_some_outputs_alone(program):  # noqa: F811
+def test_gradients_of_some_outputs_alone(program):
     text = """
         def run(x, w):
             return (x * w).sin(), (x + w).cos(), x.detach() * 2
@@ -118,7 +121,7 @@ def test_gradients_of_some_outputs_alone(program):  # noqa: F811
         assert captures(program.fast) == (round_ == 0)
 
 
-def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch):  # noqa: F811
+def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch):
     text = """
         def run(x, w):
             return (x * w).sin(), (x + w).cos()
@@ -182,7 +185,7 @@ def gradients_of(function, seed, wanted, second=False):
 
 
 def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
-    program,  # noqa: F811
+    program,
     monkeypatch,
 ):
     """As on a GPU, where kernels draw other random numbers than eager."""
@@ -205,7 +208,7 @@ def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
     assert len(again) == len(others)
 
 
-def test_eagers_numbers_would_be_others(program, monkeypatch):  # noqa: F811
+def test_eagers_numbers_would_be_others(program, monkeypatch):
     """What the test above would see if nothing was remembered."""
     monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: False)
     for _ in range(2):
@@ -220,7 +223,7 @@ def test_eagers_numbers_would_be_others(program, monkeypatch):  # noqa: F811
         torch.testing.assert_close(gradients[1], expected[1])
 
 
-def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypatch):  # noqa: F811
+def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypatch):
     monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
     text = """
         import torch
@@ -261,7 +264,7 @@ def _AdamW(parameters):
 
 
 @pytest.mark.parametrize("make", [_SGD, _AdamW])
-def test_whole_steps_are_found(program, make):  # noqa: F811
+def test_whole_steps_are_found(program, make):
     # The first AdamW step makes state: only where a later process makes that step too is its graph
     # compiled, and kept.
     known = [("miss", 1), ("hit", 0)] if make is _SGD else [("miss", 1), ("hit", 1), ("hit", 0)]
@@ -285,7 +288,7 @@ def test_whole_steps_are_found(program, make):  # noqa: F811
         assert tracer_core.progress(fast, wait=60).is_done
 
 
-def test_a_change_of_the_model_is_seen(program):  # noqa: F811
+def test_a_change_of_the_model_is_seen(program):
     for text in (MODEL, MODEL.replace("* 2", "* 3"), MODEL):
         net, theirs = pair(program.started(text))
         fast = tracer_core.compile(net)
@@ -295,7 +298,7 @@ def test_a_change_of_the_model_is_seen(program):  # noqa: F811
         same_gradients(net, theirs)
 
 
-def test_a_function_of_autograd_is_captured_anew(program):  # noqa: F811
+def test_a_function_of_autograd_is_captured_anew(program):
     text = """
         import torch
 
@@ -318,7 +321,7 @@ def test_a_function_of_autograd_is_captured_anew(program):  # noqa: F811
         assert torch.equal(x.grad, torch.full_like(x, factor))
 
 
-def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):  # noqa: F811
+def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):
     text = "def run(x):\n    return x.sin() * 2"
     program.started(text)
     x = data().requires_grad_()

@@ -160,7 +160,7 @@ def test_on_the_first_call():
     twin(logs(write_then(lambda x, i: x[i])), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
 
 
-def test_types_that_only_the_real_operator_refuses_50268():
+def test_types_that_only_the_real_operator_refuses():
     def body(x, other, log):
         x.add_(1)
         log.append(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.cudagraphs.test_beyond_limits import BEYOND as SIMULATED
+from tests.limits import programs, state_programs  # noqa: F401  (they register)
 from tests.limits.kernel_programs import CASES as KERNELS
-from tests.limits.programs import CASES as PROGRAMS
+from tests.limits.registered import CASES as PROGRAMS
 from tests.limits.test_stored import LIMITS as STORED
 
 #: Limit -> the test in another file that goes beyond it.
@@ -26,13 +27,13 @@ ELSEWHERE: dict[str, str] = {
     "MAX_LOCK_SECONDS": "storage/test_store.py::test_a_suspended_process_is_not_waited_for_for_ever",
     "MAX_PROFILED_CALLS": "fx_capture/test_profiled_branches.py::test_branches_that_go_both_ways_are_not_expected",
     "MAX_PROFILED_OUTCOMES": "fx_capture/test_profiled_branches.py::test_a_loop_until_it_converges",
-    "MAX_RECAPTURES": "execution/test_profitability.py::test_a_program_that_captures_in_every_call_gives_way",
+    "MAX_RECAPTURES": "execution/test_profitability_of_captures.py::test_a_program_that_captures_in_every_call_gives_way",
     "MAX_SPECULATION_BYTES": "fx_capture/test_speculated_branches.py::test_large_intermediates_are_not_kept",
     "MAX_TURN_SECONDS": "autoselect/test_auto.py::test_a_call_waits_for_one_timed_call_at_most",
     "MAX_UNKNOWN_BACKWARDS": "execution/test_persistent_cache_training.py"
     "::test_backwards_that_are_compiled_later_are_written_too",
     "MAX_UNPAID_CALLS": "cudagraphs/test_pacing.py::test_parameters_in_new_memory_in_each_call",
-    "MAX_VERDICT_USES": "execution/test_persistent_cache.py::test_what_runs_natively_does_so_at_once_in_a_later_process",
+    "MAX_VERDICT_USES": "execution/test_persistent_cache_keys.py::test_what_runs_natively_does_so_at_once_in_a_later_process",
     "MAX_WARMUP_ROUNDS": "background/test_warmup.py::test_arguments_that_never_settle_are_an_error",
     "MAX_WRONG_ENTRIES": "storage/test_fleet.py::test_noise_is_not_asked_for_again",
     "MIN_CALLS_OF_A_SIZE": "triton_kernels/test_captured.py::test_sizes_that_change_are_not_recorded_at_once",

@@ -26,7 +26,7 @@ from tests.mutation_tests.plant import source_root
 _ROOT = Path(__file__).resolve().parents[2]
 #: The suite that must find a fault, quick and likely ones first; then random programs.
 _FIRST = (
-    "guards/test_one_change_between_calls.py", "trace/test_regressions.py",
+    "guards/test_one_change_between_calls.py", "trace/test_regressions_objects.py",
     "reconstruct/test_effects.py", "fx_capture/test_graph_breaks.py", "guards/test_values.py",
     "reconstruct/test_state_containers.py", "bytecode/test_control.py",
     "bytecode/test_functions.py", "bytecode/test_generators.py",

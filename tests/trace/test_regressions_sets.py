@@ -1,5 +1,5 @@
-"""What random programs showed of sets, iterators handed to C code, operators in place and long
-arithmetic. The number is the seed."""
+"""Programs that random generation found to differ from eager: sets, iterators handed to C code,
+operators in place and long arithmetic."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_set_whose_old_order_cannot_be_restored():
         assert mine == theirs
 
 
-def test_members_are_taken_out_as_in_eager_402599():
+def test_members_are_taken_out_as_in_eager():
     def f(x, members):
         first = members.pop()
         tracer_core.graph_break()
@@ -77,7 +77,7 @@ def test_the_last_member_is_taken_out():
     same(lambda x, members: (x + members.pop(), len(members)), (X, {1}), (X, {2}), breaks=None)
 
 
-def test_a_member_replaced_by_an_equal_one_412741():
+def test_a_member_replaced_by_an_equal_one():
     def f(x, members):
         members.discard(True)
         members.add(True)
@@ -93,7 +93,7 @@ def test_a_member_replaced_by_an_equal_one_412741():
     assert run(compiled) == run(compiled) == [bool]
 
 
-def test_a_generator_handed_to_a_method_written_in_c_406634():
+def test_a_generator_handed_to_a_method_written_in_c():
     def make(n):
         yield from range(n)
 
@@ -110,7 +110,7 @@ def test_a_generator_handed_to_a_method_written_in_c_406634():
     assert run(tracer_core.compile(f, backend="eager")) == run(f)
 
 
-def test_a_list_is_added_to_an_object_that_answers_first_419479():
+def test_a_list_is_added_to_an_object_that_answers_first():
     class Right:
         def __radd__(self, other):
             return ("radd", list(other))
@@ -142,7 +142,7 @@ def test_a_list_is_added_to_an_object_that_answers_first_419479():
 
 
 @pytest.mark.parametrize("rounds", [8, 150, 600])
-def test_a_number_computed_again_and_again_400453(rounds):
+def test_a_number_computed_again_and_again(rounds):
     def f(x, n):
         for i in range(rounds):
             n = n // 2 + i * 3 + n % 7
@@ -152,7 +152,7 @@ def test_a_number_computed_again_and_again_400453(rounds):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
-def test_strides_that_no_size_tells_are_returned_517772(backend):
+def test_strides_that_no_size_tells_are_returned(backend):
     def f(x):
         return x + 1, x.expand(2, 3).stride(), x.stride(), x * x.stride(0)
 
@@ -162,7 +162,7 @@ def test_strides_that_no_size_tells_are_returned_517772(backend):
         compare(f(part), compiled(part))
 
 
-def test_a_generator_that_raises_stop_iteration_503977():
+def test_a_generator_that_raises_stop_iteration():
     def gen(x):
         yield x
         raise StopIteration(3)
@@ -181,7 +181,7 @@ def test_a_generator_that_raises_stop_iteration_503977():
     same(f, (X,), (X,), breaks=0)
 
 
-def test_what_follows_a_break_asks_the_objects_own_operators_508453():
+def test_what_follows_a_break_asks_the_objects_own_operators():
     class Own:
         def __add__(self, other):
             return "add"
@@ -218,7 +218,7 @@ def test_what_follows_a_break_asks_the_objects_own_operators_508453():
 
 
 @pytest.mark.parametrize("make", [iter, enumerate, zip])
-def test_an_iterator_over_a_new_set_is_given_back_602539(make):
+def test_an_iterator_over_a_new_set_is_given_back(make):
     def f(x, members):
         new = {1, 2}
         members.add(5)
