@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tracer_core.torch_private.memory_layout import same_strides
+from tests.support.comparison import assert_same
 
 torch.manual_seed(0)
 W, X = torch.randn(16, 16) / 4, torch.randn(6, 16)
@@ -82,15 +82,6 @@ def outcome(function, *args):
     return actual if isinstance(actual, tuple) else (actual,)
 
 
-def alike(actual, expected, **close):
-    for item, other in zip(actual, expected, strict=True):
-        if item is None or other is None:
-            assert item is other
-            continue
-        torch.testing.assert_close(item, other, **close)
-        assert same_strides(item, other) and item.requires_grad == other.requires_grad
-
-
 @pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -98,7 +89,7 @@ def test_inference(program, backend):
     fast = tracer_core.compile(program, backend=backend)
     with torch.no_grad():
         for _ in range(2):
-            alike(outcome(fast, X, W), outcome(program, X, W))
+            assert_same(outcome(fast, X, W), outcome(program, X, W))
     assert "normal_ runs eagerly" in fallbacks_of(fast)[-1]
     assert graphs_of(fast)
 
@@ -111,10 +102,10 @@ def test_gradients(program, backend):
     fast = tracer_core.compile(program, backend=backend)
     for _ in range(2):
         results = [outcome(function, x, w) for function in (fast, program)]
-        alike(*results)
+        assert_same(*results)
         sums = [sum(item.square().sum() for item in result) for result in results]
         slopes = (torch.autograd.grad(item, (x, w), allow_unused=True) for item in sums)
-        alike(*slopes, rtol=1e-4, atol=1e-4)
+        assert_same(*slopes, rtol=1e-4, atol=1e-4)
     assert any("_backward" in name for name in graphs_of(fast))
 
 
@@ -122,7 +113,7 @@ def test_symbolic_sizes():
     fast = tracer_core.compile(once, dynamic=True)
     for size in (6, 9):
         x = torch.randn(size, 16)
-        alike(outcome(fast, x, W), outcome(once, x, W))
+        assert_same(outcome(fast, x, W), outcome(once, x, W))
     assert len(set(graphs_of(fast))) == 2
 
 
@@ -137,8 +128,8 @@ def test_inputs_are_written_in_order():
     states = [[torch.zeros(16), torch.zeros(())] for _ in range(2)]
     fast = tracer_core.compile(count, backend="aten_eager")
     for _ in range(3):
-        alike(outcome(fast, X, *states[0]), outcome(count, X, *states[1]))
-        alike(*states)
+        assert_same(outcome(fast, X, *states[0]), outcome(count, X, *states[1]))
+        assert_same(*states)
 
 
 @pytest.mark.parametrize("place", ["forward", "update"])
@@ -169,7 +160,7 @@ def test_a_whole_step(place):
     nets.append(copy.deepcopy(nets[0]))
     fast = tracer_core.compile(step, backend="aten_eager")
     for _ in range(3):
-        alike(outcome(fast, nets[0], X), outcome(step, nets[1], X), rtol=1e-5, atol=1e-6)
+        assert_same(outcome(fast, nets[0], X), outcome(step, nets[1], X), rtol=1e-5, atol=1e-6)
     for parameter, other in zip(*(net.parameters() for net in nets), strict=True):
         torch.testing.assert_close(parameter, other)
         torch.testing.assert_close(parameter.grad, other.grad)
@@ -193,7 +184,7 @@ def test_an_operator_whose_fake_is_wrong(monkeypatch):
     fast = tracer_core.compile(program, backend="inductor")
     monkeypatch.delenv("TRACER_STRICT")
     for _ in range(2):
-        alike(outcome(fast, X, W), outcome(program, X, W))
+        assert_same(outcome(fast, X, W), outcome(program, X, W))
     library._destroy()
 
 
@@ -210,4 +201,4 @@ def test_tensors_that_get_other_sizes_are_not_handed_between_parts():
     for program, inputs in ((resized, (X[:2], W[:3])), (transposed, (X, W))):
         fast = tracer_core.compile(program)
         for _ in range(2):
-            alike(outcome(fast, *inputs), outcome(program, *inputs))
+            assert_same(outcome(fast, *inputs), outcome(program, *inputs))

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tests.support.lowered_training import Calls, first_tensor, parameter, same, step
+from tests.support.comparison import assert_equal, assert_same
+from tests.support.lowered_training import Calls, first_tensor, parameter, step
 from tracer_core import torch_private
 from tracer_core.aot.fake_fixups import CORRECTIONS
 
@@ -55,7 +56,7 @@ def train(
                 else (lambda *args, function=function: call(function, args))
             )
             results.append(step(run, item, inputs, loss, number))
-        same(*results, rounding)
+        assert_same(*results, rtol=rounding, atol=rounding)
         for optimizer in optimizers:
             optimizer.step()
 
@@ -316,7 +317,7 @@ def test_gradients_are_accumulated():
         for scale in (1, 2, 3):
             function(X * scale).square().sum().backward()
         assert item.weight.grad is not None
-    same(model.weight.grad, twin.weight.grad)
+    assert_equal(model.weight.grad, twin.weight.grad)
 
 
 def test_hooks_on_parameters_and_modules_fire():
@@ -336,7 +337,7 @@ def test_one_backward_serves_several_sizes(sizes):
     compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
     for number, size in enumerate(sizes):
         x = torch.randn(size, 4)
-        same(
+        assert_equal(
             *[
                 step(f, item, [x], first_tensor, number)
                 for f, item in ((model, model), (compiled, twin))
@@ -355,7 +356,7 @@ def test_sizes_that_no_saved_tensor_shows_reach_the_backward():
         for number, size in enumerate(sizes):
             x = torch.randn(*size)
             runs = ((function, function), (compiled, twin))
-            same(*[step(f, item, [x], lambda y: y, number) for f, item in runs])
+            assert_equal(*[step(f, item, [x], lambda y: y, number) for f, item in runs])
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -398,7 +399,7 @@ def test_grad_scaler():
             scaler.step(optimizer)
             scaler.update()
         results.append(list(item.parameters()))
-    same(*results)
+    assert_equal(*results)
 
 
 def test_a_write_that_carries_gradients_into_an_input_is_cut_out_and_says_so(fallbacks):
@@ -498,7 +499,7 @@ def test_sparse_gradients_are_eagers(fallbacks):
     ):
         function(torch.tensor([1, 1, 3])).square().sum().backward()
         assert module.weight.grad.is_sparse
-    same(table.weight.grad.to_dense(), twin.weight.grad.to_dense())
+    assert_equal(table.weight.grad.to_dense(), twin.weight.grad.to_dense())
     assert "torch.sparse_coo" in fallbacks[0].reason
 
 

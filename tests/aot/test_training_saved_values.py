@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tests.support.lowered_training import Calls, first_tensor, parameter, same, step
+from tests.support.comparison import assert_equal
+from tests.support.lowered_training import Calls, first_tensor, parameter, step
 from tracer_core.aot import autograd_runtime, verify
 from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Role, Training
 from tracer_core.registry.eager import compile_eager
@@ -96,7 +97,9 @@ def test_a_backend_cuts_the_joint_graph_itself():
     }
     twin = copy.deepcopy(model)
     compiled = tracer_core.compile(twin, backend=joint_backend(sines))
-    same(*[step(f, item, [X], first_tensor, 0) for f, item in ((model, model), (compiled, twin))])
+    assert_equal(
+        *[step(f, item, [X], first_tensor, 0) for f, item in ((model, model), (compiled, twin))]
+    )
 
 
 @pytest.mark.parametrize(

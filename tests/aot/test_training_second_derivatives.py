@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from tests.support.lowered_training import same
+from tests.support.comparison import assert_equal
 
 pytestmark = pytest.mark.usefixtures("strict")
 X = torch.linspace(-2, 2, 20).reshape(5, 4)
@@ -55,7 +55,7 @@ def test_gradients_of_chosen_inputs_only():
         + torch.autograd.grad(function(x, w), [x])
         for function, (x, w) in pair(lambda x, w: (x * w).exp().sum(), X, X + 1)
     ]
-    same(list(results[0]), list(results[1]))
+    assert_equal(list(results[0]), list(results[1]))
 
 
 def test_a_penalty_on_the_gradient():
@@ -90,7 +90,7 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
             atol=1e-4,
             msg=lambda text, name=name: f"{name}: {text}",
         )
-    same(list(model.buffers()), list(twin.buffers()))
+    assert_equal(list(model.buffers()), list(twin.buffers()))
 
 
 class Noisy(nn.Module):

@@ -13,6 +13,7 @@ import torch
 
 import tracer_core
 from tests.support import torch_server
+from tests.support.callable_backends import eager_graph
 from tests.support.threads import together
 from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.errors import BackendNotFoundError, OptionError
@@ -52,10 +53,6 @@ def wrong(gm, example_inputs):
 
 def broken(gm, example_inputs):
     raise RuntimeError("no such engine")
-
-
-def same(gm, example_inputs):
-    return gm.forward
 
 
 def decided(fast):
@@ -99,7 +96,9 @@ def test_the_table_says_what_of_a_candidate_runs_eagerly():
         return lambda inputs: graph.forward(*inputs)
 
     part = Backend(name="part", compile=compile_graph, ir="aten", supports=no_sine)
-    fast = tracer_core.compile(lambda x: x.sin() * 2, backend=[part, same], options={"wait": True})
+    fast = tracer_core.compile(
+        lambda x: x.sin() * 2, backend=[part, eager_graph], options={"wait": True}
+    )
     x = torch.randn(4)
     torch.testing.assert_close(fast(x), x.sin() * 2)
     choice = decided(fast)
@@ -108,7 +107,7 @@ def test_the_table_says_what_of_a_candidate_runs_eagerly():
         == "1 of 2 operators run eagerly: aten.sin.default (1x: no sine here)"
     )
     assert "no sine here" in str(choice)
-    assert choice.row("same").detail == ""
+    assert choice.row("eager_graph").detail == ""
 
 
 def test_eager_serves_until_a_candidate_is_ready_and_stays_where_none_is_better():
@@ -146,7 +145,7 @@ class Counts(torch.nn.Module):
 @pytest.mark.parametrize("wait", [True, False])
 def test_writes_happen_once_a_call(wait):
     module, reference = Counts(), Counts()
-    fast = tracer_core.compile(module, backend=[same, slow], options={"wait": wait})
+    fast = tracer_core.compile(module, backend=[eager_graph, slow], options={"wait": wait})
     x, y = torch.ones(2, 3), torch.ones(2, 3)
     for number in range(4):
         with torch.no_grad():
@@ -168,7 +167,7 @@ def test_random_numbers_are_drawn_once_a_call(wait):
     torch.manual_seed(1)
     expected = [noisy(x) for _ in range(6)]
     end = torch.get_rng_state()
-    fast = tracer_core.compile(noisy, backend=[same, slow, wrong], options={"wait": wait})
+    fast = tracer_core.compile(noisy, backend=[eager_graph, slow, wrong], options={"wait": wait})
     torch.manual_seed(1)
     for item in expected:
         assert torch.equal(fast(x), item)
@@ -284,7 +283,7 @@ def test_sizes_that_change_and_several_graphs():
         tracer_core.graph_break()
         return y * 2
 
-    fast = tracer_core.compile(program, backend=["aten_eager", same], options={"wait": True})
+    fast = tracer_core.compile(program, backend=["aten_eager", eager_graph], options={"wait": True})
     for rows in (3, 4, 5, 9):
         x = torch.randn(rows, 2)
         torch.testing.assert_close(fast(x), program(x))
@@ -469,7 +468,7 @@ def test_an_optimizer_may_write_to_parameters_while_candidates_are_tried():
         return gm.forward
 
     model = torch.nn.Linear(3, 2)
-    fast = tracer_core.compile(model, backend=[same, second])
+    fast = tracer_core.compile(model, backend=[eager_graph, second])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     fast(torch.randn(5, 3)).square().sum().backward()
     assert begun.wait(60)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.callable_backends import eager_graph
 from tracer_core.autoselect import selection, timing
 from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.background import worker
@@ -63,10 +64,6 @@ def own_cache(tmp_path, monkeypatch):
     heard.clear()
 
 
-def same(gm, example_inputs):
-    return gm.forward
-
-
 def other(gm, example_inputs):
     return gm.forward
 
@@ -100,7 +97,7 @@ def marked(x):
 @pytest.mark.parametrize("program", [direct, in_a_branch, in_a_forward, marked])
 @pytest.mark.parametrize("wait", [True, False])
 def test_code_of_the_program_runs_once_a_call(program, wait):
-    fast = tracer_core.compile(program, backend=[same, "inductor"], options={"wait": wait})
+    fast = tracer_core.compile(program, backend=[eager_graph, "inductor"], options={"wait": wait})
     x = torch.ones(3)
     with torch.no_grad():
         # the first call of a graph with operators of other libraries compares them with their fakes
@@ -117,7 +114,7 @@ def test_code_of_the_program_runs_once_a_call(program, wait):
 
 
 def test_a_first_call_runs_a_custom_operator_once():
-    fast = tracer_core.compile(direct, backend=[same, other], options={"wait": True})
+    fast = tracer_core.compile(direct, backend=[eager_graph, other], options={"wait": True})
     fast(torch.ones(3))
     assert heard == ["loud"]
 
@@ -126,7 +123,7 @@ def test_a_backward_of_the_programs_runs_once_a_step():
     def program(x):
         return Twice.apply(x).sum()
 
-    fast = tracer_core.compile(program, backend=[same, other], options={"wait": True})
+    fast = tracer_core.compile(program, backend=[eager_graph, other], options={"wait": True})
     x = torch.ones(3, requires_grad=True)
     for number in range(3):
         fast(x).backward()
@@ -137,16 +134,16 @@ def test_a_backward_of_the_programs_runs_once_a_step():
         torch.no_grad()
     ):  # without gradients its forward was followed: nothing in it can be noticed
         fast(x)
-    assert statuses(fast.choices(wait=60)[-1])["same"] in ("chosen", "slower")
+    assert statuses(fast.choices(wait=60)[-1])["eager_graph"] in ("chosen", "slower")
 
 
 def test_what_the_user_calls_repeatable_is_tried():
     for names in (("auto_tests",), ("auto_tests::loud",)):
         options = {"wait": True, "repeatable": names, "remember": False}
-        fast = tracer_core.compile(direct, backend=[same], options=options)
+        fast = tracer_core.compile(direct, backend=[eager_graph], options=options)
         for _ in range(2):
             torch.testing.assert_close(fast(torch.ones(3)), torch.full((3,), 4.0))
-        assert statuses(decided(fast))["same"] in ("chosen", "slower")
+        assert statuses(decided(fast))["eager_graph"] in ("chosen", "slower")
     with pytest.raises(tracer_core.errors.OptionError, match="repeatable"):
         tracer_core.compile(direct, backend="auto", options={"repeatable": "auto_tests"})
 
@@ -158,10 +155,10 @@ def test_operators_of_torch_are_nobodys_own_code():
             lambda z: torch.nn.functional.gelu(z), y, use_reentrant=False
         )
 
-    fast = tracer_core.compile(program, backend=[same], options={"wait": True})
+    fast = tracer_core.compile(program, backend=[eager_graph], options={"wait": True})
     x = torch.randn(3, 3, requires_grad=True)
     torch.testing.assert_close(fast(x), program(x))
-    assert statuses(decided(fast))["same"] in ("chosen", "slower")
+    assert statuses(decided(fast))["eager_graph"] in ("chosen", "slower")
 
 
 @pytest.mark.parametrize("write", ["in place", "through .data", "load_state_dict"])
@@ -177,7 +174,7 @@ def test_weights_may_change_under_no_grad_while_candidates_are_tried(write):
         return lambda *inputs: tuple(value + 1 for value in gm.forward(*inputs))
 
     model = torch.nn.Linear(3, 2)
-    fast = tracer_core.compile(model, backend=[same, second, wrong])
+    fast = tracer_core.compile(model, backend=[eager_graph, second, wrong])
     x = torch.randn(5, 3)
     with torch.no_grad():
         fast(x)
@@ -265,9 +262,9 @@ def _additions(x):
     [
         # eager and a; eager, b and a; then all that are close. The earlier one is kept where they
         # are level.
-        ([(10.0, 1.0), (10.0, 0.99, 1.0), (10.0, 1.0, 0.99)], "same"),
+        ([(10.0, 1.0), (10.0, 0.99, 1.0), (10.0, 1.0, 0.99)], "eager_graph"),
         # b looked better only once
-        ([(10.0, 1.0), (10.0, 0.9, 1.0), (10.0, 1.0, 0.99)], "same"),
+        ([(10.0, 1.0), (10.0, 0.9, 1.0), (10.0, 1.0, 0.99)], "eager_graph"),
         ([(10.0, 1.0), (10.0, 0.9, 1.0), (10.0, 1.0, 0.9)], "other"),
         # level with eager, after all
         ([(1.0, 0.9), (1.0, 0.95, 0.9), (1.0, 0.99, 1.02)], "eager"),
@@ -282,7 +279,7 @@ def test_near_ties_go_to_the_earlier_one(monkeypatch, measured, chosen):
         return timing.Times(tuple((item,) for item in row))
 
     monkeypatch.setattr(selection, "timed", scripted)
-    fast = tracer_core.compile(_additions, backend=[same, other], options={"wait": True})
+    fast = tracer_core.compile(_additions, backend=[eager_graph, other], options={"wait": True})
     x = torch.zeros(3)
     torch.testing.assert_close(fast(x), x + 10)
     choice = decided(fast)

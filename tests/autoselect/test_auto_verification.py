@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
+from tests.support.callable_backends import eager_graph
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,6 @@ def row_of(program, *candidates):
     return judged
 
 
-def same(gm, example_inputs):
-    return gm.forward
-
-
 def by_shape(inputs, *sizes):
     """The inputs of a graph in the order in which a test made them."""
     return [next(value for value in inputs if value.shape == size) for size in sizes]
@@ -49,7 +46,7 @@ def test_a_mask_of_ones_is_not_ignored():
 
     mask = torch.ones(64)
     mask[50:] = 0
-    right, wrong = row_of(masked, same, ignores)(torch.randn(65, 64), mask)
+    right, wrong = row_of(masked, eager_graph, ignores)(torch.randn(65, 64), mask)
     assert right.status in ("chosen", "slower") and wrong.status == "wrong", (right, wrong)
 
 
@@ -67,7 +64,7 @@ def test_one_element_of_a_million_counts():
 
     x = torch.randn(2000, 1000)
     x.view(-1)[777] = 0.5
-    right, wrong = row_of(program, same, careless)(x)
+    right, wrong = row_of(program, eager_graph, careless)(x)
     assert right.status in ("chosen", "slower") and wrong.status == "wrong", (right, wrong)
     assert "an element" in wrong.detail
 
@@ -88,7 +85,7 @@ def test_a_step_that_is_small_beside_its_parameter_counts():
 
         return run
 
-    right, close, wrong = row_of(update, same, rounds, drops)(
+    right, close, wrong = row_of(update, eager_graph, rounds, drops)(
         torch.randn(400, 300), torch.rand(300)
     )
     assert {right.status, close.status} <= {"chosen", "slower"}, (right, close)
@@ -113,7 +110,7 @@ def test_gradients_behind_a_normalisation_count():
     def forgets(gm, example_inputs):
         return lambda *inputs: (NoGradient.apply(*by_shape(inputs, (8, 32), (32, 32))),)
 
-    right, wrong = row_of(model, same, forgets)(torch.randn(8, 32))
+    right, wrong = row_of(model, eager_graph, forgets)(torch.randn(8, 32))
     assert right.status in ("chosen", "slower") and wrong.status == "wrong", (right, wrong)
     assert "gradient" in wrong.detail
 
@@ -126,5 +123,7 @@ def test_infinities_of_nudged_inputs_excuse_nothing():
         return lambda *inputs: (gm.forward(*inputs)[0] * 1.5,)
 
     x = torch.rand(100) * 0.4 + 0.1
-    right, wrong = row_of(program, same, careless)(x, x * (1 - torch.finfo(torch.float32).eps))
+    right, wrong = row_of(program, eager_graph, careless)(
+        x, x * (1 - torch.finfo(torch.float32).eps)
+    )
     assert right.status in ("chosen", "slower") and wrong.status == "wrong", (right, wrong)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.comparison import assert_same_training
 from tests.support.persistent_programs import (
     captures,
     told,
@@ -47,13 +48,6 @@ def pair(module):
     return net, copy.deepcopy(net)
 
 
-def same_gradients(ours, theirs):
-    for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad)
-    for buffer, other in zip(ours.buffers(), theirs.buffers(), strict=True):
-        torch.testing.assert_close(buffer, other)
-
-
 def test_forward_and_backward_are_found(program):
     for expected in ("miss", "hit", "hit"):
         net, theirs = pair(program.started(MODEL))
@@ -64,7 +58,7 @@ def test_forward_and_backward_are_found(program):
                 torch.manual_seed(number)
                 item(inputs).square().sum().backward()
             torch.testing.assert_close(x.grad, y.grad)
-        same_gradients(net, theirs)
+        assert_same_training(net, theirs)
         assert told(fast).startswith(expected)
         assert captures(fast) == (expected == "miss")
 
@@ -295,7 +289,7 @@ def test_a_change_of_the_model_is_seen(program):
         for value in (fast, theirs):
             torch.manual_seed(4)
             value(data()).square().sum().backward()
-        same_gradients(net, theirs)
+        assert_same_training(net, theirs)
 
 
 def test_a_function_of_autograd_is_captured_anew(program):

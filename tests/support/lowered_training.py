@@ -35,21 +35,6 @@ def step(
     return [loss.detach(), gradients, [b.clone() for b in module.buffers()], torch.get_rng_state()]
 
 
-def same(left: Any, right: Any, rounding: float = 0.0) -> None:
-    """Bit-equal, or within this relative rounding; with equal strides."""
-    if isinstance(left, list):
-        assert len(left) == len(right)
-        for item, other in zip(left, right, strict=True):
-            same(item, other, rounding)
-    elif left is None:
-        assert right is None
-    else:
-        assert right is not None
-        torch.testing.assert_close(
-            right, left, rtol=rounding, atol=rounding, equal_nan=True, check_stride=True
-        )
-
-
 class Calls(nn.Module):
     """A module around a function that takes the module and inputs."""
 

@@ -20,6 +20,7 @@ from torch.distributions import (
 )
 
 import tracer_core
+from tests.support.comparison import assert_same_calls
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.markers import compiled as behind
 
@@ -47,12 +48,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def alike(fast: Any, eager: Any, *arguments: tuple[Any, ...]) -> None:
     """Both give the same results or raise the same, call after call."""
     for args in arguments:
-        item, other = outcome(lambda a=args: fast(*a)), outcome(lambda a=args: eager(*a))
-        assert type(item) is type(other), (item, other)
-        if isinstance(item, torch.Tensor):
-            torch.testing.assert_close(item, other, equal_nan=True)
-        else:
-            assert item == other
+        assert_same_calls(fast, eager, *args, calls=1)
 
 
 def raises_if(x: torch.Tensor) -> torch.Tensor:
