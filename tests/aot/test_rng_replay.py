@@ -115,7 +115,7 @@ def test_a_gradient_of_a_gradient(program, made):
     torch.testing.assert_close(actual, expected)
     with pytest.raises(AssertionError):  # the numbers are others than eager's
         torch.testing.assert_close(actual, of_second_order(program))
-    assert all(item.again.drawn and not item.again.draws for item in made)
+    assert all(item.again.replayed and not item.again.uses_rng for item in made)
 
 
 def test_what_the_backward_reads_is_not_saved_twice(made, monkeypatch):
@@ -126,7 +126,7 @@ def test_what_the_backward_reads_is_not_saved_twice(made, monkeypatch):
     tracer_core.reset()
     without = fast(*inputs())
     assert with_draws[0].requires_grad and without[0].requires_grad
-    assert made[0].again.drawn and not made[1].again.drawn and made[1].again.draws
+    assert made[0].again.replayed and not made[1].again.replayed and made[1].again.uses_rng
     assert made[0].split.saved_bytes <= made[1].split.saved_bytes * 17 // 16
 
 
@@ -255,8 +255,8 @@ def rng_of_attention(name, p):
     request = Request(ATEN_EAGER, None, "default", "graph_0", Phase.FORWARD)
     graphs = autograd_runtime.lower_training(captured, request)
     result = recompute_forward(captured, graphs.joint, graphs.split)
-    assert not result.obstacle and not result.draws
-    return result.drawn
+    assert not result.obstacle and not result.uses_rng
+    return result.replayed
 
 
 @pytest.mark.parametrize("name", ATTENTION)
