@@ -20,7 +20,7 @@ from typing import Any
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
 from tracer_core.bytecode.versions import RUNNING, OpcodeStep
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 
 use_own_builtins(globals())
 

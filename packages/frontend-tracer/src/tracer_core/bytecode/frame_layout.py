@@ -14,7 +14,7 @@ from typing import Any
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.provenance import kept_when_dead
+from tracer_core.guards.object_lifetime import kept_when_dead
 
 use_own_builtins(globals())
 

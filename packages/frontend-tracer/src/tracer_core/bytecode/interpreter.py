@@ -15,7 +15,7 @@ from tracer_core.bytecode import semantics
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 
 use_own_builtins(globals())
 

@@ -44,7 +44,7 @@ from tracer_core.fx_capture.data_errors import (
     DataDiffers,
     SizeDiffers,
 )
-from tracer_core.fx_capture.graph_breaks import BREAKS
+from tracer_core.graph_breaks import BREAKS
 from tracer_core.limits import (
     MAX_DATA_VIOLATIONS,
     MAX_PROFILED_OUTCOMES,

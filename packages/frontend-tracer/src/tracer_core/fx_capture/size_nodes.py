@@ -15,7 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.fake_mode import Fakes
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.source import Source, SourceKind, Sources
 
 #: Key in the `meta` of the placeholder of a number of the program.

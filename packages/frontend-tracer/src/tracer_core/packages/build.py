@@ -35,10 +35,10 @@ from tracer_core.fx_capture.dynamic_shapes import (
     size_places,
     strides_text,
 )
-from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.fx_capture.side_effects import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.specialization_history import SpecializationHistory
+from tracer_core.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig

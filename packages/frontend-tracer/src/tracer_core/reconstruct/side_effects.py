@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracer_core.fx_capture.provenance import Provenance, is_constant
+from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.set_order import refill
 from tracer_core.fx_capture.side_effects import (
     MISSING,
@@ -26,6 +26,7 @@ from tracer_core.fx_capture.side_effects import (
     Slot,
     ThreadAttribute,
 )
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 

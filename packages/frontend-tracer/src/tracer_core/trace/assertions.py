@@ -18,16 +18,16 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
-from tracer_core.fx_capture.graph_breaks import Retry
 from tracer_core.fx_capture.specialization_history import Outcome, Speculation
 from tracer_core.fx_capture.speculated_values import SpeculatedValues
 from tracer_core.fx_capture.unbacked import is_integer
+from tracer_core.graph_breaks import Retry
 from tracer_core.limits import (
     MAX_SPECULATED_BRANCHES,
     MAX_SPECULATED_NUMBERS,
     MAX_SPECULATIONS_OF_BRANCH,
 )
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 #: A jump by the truth of a value -> the truth with which it jumps.
 _JUMPS_IF = {

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import MISSING
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace import class_creation, gradients
+from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.tensor_data import set_data
-from tracer_core.trace.tracing import Tracing
 
 
 class AttributeWrites(Component):

@@ -25,17 +25,14 @@ from tracer_core.bytecode.annotations import DEFERRED
 from tracer_core.bytecode.annotations import are_deferred as annotations_are_deferred
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.template_strings import TEMPLATE
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
-from tracer_core.natives import libraries
-from tracer_core.natives.queries import applied
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.torch_private.needed import TensorBase
-from tracer_core.trace import gradients, own_warnings, traced_arrays
-from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import (
+from tracer_core.trace import cpython_warnings, gradients, library_calls, traced_arrays
+from tracer_core.trace.attribute_lookup import (
     ABSENT,
     Entries,
     class_namespace,
@@ -43,9 +40,11 @@ from tracer_core.trace.dict_entries import (
     is_slot,
     is_subtype,
 )
+from tracer_core.trace.component import Component
 from tracer_core.trace.generators import ANSWERS, TracedGenerator
-from tracer_core.trace.scalars import NUMBERS, SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import applied
+from tracer_core.trace.interfaces import Tracing
+from tracer_core.trace.symbolic_scalars import NUMBERS, SYMBOLS
 
 _NATIVE_GETTERS = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
@@ -344,7 +343,7 @@ class Attributes(Component):
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
             return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if isinstance(raw, functools.partial) and obj is not None:
-            own_warnings.warn_as(self.tracer, _bind_partial)
+            cpython_warnings.warn_as(self.tracer, _bind_partial)
             if sys.version_info < (3, 14):  # which binds it
                 return raw
         if type(raw).__name__ in (
@@ -504,7 +503,7 @@ class Attributes(Component):
             return self.entries.dict_of(module)
         if DEFERRED and name in ("__annotations__", "__annotate__"):
             raise Break("native_python", "annotations of a module are made")
-        known = libraries.is_known(module.__name__)
+        known = library_calls.is_known(module.__name__)
         fallback = namespace.get("__getattr__")
         if (
             type(fallback) is types.FunctionType

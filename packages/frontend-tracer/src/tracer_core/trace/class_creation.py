@@ -17,10 +17,10 @@ import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
-from tracer_core.fx_capture.provenance import instances_have, is_constant
-from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
-from tracer_core.trace.tracing import Tracing
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.guards.value_kinds import instances_have, is_constant
+from tracer_core.trace.attribute_lookup import Entries, has_python, hides_class, is_subtype
+from tracer_core.trace.interfaces import Tracing
 
 #: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})

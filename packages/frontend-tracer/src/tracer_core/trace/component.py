@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 
 class Component:

@@ -22,21 +22,21 @@ import torch
 
 from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import instances_have, is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.guards.value_kinds import instances_have, is_constant
 from tracer_core.limits import MAX_ITERATOR_DEPTH
 from tracer_core.trace import special_methods, traced_arrays
+from tracer_core.trace.attribute_lookup import ABSENT
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
-from tracer_core.trace.number_loops import VALUE_VIEWS, VALUES, NumberLoops
+from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, NumberLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
-from tracer_core.trace.tracing import Tracing
 
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (

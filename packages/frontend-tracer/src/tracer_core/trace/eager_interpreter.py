@@ -35,8 +35,8 @@ from tracer_core.bytecode.tracebacks import (
 )
 from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
-from tracer_core.trace.dict_entries import ABSENT, Entries
-from tracer_core.trace.instances import super_cells
+from tracer_core.trace.attribute_lookup import ABSENT, Entries
+from tracer_core.trace.instance_creation import super_cells
 from tracer_core.trace.raised_exceptions import name_in_c, qualified_name
 
 use_own_builtins(globals())

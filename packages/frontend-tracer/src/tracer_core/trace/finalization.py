@@ -20,8 +20,8 @@ import torch
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen, has_handlers
+from tracer_core.graph_breaks import Restart
+from tracer_core.guards.object_lifetime import SUSPENDED_GENERATORS, end_is_seen, has_handlers
 from tracer_core.limits import (
     MAX_FINALIZATION_OBJECTS,
     MAX_FINALIZATION_VISITS,
@@ -29,8 +29,8 @@ from tracer_core.limits import (
 )
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
-from tracer_core.trace.tracing import Tracing
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 
 _GENERATOR, _COROUTINE = inspect.CO_GENERATOR, inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 _OLD_THROW = (

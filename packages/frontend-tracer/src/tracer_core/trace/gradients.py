@@ -18,12 +18,12 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.source import SourceKind
-from tracer_core.natives.queries import query
 from tracer_core.ops.higher_order.gradients import grad_without_hooks
 from tracer_core.torch_private.needed import set_grad_mode
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import query
+from tracer_core.trace.interfaces import Tracing
 
 _KIND = "autograd_in_graph"
 

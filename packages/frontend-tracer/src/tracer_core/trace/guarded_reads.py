@@ -14,16 +14,16 @@ from typing import Any
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant, keys_of
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.guards.value_kinds import is_constant, keys_of
 from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
-from tracer_core.natives.queries import applied, identity
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import applied, identity
+from tracer_core.trace.interfaces import Tracing
 
 #: ``__iter__`` of dictionaries that no user code iterates.
 _KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)

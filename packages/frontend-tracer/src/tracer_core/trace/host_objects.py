@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import payload
-from tracer_core.natives import reading
-from tracer_core.trace.tracing import Tracing
+from tracer_core.guards.value_kinds import is_constant
+from tracer_core.trace import native_reads
+from tracer_core.trace.interfaces import Tracing
 
 
 class HostValue:
@@ -68,7 +68,7 @@ def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) 
         raise Break("unknown_native", f"C code and Python code convert a {cls.__name__}")
     if base is object and not methods:
         if inherits:
-            reading.read_values(tracer, value)
+            native_reads.read_values(tracer, value)
         return value
     tracer.scalars.payload(value)
     held = () if base is object else (payload(value),)

@@ -24,8 +24,7 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
-from tracer_core.trace.generators import LazyIterator, TracedGenerator
-from tracer_core.trace.suspended_generators import (
+from tracer_core.trace.generator_continuations import (
     END,
     TABLES,
     counted,
@@ -35,7 +34,8 @@ from tracer_core.trace.suspended_generators import (
     looks_ahead,
     peeked,
 )
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.generators import LazyIterator, TracedGenerator
+from tracer_core.trace.interfaces import Tracing
 
 
 class LiveGenerators:

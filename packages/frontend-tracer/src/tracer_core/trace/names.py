@@ -16,13 +16,13 @@ from typing import Any
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.class_creation import ENUM_HOOKS, check_enum_entry
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 #: Types of objects that instructions make and whose parts the trace may not know.
 _MADE_IN_C = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, INTERPOLATION, TEMPLATE)

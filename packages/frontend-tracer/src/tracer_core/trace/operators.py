@@ -17,24 +17,25 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_constant
+from tracer_core.fx_capture.provenance import WRAPPED
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import (
     assertions,
-    own_warnings,
+    cpython_warnings,
     special_methods,
     state_values,
     torch_function,
     traced_arrays,
 )
+from tracer_core.trace.attribute_lookup import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
@@ -271,7 +272,7 @@ class Operations(Component):
         if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
         if symbol == "~" and type(value) is bool:
-            own_warnings.warn_as(self.tracer, _invert_true)
+            cpython_warnings.warn_as(self.tracer, _invert_true)
             value = int(value)
         self.native_operands(value)
         return self.apply(native, value)

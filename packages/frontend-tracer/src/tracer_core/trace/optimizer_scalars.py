@@ -6,8 +6,8 @@ from typing import Any
 
 from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, ScalarEntry, second
 from tracer_core.guards.source import SourceKind
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 
 def is_optimizers(tracer: Tracing) -> bool:

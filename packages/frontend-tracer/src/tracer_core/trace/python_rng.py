@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Restart, Retry
+from tracer_core.graph_breaks import Restart, Retry
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
 #: The attribute that every object has, part of its state.

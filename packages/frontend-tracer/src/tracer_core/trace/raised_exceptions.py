@@ -21,14 +21,14 @@ from tracer_core.bytecode.tracebacks import (
     raising_instruction,
 )
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.limits import MAX_SEARCHED_ITEMS
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import Hashed, HostString, HostValue, SortKey
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 #: Types of the tracer's own objects in place of the program's objects.
 _POLYFILLS = (LazyIterator, HostString, HostValue, Hashed, SortKey, *SYMBOLS)

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
+from tracer_core.graph_breaks import Break, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace.guarded_reads import is_literal
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 #: id of a namespace that the host's own code reads by name too -> what a change of it replaces.

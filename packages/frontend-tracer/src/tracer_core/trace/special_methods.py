@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
+from tracer_core.graph_breaks import Break, Restart
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
-from tracer_core.trace.dict_entries import hides_class
+from tracer_core.trace.attribute_lookup import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)

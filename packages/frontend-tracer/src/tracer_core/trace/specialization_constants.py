@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
-from tracer_core.natives.queries import identity
 from tracer_core.trace import special_methods
+from tracer_core.trace.guarded_calls import identity
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.operators import CONTAINERS
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: View of keys -> its dictionary.

@@ -13,7 +13,7 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture import state_values
 from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_STATE_VALUES
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 #: Settings on which the operators of a reading do not depend.
 _WITHOUT_INFLUENCE = frozenset(

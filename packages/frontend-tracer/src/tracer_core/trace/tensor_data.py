@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 
 def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:

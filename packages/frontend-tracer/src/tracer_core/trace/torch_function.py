@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import instances_have
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import instances_have
 from tracer_core.torch_private.needed import pytree
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 
 def acts_as_tensor(value: Any) -> bool:

@@ -20,16 +20,16 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_ARRAY_ELEMENTS, MAX_CONSTANT_ARRAY_ELEMENTS
-from tracer_core.natives.queries import applied, query
 from tracer_core.torch_private import numpy_functions
 from tracer_core.trace import numpy_calls
+from tracer_core.trace.guarded_calls import applied, query
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.numpy_versions import VERSIONS
-from tracer_core.trace.tracing import Tracing
 
 numpy: Any = numpy_types.numpy
 

@@ -25,11 +25,12 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
-from tracer_core.natives import policy
+from tracer_core.native_effects import inline_policy
+from tracer_core.ops.higher_order.scalar_program import ScalarLowering
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.modules import FAKES_LOG
@@ -41,15 +42,16 @@ from tracer_core.trace.assertions import (
     speculated_answer,
     speculated_scalar,
 )
+from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
 from tracer_core.trace.component import Component
 from tracer_core.trace.containers import Items
-from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.finalization import Finalization
 from tracer_core.trace.generators import is_left_inside
 from tracer_core.trace.guarded_reads import GuardedReads
+from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
@@ -57,11 +59,10 @@ from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
 from tracer_core.trace.python_rng import PythonRng
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_polyfill
-from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
 from tracer_core.trace.state_values import index_in
+from tracer_core.trace.symbolic_scalars import Numbers
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
-from tracer_core.trace.tracing import Tracing
 from tracer_core.trace.unrolled_loops import UnrolledLoops
 
 __all__ = ["Tracer", "opcodes"]
@@ -73,12 +74,14 @@ _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
 class Tracer(Machine, Tracing):
-    """One trace of one code region. Mutable. forced: step -> (kind, reason, location) of breaks
-    that an earlier trace asked for. unbuildable: types of values that no call could make again.
-    shapes: decides which dimensions are symbolic. natives: code that is not inlined -> the kind
-    of break. unrolls: loops of eager Python may be long. as_eager: is_compiling() answers as in
-    eager mode. is_compiling_used: the first line that read the other answer. doubts: a failing
-    program may be traced again with the other answer.
+    """One trace of one code region. Mutable.
+
+    forced: step -> (kind, reason, location) of breaks that an earlier trace asked for. unbuildable:
+    types of values that no call could make again. shapes: decides which dimensions are symbolic.
+    natives: code that is not inlined -> the kind of break. lower_scalars: makes the programs of
+    flex_attention's functions. unrolls: loops of eager Python may be long. as_eager: is_compiling()
+    answers as in eager mode. is_compiling_used: the first line that read the other answer. doubts: a
+    failing program may be traced again with the other answer.
     """
 
     shapes: ShapePolicy
@@ -104,11 +107,13 @@ class Tracer(Machine, Tracing):
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Mapping[types.CodeType, str],
+        lower_scalars: ScalarLowering,
         as_eager: bool = False,
         unrolls: bool = False,
     ) -> None:
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
+        self.lower_scalars = lower_scalars
         self.as_eager, self.is_compiling_used, self.doubts = as_eager, "", False
         #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
         #: a later process could not know that it no longer holds.
@@ -207,7 +212,7 @@ class Tracer(Machine, Tracing):
         self.subclasses.read(value, source)
 
     def is_compiling(self) -> bool:
-        if any(policy.is_answered_as_eager(frame.function) for frame in self.frames):
+        if any(inline_policy.is_answered_as_eager(frame.function) for frame in self.frames):
             return False
         if not self.as_eager and not self.is_compiling_used:
             self.is_compiling_used = self.where()

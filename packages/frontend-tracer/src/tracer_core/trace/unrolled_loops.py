@@ -6,10 +6,10 @@ import operator
 from typing import Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
+from tracer_core.graph_breaks import Break, RunEagerly
 from tracer_core.limits import MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.interfaces import Tracing
 
 
 class UnrolledLoops(Component):

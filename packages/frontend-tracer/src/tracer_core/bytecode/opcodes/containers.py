@@ -15,7 +15,7 @@ from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
 from tracer_core.bytecode.versions import RUNNING
-from tracer_core.fx_capture.provenance import instances_have
+from tracer_core.guards.value_kinds import instances_have
 
 use_own_builtins(globals())
 

@@ -21,8 +21,8 @@ from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import EntryFunction, GuardedCache
 from tracer_core.execution.runtime import Runtime
 from tracer_core.execution.tiers import delayed, eager_or_compiled
-from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.fx_capture.specialization_history import Speculation
+from tracer_core.graph_breaks import RunEagerly
 from tracer_core.options import env
 from tracer_core.registry import events
 

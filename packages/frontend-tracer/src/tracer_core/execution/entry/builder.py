@@ -47,22 +47,22 @@ from tracer_core.execution.tiers.background_entry import (
 )
 from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
-from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
-from tracer_core.fx_capture.provenance import (
+from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
+from tracer_core.fx_capture.size_nodes import GraphInput
+from tracer_core.fx_capture.unbacked import is_data_size
+from tracer_core.fx_capture.wrong_fakes import checks_first_call
+from tracer_core.graph_breaks import Break, Restart, Retry
+from tracer_core.guards.explanation import Failure
+from tracer_core.guards.guard import Guard, GuardKind, Relation
+from tracer_core.guards.guard_cache import GuardCache
+from tracer_core.guards.object_lifetime import (
     can_be_watched,
     end_is_seen,
     is_known_to_another,
     kept_when_dead,
     leads_to_foreign,
 )
-from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
-from tracer_core.fx_capture.size_nodes import GraphInput
-from tracer_core.fx_capture.unbacked import is_data_size
-from tracer_core.fx_capture.wrong_fakes import checks_first_call
-from tracer_core.guards.explanation import Failure
-from tracer_core.guards.guard import Guard, GuardKind, Relation
-from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import uses_rng

@@ -115,9 +115,9 @@ def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
 
 
 def _generators(name: str) -> Any:
-    from tracer_core.trace import suspended_generators  # heavy: the tracer
+    from tracer_core.trace import generator_continuations  # heavy: the tracer
 
-    return getattr(suspended_generators, name)
+    return getattr(generator_continuations, name)
 
 
 def _draws(name: str) -> Any:

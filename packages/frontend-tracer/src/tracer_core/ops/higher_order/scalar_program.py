@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,13 @@ class ScalarProgram:
             tuple(Contribution(buffer, tuple(map(Ref, at)), Ref(value))
                   for buffer, at, value in simple["contributions"]),
         )  # fmt: skip
+
+
+#: Lowers a captured function of scalars: (graph, names of its placeholders in the program, whether
+#: its result requires grad) -> its program and that of its gradient. `aot` has it; a tracer gets it.
+ScalarLowering = Callable[
+    [torch.fx.GraphModule, Sequence[str], bool], tuple[ScalarProgram, "ScalarProgram | None"]
+]
 
 
 def _plain(value: Any) -> Any:
