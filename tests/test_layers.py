@@ -181,7 +181,7 @@ STAGES = (
 )  # fmt: skip
 
 
-def test_stages_stand_in_the_order_of_a_call():
+def test_stages_are_in_the_order_of_a_call():
     rows = [layer(f"tracer_core.{stage}")[0] for stage in STAGES]
     assert rows == sorted(set(rows))
 

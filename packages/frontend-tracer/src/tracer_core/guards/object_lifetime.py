@@ -38,8 +38,8 @@ _LONG_LIVED = (
     type, torch.Tensor, torch.nn.Module, BaseException, types.ModuleType, types.CodeType,
 )  # fmt: skip
 
-#: Generator object -> its suspended generator (trace/generator_continuations.py).
-SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+#: Generator object -> its continuation generator (trace/generator_continuations.py).
+CONTINUATIONS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 #: Where the exceptions of a generator go that is not inside ``try`` or ``with``: CPython 3.12 and
 #: later convert a StopIteration that leaves it, and end the ``yield from`` that it stands at.
@@ -60,7 +60,7 @@ def end_is_seen(value: Any, depth: int = 3) -> bool:
     if type(value) is memoryview:
         return True
     if type(value) is types.GeneratorType:
-        continuation = SUSPENDED_GENERATORS.get(value)
+        continuation = CONTINUATIONS.get(value)
         if continuation is not None:
             return continuation.acts_when_closed() or holds_watched(continuation.values, depth)
         return value.gi_frame is not None and (
@@ -80,7 +80,7 @@ def can_be_watched(value: Any) -> bool:
     return bool(weak_reference_offset(type(value))) and not issubclass(type(value), _LONG_LIVED)
 
 
-def kept_when_dead(value: Any) -> bool:
+def dead_variable_holds(value: Any) -> bool:
     """Returns whether a dead variable must go on holding this object, as in eager, because the
     program has or may later make a weak reference to it, because it is one, whose callback is
     called only while it lives, or because its death does something (it closes a file)."""
@@ -88,7 +88,7 @@ def kept_when_dead(value: Any) -> bool:
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
     if kind in _HOLDERS:
-        if _holds(value, lambda held, left: _is_kept_within(held) or end_is_seen(held, left)):
+        if _holds(value, lambda held, left: _is_held_within(held) or end_is_seen(held, left)):
             return True
     elif leads_to_foreign(value):
         return True
@@ -103,10 +103,10 @@ def leads_to_foreign(value: Any) -> bool:
     kind = type(value)
     if kind in BOUND_TYPES:
         return is_bound(value.__self__) and _is_foreign(value.__self__)
-    return kind in _HOLDERS and _holds(value, lambda held, left: _is_kept_within(held))
+    return kind in _HOLDERS and _holds(value, lambda held, left: _is_held_within(held))
 
 
-def _is_kept_within(held: Any) -> bool:
+def _is_held_within(held: Any) -> bool:
     """Returns whether a container is kept for what it holds here."""
     return leads_to_foreign(held) or _is_foreign(held)
 

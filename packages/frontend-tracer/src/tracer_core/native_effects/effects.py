@@ -34,13 +34,13 @@ class EffectKind(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Effect:
     """kind; for SPECIAL, handler(tracer, *bound, *args, **kwargs); for BREAKS, break_kind and
-    reason. whole: a graph break inside the handler becomes one before the call, so that the graph
+    reason. atomic: a graph break inside the handler becomes one before the call, so that the graph
     contains no part of the call."""
 
     kind: EffectKind
     handler: Callable[..., Any] | None = None
     bound: tuple[Any, ...] = ()
-    whole: bool = False
+    atomic: bool = False
     break_kind: str = ""
     reason: str = ""
 
@@ -99,21 +99,21 @@ def functions_in_c(module: Any) -> list[Any]:
 
 
 def special_rows(
-    rows: Mapping[Any, tuple[Any, ...]], whole: bool = False
+    rows: Mapping[Any, tuple[Any, ...]], atomic: bool = False
 ) -> Callable[[_Handler], _Handler]:
     """Registers ``handler(tracer, *bound, *args, **kwargs) -> value``. rows: callable -> bound."""
 
     def register(handler: _Handler) -> _Handler:
         for function, bound in rows.items():
-            declare(Effect(EffectKind.SPECIAL, handler, bound, whole), [function])
+            declare(Effect(EffectKind.SPECIAL, handler, bound, atomic), [function])
         return handler
 
     return register
 
 
-def special(*callables: Any, whole: bool = False) -> Callable[[_Handler], _Handler]:
+def special(*callables: Any, atomic: bool = False) -> Callable[[_Handler], _Handler]:
     """Registers ``handler(tracer, *args, **kwargs) -> value`` for callables."""
-    return special_rows(dict.fromkeys(callables, ()), whole)
+    return special_rows(dict.fromkeys(callables, ()), atomic)
 
 
 def special_each(*callables: Any) -> Callable[[_Handler], _Handler]:

@@ -246,40 +246,40 @@ def dense_to_ordered(dense: Any) -> Any:
 
 
 def scan(combine_fn: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool) -> Any:
-    """torch._higher_order_ops.scan: a carried value goes through the slices along `dim`."""
+    """torch._higher_order_ops.scan: the carry goes through the slices along `dim`."""
     inputs = pytree.tree_map(lambda leaf: torch.movedim(leaf, dim, 0), xs)
     if reverse:
         inputs = pytree.tree_map(lambda leaf: leaf.flip([0]), inputs)
-    carried, parts = scan_rows(combine_fn, init, inputs)
+    carry, parts = scan_rows(combine_fn, init, inputs)
     if reverse:
         parts = pytree.tree_map(lambda leaf: leaf.flip([0]), parts)
-    return carried, pytree.tree_map(
+    return carry, pytree.tree_map(
         lambda leaf: torch.movedim(leaf, 0, dim) if dim < leaf.ndim else leaf, parts
     )
 
 
-def scan_rows(step: Callable[[Any, Any], Any], carried: Any, xs: Any) -> Any:
-    """Returns the last carried value and the stacked parts of a loop over slices. The tracer has a
+def scan_rows(step: Callable[[Any, Any], Any], carry: Any, xs: Any) -> Any:
+    """Returns the last carry and the stacked parts of a loop over slices. The tracer has a
     node for it."""
     leaves, structure = pytree.tree_flatten(xs)
     rows = []
     for row in zip(*[leaf.unbind(0) for leaf in leaves], strict=True):
-        carried, part = step(carried, pytree.tree_unflatten(list(row), structure))
+        carry, part = step(carry, pytree.tree_unflatten(list(row), structure))
         rows.append(pytree.tree_flatten(part))
     stacked = [torch.stack(parts) for parts in zip(*[flat for flat, _ in rows], strict=True)]
-    return carried, pytree.tree_unflatten(stacked, rows[0][1])
+    return carry, pytree.tree_unflatten(stacked, rows[0][1])
 
 
 def map_many_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     """torch._higher_order_ops.map as a scan that carries nothing."""
-    return scan_rows(lambda carried, row: (carried, f(row, *args)), [], xs)[1]
+    return scan_rows(lambda carry, row: (carry, f(row, *args)), [], xs)[1]
 
 
-def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carried: Any) -> Any:
+def while_loop(condition: Callable[..., Any], body: Callable[..., Any], carry: Any) -> Any:
     """torch.while_loop whose condition Python decides."""
-    while condition(*carried):
-        carried = body(*carried)
-    return carried
+    while condition(*carry):
+        carry = body(*carry)
+    return carry
 
 
 def associative_scan(
@@ -356,10 +356,10 @@ def encode_packed(encoder: Any, src: Any, padding: Any, is_causal: Any) -> Any:
     inputs = padding
     if not padding.is_floating_point():  # True stands for padding
         inputs = torch.zeros_like(padding, dtype=src.dtype).masked_fill(padding, float("-inf"))
-    kept = inputs.logical_not()
-    counted = torch.arange(kept.shape[1], device=kept.device) < kept.sum(1, keepdim=True)
-    aligned = (counted == kept).all()
-    dropped = kept.logical_not() & aligned
+    valid = inputs.logical_not()
+    counted = torch.arange(valid.shape[1], device=valid.device) < valid.sum(1, keepdim=True)
+    aligned = (counted == valid).all()
+    dropped = valid.logical_not() & aligned
     layers_mask = inputs.masked_fill(dropped, float("-inf"))
     output = src
     for layer in encoder.layers:

@@ -292,7 +292,7 @@ def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
     return of
 
 
-def whole(tensor: torch.Tensor) -> bool:
+def covers_its_storage(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is all of its memory, each element once: a kernel with its address
     reaches nothing else."""
     expected: Any = 1

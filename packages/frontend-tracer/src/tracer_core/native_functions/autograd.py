@@ -17,7 +17,7 @@ from tracer_core.trace import gradients
 from tracer_core.trace.tracer import Tracer
 
 
-@special(*names("Tensor.backward"), whole=True)
+@special(*names("Tensor.backward"), atomic=True)
 def tensor_backward(
     tracer: Tracer,
     tensor: Any,
@@ -29,7 +29,7 @@ def tensor_backward(
     autograd_backward(tracer, tensor, gradient, retain_graph, create_graph, None, inputs)
 
 
-@special(*names("autograd.backward"), whole=True)
+@special(*names("autograd.backward"), atomic=True)
 def autograd_backward(
     tracer: Tracer,
     tensors: Any,
@@ -54,7 +54,7 @@ def autograd_backward(
     gradients.backward(tracer, outputs, arguments, keep, create, inputs)
 
 
-@special(*names("autograd.grad"), whole=True)
+@special(*names("autograd.grad"), atomic=True)
 def autograd_grad(
     tracer: Tracer,
     outputs: Any,

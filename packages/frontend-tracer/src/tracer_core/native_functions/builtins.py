@@ -36,7 +36,7 @@ from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.eager_interpreter import FRAME_QUERIES
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.trace.guarded_calls import query
-from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_polyfills, stand_in
+from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_polyfills, host_object
 from tracer_core.trace.traced_arrays import TracedArray, is_array
 from tracer_core.trace.traced_arrays import length as array_length
 from tracer_core.trace.tracer import Tracer
@@ -160,7 +160,7 @@ def _asked_hook(tracer: Tracer, classes: Any, name: str, obj: Any) -> bool | Non
         if simple is not issubclass and kind is cls:
             return True
         if (
-            tracer.operators.truth(tracer.calls.call_value(hook, [cls, obj], {}))
+            tracer.operators.to_bool(tracer.calls.call_value(hook, [cls, obj], {}))
             if hook
             else simple(obj, cls)
         ):
@@ -343,13 +343,13 @@ def octets(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
         and not isinstance(value, str)
         and not any(tracer.entries.python_method(value, name) for name in asked)
     ):
-        return kind(stand_in(tracer, item) for item in tracer.containers.stream(value))
+        return kind(host_object(tracer, item) for item in tracer.containers.stream(value))
     return call_with_polyfills(tracer, kind, args, kwargs, asked)
 
 
 @special(bool)
 def bool_of(tracer: Tracer, value: Any = False) -> bool:
-    return bool(tracer.operators.truth(value))
+    return bool(tracer.operators.to_bool(value))
 
 
 @special_rows({str: (str, special_methods.str_of), repr: (repr, special_methods.repr_of)})
@@ -447,7 +447,7 @@ def ask_for_frames(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) 
 # -- id --
 
 #: Objects that are usually the same in all calls, so that their id may be guarded.
-_LASTING = (
+_GUARDED_BY_ID = (
     torch.nn.Module, torch.nn.Parameter, *classes("optim.Optimizer"), type, types.FunctionType,
     types.ModuleType,
 )  # fmt: skip
@@ -460,6 +460,6 @@ def identity(tracer: Tracer, obj: Any) -> Any:
     frame = tracer.frames[-1]
     if (frame.globals.get("__name__"), frame.code.raw.co_name) in _REPR_GUARDS:
         return id(obj)
-    if isinstance(obj, _LASTING) and not tracer.provenance.is_fresh(obj):
+    if isinstance(obj, _GUARDED_BY_ID) and not tracer.provenance.is_fresh(obj):
         return guarded_calls.identity(tracer, obj)
     tracer.break_graph("unknown_native", "id: the address of an object differs between calls")

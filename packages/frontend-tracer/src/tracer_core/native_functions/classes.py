@@ -29,12 +29,12 @@ def type_init(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 @special(property.__init__)
-def property_init(tracer: Tracer, made: Any, /, *args: Any, **kwargs: Any) -> None:
+def property_init(tracer: Tracer, descriptor: Any, /, *args: Any, **kwargs: Any) -> None:
     """Of a property that the trace made: it keeps its functions and reads a docstring."""
-    if not tracer.provenance.is_fresh(made):
+    if not tracer.provenance.is_fresh(descriptor):
         tracer.break_graph("unsupported_mutation", "a property from before is initialized again")
     tracer.native_calls.native_reads(*args, *kwargs.values())
-    property.__init__(made, *args, **kwargs)
+    property.__init__(descriptor, *args, **kwargs)
 
 
 @special(builtins.__build_class__)

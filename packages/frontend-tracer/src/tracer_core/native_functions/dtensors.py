@@ -20,12 +20,12 @@ _TENSORS = "torch.distributed.tensor"
     "DTensor.redistribute",
     "DTensor.full_tensor",
 )
-def placed(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+def dtensor_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer.native_calls.native_reads(*args, *kwargs.values())
     if kwargs.get("run_check") or any(arg is True for arg in args[3:]):
         tracer.break_graph("processes", "DTensor.from_local(run_check=True)")
     kwargs.pop("async_op", None)  # the wait is in the graph; a later stage moves it
-    return tracer.subclasses.placed(function, args, kwargs)
+    return tracer.subclasses.dtensor_call(function, args, kwargs)
 
 
 @special_each_of(_TENSORS, "distribute_tensor")
@@ -37,7 +37,7 @@ def distribute(tracer: Tracer, function: Any, tensor: Any, /, *args: Any, **kwar
     if torch.is_grad_enabled() and torch_private.requires_grad_now(tensor):
         tracer.break_graph("tensor_subclass", "distribute_tensor() makes a leaf of autograd")
     tracer.native_calls.native_reads(*args, *kwargs.values())
-    return tracer.subclasses.placed(function, (tensor, *args), kwargs)
+    return tracer.subclasses.dtensor_call(function, (tensor, *args), kwargs)
 
 
 @special_each_of(

@@ -32,7 +32,7 @@ def split_group(tracer: Tracer, method: Any, group: Any, condition: Any) -> Any:
         )
 
     def holds(error: BaseException) -> bool:
-        return tracer.operators.truth(tracer.calls.call_value(condition, [error], {}))
+        return tracer.operators.to_bool(tracer.calls.call_value(condition, [error], {}))
 
     matched = method(group, holds if _is_condition(condition) else condition)
     for part in matched if isinstance(matched, tuple) else (matched,):

@@ -200,7 +200,7 @@ for _type in {type(item) for item in names("ops.higher_order.flex_attention")}:
     CALLED_TYPES[_type] = _flex_attention
 
 
-@special(*names(f"{_FLEX}.create_mask"), whole=True)
+@special(*names(f"{_FLEX}.create_mask"), atomic=True)
 def create_mask(
     tracer: Tracer,
     mod_fn: Any,
@@ -229,7 +229,7 @@ def create_mask(
         )
     assert function.program is not None and function.graph is not None
     sizes = [1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN]
-    target = MaskCall(json.dumps(function.program.plain()), like.device, function.graph)
+    target = MaskCall(json.dumps(function.program.as_json()), like.device, function.graph)
     result = recorder.call(target, (sizes, function.buffers, function.numbers), {})
     return tracer.calls.call_value(polyfills.is_finite, [result], {}) if of_scores else result
 

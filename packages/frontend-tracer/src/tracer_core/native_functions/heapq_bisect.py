@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer_core.native_effects.effects import special_each, special_rows
 from tracer_core.trace.host_objects import SortKey as Ordered
-from tracer_core.trace.native_reads import is_plain
+from tracer_core.trace.native_reads import runs_no_user_code
 from tracer_core.trace.tracer import Tracer
 
 _ON_HEAPS = ("heappush", "heappop", "heapify", "heapreplace", "heappushpop")
@@ -22,7 +22,7 @@ def on_heap(tracer: Tracer, function: Any, heap: Any, *rest: Any) -> Any:
         tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")
     tracer.native_calls.native_reads(heap, *rest)
     tracer.side_effects.before_change(heap)
-    if is_plain(tracer, heap) and all(is_plain(tracer, item) for item in rest):
+    if runs_no_user_code(tracer, heap) and all(runs_no_user_code(tracer, item) for item in rest):
         return function(heap, *rest)
     wrapped = [Ordered(tracer, item) for item in heap]
     try:

@@ -115,7 +115,7 @@ class _Context(torch.autograd.function.FunctionCtx):
     """The ctx of a forward that is interpreted only for its guards."""
 
 
-@special(*names("autograd.Function.apply"), whole=True)
+@special(*names("autograd.Function.apply"), atomic=True)
 def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
@@ -123,7 +123,7 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     region = region_of(tracer, what)
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
-    grad, created = torch.is_grad_enabled(), tracer.subclasses.made
+    grad, created = torch.is_grad_enabled(), tracer.subclasses.n_wrappers
     recorder, outer = tracer.recorder, tracer.recorder.function_answers
     if recorder.open_regions == 1:
         recorder.function_answers = []
@@ -141,7 +141,7 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
         set_grad_mode(grad)
         answers, recorder.function_answers = recorder.function_answers or (), outer
     _unchanged(tracer, region)
-    wrapped = tracer.subclasses.made > created or any(map(torch_private.is_subclass, rest))
+    wrapped = tracer.subclasses.n_wrappers > created or any(map(torch_private.is_subclass, rest))
     if wrapped and not grad and not any(result is item for item in rest):
         region.keep()
         return result  # without gradients the function is its forward
@@ -192,7 +192,7 @@ def _varies(value: Any) -> bool:
 # -- hooks on tensors --
 
 
-@special(*names("Tensor.register_hook"), whole=True)
+@special(*names("Tensor.register_hook"), atomic=True)
 def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> Any:
     """Records a hook that replaces the gradient of an intermediate tensor, run by a backward in the
     graph."""
@@ -253,7 +253,7 @@ _MAKES_CONTEXTS: ContextVar[bool] = ContextVar("_MAKES_CONTEXTS", default=False)
 _NO_CONTEXTS = name("utils.checkpoint.noop_context_fn")
 
 
-@special(*names("utils.checkpoint.checkpoint"), whole=True)
+@special(*names("utils.checkpoint.checkpoint"), atomic=True)
 def checkpoint(tracer: Tracer, /, function: Any = None, *args: Any, **kwargs: Any) -> Any:
     if function is None and not args:
         return torch_private.undecorated_checkpoint()(**kwargs)  # a decorator, since torch 2.15
@@ -262,7 +262,7 @@ def checkpoint(tracer: Tracer, /, function: Any = None, *args: Any, **kwargs: An
     return _checkpoint(tracer, function, args, named, **options)
 
 
-@special(*names("utils.checkpoint._checkpoint_impl", in_every_build=False), whole=True)
+@special(*names("utils.checkpoint._checkpoint_impl", in_every_build=False), atomic=True)
 def _checkpoint(
     tracer: Tracer, function: Any, args: Any, kwargs: dict[str, Any], **options: Any
 ) -> Any:
@@ -375,7 +375,7 @@ _VMAP, _GRAD = "_functorch.vmap.vmap_impl", "_functorch.eager_transforms.grad_im
 _GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
 
 
-@special(*names(_VMAP), whole=True)
+@special(*names(_VMAP), atomic=True)
 def vmap(
     tracer: Tracer,
     function: Any,
@@ -405,7 +405,7 @@ def vmap(
         for title, path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE))
         for implementation in names(path)
     },
-    whole=True,
+    atomic=True,
 )
 def grad(
     tracer: Tracer,
@@ -447,15 +447,15 @@ def maketransform(tracer: Tracer, maker: Any, func: Any, *args: Any, **kwargs: A
     return Transform(maker, func, args, kwargs)
 
 
-@special(Transform.__call__, whole=True)
-def calltransform(tracer: Tracer, made: Transform, /, *args: Any, **kwargs: Any) -> Any:
+@special(Transform.__call__, atomic=True)
+def call_transform(tracer: Tracer, pending: Transform, /, *args: Any, **kwargs: Any) -> Any:
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
-        return _make(made.maker, run, made.args, made.kwargs)(*parts, **named)
+        return _make(pending.maker, run, pending.args, pending.kwargs)(*parts, **named)
 
-    return transform(tracer, made.maker.__name__, apply, made.function, args, kwargs)
+    return transform(tracer, pending.maker.__name__, apply, pending.function, args, kwargs)
 
 
-@special(*names("func.jvp"), whole=True)
+@special(*names("func.jvp"), atomic=True)
 def jvp(tracer: Tracer, func: Any, primals: Any, tangents: Any, **options: Any) -> Any:
     def apply(run: Any, primals: Any, tangents: Any) -> Any:
         return torch.func.jvp(run, primals, tangents, **options)
@@ -523,13 +523,13 @@ def _out_dtype(tracer: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
 CALLED_TYPES |= dict.fromkeys(map(type, names("_higher_order_ops.out_dtype")), _out_dtype)
 
 
-@special(*names("cond"), whole=True)
+@special(*names("cond"), atomic=True)
 def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ABSENT) -> Any:
     inputs = [] if operands is ABSENT else tracer.containers.spread(operands)
     if not isinstance(pred, torch.Tensor):
         if not isinstance(pred, (bool, int, float, torch.SymBool, torch.SymInt)):
             tracer.break_graph("higher_order", f"torch.cond() of a {type(pred).__name__}")
-        chosen = true_fn if tracer.operators.truth(pred) else false_fn
+        chosen = true_fn if tracer.operators.to_bool(pred) else false_fn
         return tracer.calls.prepare(chosen, list(inputs), {})
     sides = [
         traced(tracer, region_of(tracer, "torch.cond()"), function, list(inputs), {})
@@ -551,12 +551,12 @@ def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any =
     return _rebuilt(flat, structure, results)
 
 
-@special(*names("while_loop"), whole=True)
-def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> Any:
-    recorder, carried = tracer.recorder, tracer.containers.spread(carried)
-    if not all(isinstance(value, torch.Tensor) for value in carried):
-        return tracer.calls.prepare(polyfills.while_loop, [condition, body, tuple(carried)], {})
-    fakes = [recorder.as_fake(value) for value in carried]
+@special(*names("while_loop"), atomic=True)
+def while_loop(tracer: Tracer, condition: Any, body: Any, carry: Any, /) -> Any:
+    recorder, carry = tracer.recorder, tracer.containers.spread(carry)
+    if not all(isinstance(value, torch.Tensor) for value in carry):
+        return tracer.calls.prepare(polyfills.while_loop, [condition, body, tuple(carry)], {})
+    fakes = [recorder.as_fake(value) for value in carry]
     sides = []
     for function in (condition, body):
         region = region_of(tracer, "torch.while_loop()")

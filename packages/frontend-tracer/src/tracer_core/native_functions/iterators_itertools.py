@@ -32,7 +32,7 @@ def _holds(tracer: Tracer, function: Any, item: Any) -> bool:
     """Returns the truth of function(item), or of the item if the function is None."""
     if function is not None:
         item = tracer.calls.call_value(function, [item], {})
-    return bool(tracer.operators.truth(item))
+    return bool(tracer.operators.to_bool(item))
 
 
 @special(iter)
@@ -88,7 +88,7 @@ def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -
     best, best_key = ABSENT, None
     for item in items:
         item_key = item if key is None else tracer.calls.call_value(key, [item], {})
-        if best is ABSENT or tracer.operators.truth(
+        if best is ABSENT or tracer.operators.to_bool(
             tracer.operators.compare(symbol, item_key, best_key)
         ):
             best, best_key = item, item_key
@@ -128,7 +128,7 @@ def search(tracer: Tracer, function: Any, wanted: bool, iterable: Any) -> bool:
         more, item = tracer.containers.advance(iterator)
         if not more:
             return not wanted
-        if tracer.operators.truth(item) is wanted:
+        if tracer.operators.to_bool(item) is wanted:
             return wanted
 
 
@@ -277,7 +277,7 @@ def compress(tracer: Tracer, data: Any, selectors: Any) -> Any:
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.operators.truth(next(chosen)):
+            if tracer.operators.to_bool(next(chosen)):
                 return item
 
     return LazyIterator(tracer, "compress", step)
@@ -289,7 +289,7 @@ def takewhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
 
     def step() -> Any:
         item = next(items)
-        if not tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
+        if not tracer.operators.to_bool(tracer.calls.call_value(function, [item], {})):
             raise StopIteration
         return item
 
@@ -304,7 +304,7 @@ def dropwhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
     def step() -> Any:
         nonlocal dropping
         item = next(items)
-        while dropping and tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
+        while dropping and tracer.operators.to_bool(tracer.calls.call_value(function, [item], {})):
             item = next(items)
         dropping = False
         return item

@@ -136,7 +136,7 @@ def sort_items(tracer: Tracer, items: list[Any], *, key: Any = None, reverse: An
         keys = [SortKey(tracer, key) for key in keys]
     order, result = list(range(len(items))), list(items)
     try:
-        order.sort(key=keys.__getitem__, reverse=tracer.operators.truth(reverse))
+        order.sort(key=keys.__getitem__, reverse=tracer.operators.to_bool(reverse))
     finally:
         items[:] = [result[i] for i in order]
 

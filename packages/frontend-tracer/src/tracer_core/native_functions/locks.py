@@ -34,9 +34,9 @@ special(*_MAKERS)(lambda tracer: tracer.native_calls.note_allocation(_thread.all
 special(_thread.RLock)(lambda tracer: _thread.RLock())
 
 
-def _is_plain(source: Source) -> bool:
+def _reads_no_code(source: Source) -> bool:
     no_code = SourceTrait.RUNS_NO_CODE in source.kind.traits
-    return no_code and (source.base is None or _is_plain(source.base))
+    return no_code and (source.base is None or _reads_no_code(source.base))
 
 
 @special_each(*_methods("acquire", "acquire_lock", "__enter__"))
@@ -47,7 +47,7 @@ def acquire(
     source = tracer.provenance.source_of(lock)
     if timeout != -1 or type(blocking) not in (bool, int):
         tracer.break_graph("side_effect_native", "a lock is waited for")
-    if source is not None and (not _is_plain(source) or tracer.native_calls.questions):
+    if source is not None and (not _reads_no_code(source) or tracer.native_calls.questions):
         tracer.break_graph("side_effect_native", f"the lock {source.name} is taken")
     if not lock.acquire(False):
         tracer.break_graph("side_effect_native", "a lock is taken that is not free")

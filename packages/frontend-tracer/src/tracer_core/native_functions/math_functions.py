@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.native_effects.effects import special, special_each
-from tracer_core.trace.host_objects import CONVERSIONS, call_with_polyfills, stand_in
+from tracer_core.trace.host_objects import CONVERSIONS, call_with_polyfills, host_object
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 from tracer_core.trace.traced_arrays import is_array
 from tracer_core.trace.traced_arrays import number as array_number
@@ -117,7 +117,7 @@ def of_iterables(tracer: Tracer, function: Any, *iterables: Any, **kwargs: Any) 
     items = [tracer.containers.spread(iterable) for iterable in iterables]
     if any(isinstance(item, torch.Tensor) for element in items for item in element):
         tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
-    numbers = [[stand_in(tracer, item) for item in element] for element in items]
+    numbers = [[host_object(tracer, item) for item in element] for element in items]
     return function(*numbers, **kwargs)
 
 
@@ -130,6 +130,6 @@ _CONVERTING = {*_functions(math), *_functions(cmath)}.difference(
 def converting(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A function that converts its arguments to numbers first."""
     if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
-        inputs = [a if isinstance(a, SYMBOLS) else stand_in(tracer, a) for a in args]
+        inputs = [a if isinstance(a, SYMBOLS) else host_object(tracer, a) for a in args]
         return tracer.scalars.operate(function, tuple(inputs))
     return numeric(tracer, function, *args, **kwargs)

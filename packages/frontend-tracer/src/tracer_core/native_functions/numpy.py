@@ -61,9 +61,9 @@ def _run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any])
         if isinstance(function, types.MethodDescriptorType):
             function = traced_arrays.ArrayMethod(args[0], name)
         return traced_arrays.call(tracer, function, args, kwargs)
-    concrete, settled = tracer.scalars.concrete, tracer.scalars.specialized
-    args = [concrete(settled(value)) for value in args]
-    kwargs = {key: concrete(settled(value)) for key, value in kwargs.items()}
+    concrete, specialized = tracer.scalars.concrete, tracer.scalars.specialized
+    args = [concrete(specialized(value)) for value in args]
+    kwargs = {key: concrete(specialized(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")

@@ -84,8 +84,8 @@ def unary(tracer: Tracer, symbol: str, value: Any) -> Any:
 
 _OPERATIONS: dict[Any, Callable[..., Any]] = {
     operator.abs: lambda tracer, value: tracer.calls.call_value(abs, [value], {}),
-    operator.not_: lambda tracer, value: not tracer.operators.truth(value),
-    operator.truth: lambda tracer, value: tracer.operators.truth(value),
+    operator.not_: lambda tracer, value: not tracer.operators.to_bool(value),
+    operator.truth: lambda tracer, value: tracer.operators.to_bool(value),
     operator.is_: lambda tracer, left, right: tracer.operators.same(left, right),
     operator.is_not: lambda tracer, left, right: not tracer.operators.same(left, right),
     operator.index: lambda tracer, value: operator.index(tracer.operators.index(value)),

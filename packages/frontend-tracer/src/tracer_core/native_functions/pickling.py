@@ -26,7 +26,9 @@ BINBYTES8 EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY
 """
 
 
-def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = MAX_READ_DEPTH) -> bool:
+def _pickles_by_value(
+    value: Any, shared: set[Any], held: set[int], depth: int = MAX_READ_DEPTH
+) -> bool:
     """Returns whether the bytes of a value follow from what is equal to it: of no two objects in it
     does it matter whether they are one."""
     if type(value) in _UNSHARED:
@@ -43,7 +45,7 @@ def _is_plain(value: Any, shared: set[Any], held: set[int], depth: int = MAX_REA
         return False
     held.add(id(value))
     items = [*value, *value.values()] if type(value) is dict else value
-    return all(_is_plain(item, shared, held, depth - 1) for item in items)
+    return all(_pickles_by_value(item, shared, held, depth - 1) for item in items)
 
 
 @special(pickle.dumps)
@@ -55,7 +57,7 @@ def dumps(
     fix_imports: Any = True,
     buffer_callback: Any = None,
 ) -> bytes:
-    if buffer_callback is not None or not _is_plain(obj, set(), set()):
+    if buffer_callback is not None or not _pickles_by_value(obj, set(), set()):
         tracer.break_graph("unknown_native", f"pickle.dumps() of a {type(obj).__name__}")
     tracer.native_calls.native_reads(obj)
     return pickle.dumps(obj, protocol, fix_imports=fix_imports)

@@ -42,7 +42,7 @@ def _call_late(
     side_effects.late.append(LateCall(lines, function, args, kwargs))
 
 
-def _is_plain(value: Any) -> bool:
+def _shows_the_same_later(value: Any) -> bool:
     """Returns whether a value is the same, and shown in the same way, when it is shown later."""
     return is_constant(value) or isinstance(value, (*SYMBOLS, torch.dtype, torch.device))
 
@@ -50,7 +50,7 @@ def _is_plain(value: Any) -> bool:
 def _as_it_is(tracer: Tracer, value: Any) -> Any:
     """Returns what a message shows later of a value as it is now: the value, a copy of a tensor, or
     for other objects their text, as `str` gives it."""
-    if _is_plain(value):
+    if _shows_the_same_later(value):
         return value
     if isinstance(value, torch.Tensor):
         return _copy_of_tensor(tracer, value)
@@ -94,7 +94,7 @@ _OUTPUT, _ERRORS = partial(_shows, "stdout"), partial(_shows, "stderr")
 def print_late(tracer: Tracer, *args: Any, file: Any = None, **kwargs: Any) -> None:
     to_errors = file is sys.stderr and file is not None
     if (
-        not all(map(_is_plain, kwargs.values()))
+        not all(map(_shows_the_same_later, kwargs.values()))
         or not (to_errors or file is None or file is sys.stdout)
         or _is_changed(tracer, vars(sys), "stdout", "stderr")
         or not query(tracer, _ERRORS if to_errors else _OUTPUT)
@@ -136,14 +136,14 @@ def _action(category: type[Warning], text: str, module: str, line: int) -> Any:
 
 
 def _is_shown_by_python() -> bool:
-    """Returns whether no code of the program shows a warning: it is printed, logged or kept."""
+    """Returns whether no code of the program shows a warning: it is printed, logged or put into a list."""
     show, impl = warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     if show is logging._showwarning:  # type: ignore[attr-defined]
         return _goes_out(logging.getLogger("py.warnings"))
     original = warnings._showwarning_orig  # type: ignore[attr-defined]
     is_own = isinstance(impl, types.FunctionType) and impl.__globals__ is original.__globals__
-    is_kept = isinstance(impl, types.BuiltinMethodType) and type(impl.__self__) is list
-    return show is original and (is_own or is_kept)
+    is_listed = isinstance(impl, types.BuiltinMethodType) and type(impl.__self__) is list
+    return show is original and (is_own or is_listed)
 
 
 def _late_action(category: type[Warning], text: str, module: str, line: int) -> Any:
@@ -354,13 +354,15 @@ def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwa
 def _late_message(tracer: Tracer, message: Any, *args: Any) -> tuple[Any, ...]:
     """Returns a message and its arguments as they are now. Objects are shown by %s only: another
     conversion may show another text than `str` gives."""
-    if all(map(_is_plain, (message, *args))):
+    if all(map(_shows_the_same_later, (message, *args))):
         return message, *args
     if type(message) is not str or not args:
         return _as_it_is(tracer, message), *args
     ways = [way for way in _CONVERSION.findall(message) if way != "%"]
     fits = len(ways) == len(args)
-    if fits and all(way == "s" or _is_plain(arg) for way, arg in zip(ways, args, strict=True)):
+    if fits and all(
+        way == "s" or _shows_the_same_later(arg) for way, arg in zip(ways, args, strict=True)
+    ):
         return message, *(_as_it_is(tracer, value) for value in args)
     tracer.break_graph("side_effect_native", "a message is made of objects in an unusual way")
 
@@ -370,7 +372,7 @@ _CONVERSION = re.compile(r"%[#0\- +]*\d*(?:\.\d+)?(.?)")
 
 
 def _constant_extra(tracer: Tracer, extra: Any) -> Any:
-    if type(extra) is not dict or not all(map(_is_plain, (*extra, *extra.values()))):
+    if type(extra) is not dict or not all(map(_shows_the_same_later, (*extra, *extra.values()))):
         tracer.break_graph("side_effect_native", "a message is logged with objects beside it")
     tracer.native_calls.native_reads(extra)
     return dict(extra)

@@ -1,7 +1,7 @@
 """Python's random numbers: ``random.Random`` objects, and the module's functions, which are methods
 of one.
 
-An object that is seeded in the trace runs in the trace; the draws of another are symbolic scalars
+An object that is seeded in the trace runs in the trace; the samples of another are symbolic scalars
 (see trace/python_rng.py).
 """
 
@@ -58,16 +58,16 @@ def _rows(names: Iterable[str]) -> dict[Any, tuple[str, ...]]:
     return rows
 
 
-def _plain(tracer: Tracer, obj: Any, value: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+def _concrete(tracer: Tracer, obj: Any, value: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
     """Returns plain arguments of a method; breaks for others, and for objects of a subclass."""
     values: tuple[Any, ...] = tuple([tracer.scalars.concrete(item) for item in value])
-    if not _uses_rng_directly(tracer, obj) or not all(_is_plain(value, kinds) for value in values):
+    if not _uses_rng_directly(tracer, obj) or not all(_is_finite(value, kinds) for value in values):
         tracer.break_graph(_KIND, _REASON)
     return values
 
 
 def _uses_rng_directly(tracer: Tracer, obj: Any) -> bool:
-    """Returns whether an object draws by the methods of its class, which nobody has replaced; guards
+    """Returns whether an object samples by the methods of its class, which nobody has replaced; guards
     that it has no others."""
     if type(obj) is not random.Random:
         return False
@@ -78,49 +78,49 @@ def _uses_rng_directly(tracer: Tracer, obj: Any) -> bool:
     return tracer.reads.keys(tracer.entries.dict_of(obj)) == [GAUSS_NEXT]
 
 
-def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
+def _is_finite(value: Any, kinds: tuple[type, ...]) -> bool:
     return type(value) in kinds and (type(value) is not float or math.isfinite(value))
 
 
 @special(random.Random)
 def new_random(tracer: Tracer, *seed: Any) -> Any:
-    if len(seed) != 1 or not _is_plain(seed[0], (int, float, str, bytes)):
+    if len(seed) != 1 or not _is_finite(seed[0], (int, float, str, bytes)):
         tracer.break_graph(_KIND, _REASON)
     return tracer.native_calls.note_allocation(random.Random(*seed))
 
 
 @special_rows(_rows(_OF_NUMBERS))
-def draw(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
+def sample(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
     written = _METHODS[method]
     if type(written) is types.FunctionType and not _uses_rng_directly(tracer, obj):
         return tracer.calls.frame_of(written, [obj, *args], kwargs)  # it asks the object's own
-    values = _plain(tracer, obj, args, (int, float))
+    values = _concrete(tracer, obj, args, (int, float))
     if kwargs:
         tracer.break_graph(_KIND, _REASON)
-    if tracer.draws.known(obj) is not None:
-        return tracer.draws.change(obj, method, values)
-    return tracer.draws.draw(obj, method, values)
+    if tracer.python_rng.known(obj) is not None:
+        return tracer.python_rng.change(obj, method, values)
+    return tracer.python_rng.sample(obj, method, values)
 
 
 @special_rows(_rows(_OF_CONTAINERS))
 def pick(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
-    """Interprets a method whose draws decide about its arguments."""
-    if not _uses_rng_directly(tracer, obj) or tracer.draws.known(obj) is None:
+    """Interprets a method whose samples decide about its arguments."""
+    if not _uses_rng_directly(tracer, obj) or tracer.python_rng.known(obj) is None:
         tracer.break_graph(_KIND, _REASON)
     return tracer.calls.frame_of(_METHODS[method], [obj, *args], kwargs)
 
 
 @special_rows(_rows(["seed"]))
 def seed(tracer: Tracer, method: str, obj: Any, *args: Any) -> None:
-    values = _plain(tracer, obj, args, (int, float, str, bytes))
+    values = _concrete(tracer, obj, args, (int, float, str, bytes))
     if not values:
         tracer.break_graph(_KIND, "a seed is drawn, which nothing repeats")
-    tracer.draws.change(obj, method, values)
+    tracer.python_rng.change(obj, method, values)
 
 
 @special_rows(_rows(["getstate"]))
 def state(tracer: Tracer, method: str, obj: Any) -> Any:
-    known = tracer.draws.known(obj) if _uses_rng_directly(tracer, obj) else None
+    known = tracer.python_rng.known(obj) if _uses_rng_directly(tracer, obj) else None
     if known is None:
         tracer.break_graph(_KIND, "the state of Python's random numbers is read")
     return known.getstate()
@@ -128,7 +128,7 @@ def state(tracer: Tracer, method: str, obj: Any) -> Any:
 
 @special_rows(_rows(["setstate"]))
 def set_state(tracer: Tracer, method: str, obj: Any, state: Any) -> None:
-    (value,) = _plain(tracer, obj, [state], (tuple,))
+    (value,) = _concrete(tracer, obj, [state], (tuple,))
     if not is_constant(value):
         tracer.break_graph(_KIND, _REASON)
-    tracer.draws.change(obj, method, (value,))
+    tracer.python_rng.change(obj, method, (value,))

@@ -44,7 +44,7 @@ def associative_scan(
     return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
 
 
-@special(polyfills.associative_rows, whole=True)
+@special(polyfills.associative_rows, atomic=True)
 def associative_rows(tracer: Tracer, combine_fn: Any, leaves: Any, structure: Any) -> Any:
     """Puts an associative scan into the graph as one node, whose function is traced once."""
     recorder = tracer.recorder
@@ -101,39 +101,39 @@ def scan(
     tracer: Tracer, combine_fn: Any, init: Any, xs: Any, *, dim: Any = 0, reverse: Any = False
 ) -> Any:
     """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
-    leaves, carried = pytree.tree_leaves(xs), pytree.tree_leaves(init)
+    leaves, carry = pytree.tree_leaves(xs), pytree.tree_leaves(init)
     if not (
         type(dim) is int
         and type(reverse) is bool
         and leaves
-        and carried
-        and all(isinstance(leaf, torch.Tensor) for leaf in (*leaves, *carried))
+        and carry
+        and all(isinstance(leaf, torch.Tensor) for leaf in (*leaves, *carry))
         and all(0 <= dim < leaf.ndim for leaf in leaves)
     ):
         tracer.break_graph("higher_order", "scan() of arguments that torch may refuse")
     return tracer.calls.prepare(polyfills.scan, [combine_fn, init, xs, dim, reverse], {})
 
 
-@special(polyfills.scan_rows, whole=True)
+@special(polyfills.scan_rows, atomic=True)
 def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
     """Puts a loop over slices into the graph as one node, whose body is traced once."""
     recorder = tracer.recorder
-    carried, structure = pytree.tree_flatten(init)
+    carry, structure = pytree.tree_flatten(init)
     leaves, shape = pytree.tree_flatten(xs)
-    fakes = [recorder.as_fake(leaf) for leaf in (*carried, *leaves)]
-    lengths = [fake.shape[0] for fake in fakes[len(carried) :]]
+    fakes = [recorder.as_fake(leaf) for leaf in (*carry, *leaves)]
+    lengths = [fake.shape[0] for fake in fakes[len(carry) :]]
     if not all(length == lengths[0] for length in lengths) or lengths[0] == 0:
         tracer.break_graph("higher_order", "a scan over no slices, or over different numbers")
     region = region_of(tracer, "a scan")
     with recorder.fakes.mode:
-        inside = [fake.detach().clone().requires_grad_(fake.requires_grad) if k < len(carried)
+        inside = [fake.detach().clone().requires_grad_(fake.requires_grad) if k < len(carry)
                   else _slice(fake)
                   for k, fake in enumerate(fakes)]  # fmt: skip
     for value in inside:
         region.operand(value)
     inputs = [
-        pytree.tree_unflatten(inside[: len(carried)], structure),
-        pytree.tree_unflatten(inside[len(carried) :], shape),
+        pytree.tree_unflatten(inside[: len(carry)], structure),
+        pytree.tree_unflatten(inside[len(carry) :], shape),
     ]
     graph, outer, flat, result = traced(tracer, region, step, inputs, {})
     full = pytree.tree_unflatten(flat, result)
@@ -146,8 +146,8 @@ def scan_rows(tracer: Tracer, step: Any, init: Any, xs: Any) -> Any:
         tracer.break_graph("higher_order", "a scan whose function returns what is no tensor")
     if any(node.meta.get("writes") for node in graph.graph.nodes):
         tracer.break_graph("higher_order", "a scan whose function writes to a tensor")
-    target = ScanCall(graph, len(outer), len(carried))
-    results = recorder.call(target, (*outer, *carried, *leaves), {})
+    target = ScanCall(graph, len(outer), len(carry))
+    results = recorder.call(target, (*outer, *carry, *leaves), {})
     return pytree.tree_unflatten(list(results), result)
 
 

@@ -42,7 +42,7 @@ def make_subclass(
     simple = kind in torch_private.BASE_TENSOR_TYPES
     if rest or others or requires_grad or simple or torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
-    simple = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.plain(data),), {})
+    simple = tracer.recorder.call(torch.Tensor.detach, (tracer.subclasses.data_tensor(data),), {})
     return tracer.subclasses.give_class(kind, simple)
 
 
@@ -55,7 +55,7 @@ def as_subclass(tracer: Tracer, value: Any, kind: Any) -> Any:
         tracer.break_graph("tensor_subclass", "as_subclass() of a wrapper")
     if kind is not torch.Tensor and torch_private.has_dispatch(kind):
         tracer.break_graph("tensor_subclass", f"a {kind.__name__} is made")
-    simple = tracer.recorder.call(aten.alias.default, (subclasses.plain(value),), {})
+    simple = tracer.recorder.call(aten.alias.default, (subclasses.data_tensor(value),), {})
     return simple if kind is torch.Tensor else subclasses.give_class(kind, simple)
 
 
@@ -133,7 +133,7 @@ def return_and_correct_aliasing(
 def storage_offset(tracer: Tracer, tensor: Any) -> Any:
     """Guards the offsets of the inputs in whose memory a tensor lies."""
     recorder, provenance = tracer.recorder, tracer.provenance
-    tensor = tracer.subclasses.plain(tensor)
+    tensor = tracer.subclasses.data_tensor(tensor)
     if torch_private.is_subclass(tensor):
         inputs = [tensor]
     else:

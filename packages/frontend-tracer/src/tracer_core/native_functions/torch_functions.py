@@ -202,7 +202,7 @@ def tolist(tracer: Tracer, tensor: Any) -> Any:
 @special(*names("equal Tensor.equal"))
 def equal(tracer: Tracer, input: Any, other: Any) -> Any:
     """Tensors of different shapes are not equal; others may be expected to be, or not to be."""
-    if _is_plain(tracer, input) and _is_plain(tracer, other):
+    if _is_tensor(tracer, input) and _is_tensor(tracer, other):
         left, right = tracer.recorder.as_fake(input), tracer.recorder.as_fake(other)
         if left.dtype == right.dtype and left.device == right.device:
             if left.shape != right.shape:
@@ -215,7 +215,7 @@ def equal(tracer: Tracer, input: Any, other: Any) -> Any:
     return tracer.native_calls.call_torch(torch.equal, [input, other], {})
 
 
-def _is_plain(tracer: Tracer, value: Any) -> bool:
+def _is_tensor(tracer: Tracer, value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not acts_as_tensor(value)
 
 
@@ -244,13 +244,13 @@ def reshape_from_tensor(tracer: Tracer, tensor: Any, shape: Any) -> Any:
 
 
 @special(*names("_C._infer_size"))
-def infer_size(tracer: Tracer, one: Any, other: Any) -> Any:
+def infer_size(tracer: Tracer, shape: Any, other: Any) -> Any:
     """The shape that two shapes broadcast to; of symbolic ones as torch.broadcast_shapes says."""
-    sizes = [*one, *other] if isinstance(one, tuple) and isinstance(other, tuple) else []
+    sizes = [*shape, *other] if isinstance(shape, tuple) and isinstance(other, tuple) else []
     function = names("_C._infer_size")[0]
     if any(isinstance(size, torch.SymInt) for size in sizes):
         function = torch.broadcast_shapes
-    return tracer.native_calls.native(function, one, other)
+    return tracer.native_calls.native(function, shape, other)
 
 
 @special(*names("Tensor.requires_grad_"))

@@ -120,7 +120,7 @@ def _demand_plain(tracer: Tracer, arguments: list[Any], replaced: tuple[int, ...
     }
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values()):
         raise Unclear("a tensor that requires gradients, of which autograd would not know")
-    if not all(triton_launches.whole(tensor) for tensor in tensors.values()):
+    if not all(triton_launches.covers_its_storage(tensor) for tensor in tensors.values()):
         raise Unclear("a tensor that is a part of its memory, of which a kernel may reach the rest")
     owners = {place: torch_private.storage_id(tensor) for place, tensor in tensors.items()}
     inputs = [

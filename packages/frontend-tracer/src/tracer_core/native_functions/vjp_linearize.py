@@ -95,9 +95,9 @@ class Outside:
                 )
             return self.target.on(outer, parts)
 
-        return self.made(run, primals)
+        return self.function_of(run, primals)
 
-    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+    def function_of(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class OutsidePullback(Outside):
         super().__init__(target)
         self.has_aux = has_aux
 
-    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+    def function_of(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
         def vjp_fn(*cotangents: Any, **options: Any) -> Any:
             return torch.func.vjp(run, *primals, has_aux=self.has_aux)[1](*cotangents, **options)
 
@@ -115,7 +115,7 @@ class OutsidePullback(Outside):
 
 
 class OutsidePushforward(Outside):
-    def made(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
+    def function_of(self, run: Callable[..., Any], primals: tuple[Any, ...]) -> Callable[..., Any]:
         def jvp_fn(*tangents: Any) -> Any:
             constants = pytree.tree_map(torch.Tensor.detach, primals)
             return torch.func.jvp(run, constants, tangents)[1]
@@ -163,22 +163,22 @@ def _differentiated(
     return tracer.recorder.call(target, (*derivative.outer, *leaves), {})
 
 
-@special(*names("func.vjp"), whole=True)
+@special(*names("func.vjp"), atomic=True)
 def vjp(tracer: Tracer, func: Any, *primals: Any, has_aux: Any = False) -> Any:
     value, *parts = _value(tracer, "vjp", func, primals)
     pull = Pullback(bool(has_aux), tracer.outer_step, *parts, primals)
     return (value[0], pull, value[1]) if has_aux else (value, pull)
 
 
-@special(Pullback.__call__, whole=True)
-def pull(tracer: Tracer, made: Pullback, /, *cotangents: Any) -> Any:
-    count, has_aux = len(made.primals), made.has_aux
+@special(Pullback.__call__, atomic=True)
+def pull(tracer: Tracer, pullback: Pullback, /, *cotangents: Any) -> Any:
+    count, has_aux = len(pullback.primals), pullback.has_aux
 
     def apply(run: Any, *parts: Any) -> Any:
         return torch.func.vjp(run, *parts[:count], has_aux=has_aux)[1](*parts[count:])
 
-    result = _differentiated(tracer, "vjp", made, apply, cotangents)
-    return pytree.tree_unflatten(list(result), pytree.tree_structure(made.primals))
+    result = _differentiated(tracer, "vjp", pullback, apply, cotangents)
+    return pytree.tree_unflatten(list(result), pytree.tree_structure(pullback.primals))
 
 
 @special_each(*names("func.linearize"))
@@ -190,13 +190,13 @@ def linearize(tracer: Tracer, _: Any, func: Any, *primals: Any) -> Any:
     return value, Pushforward(tracer.outer_step, versions, target, outer, primals)
 
 
-@special(Pushforward.__call__, whole=True)
-def push(tracer: Tracer, made: Pushforward, /, *tangents: Any) -> Any:
-    count = len(made.primals)
+@special(Pushforward.__call__, atomic=True)
+def push(tracer: Tracer, pushforward: Pushforward, /, *tangents: Any) -> Any:
+    count = len(pushforward.primals)
 
     def apply(run: Any, *parts: Any) -> Any:
         primals = pytree.tree_map(torch.Tensor.detach, parts[:count])
         return torch.func.jvp(run, primals, parts[count:])[1]
 
-    result = _differentiated(tracer, "jvp", made, apply, tangents)
-    return pytree.tree_unflatten(list(result), made.target.result)
+    result = _differentiated(tracer, "jvp", pushforward, apply, tangents)
+    return pytree.tree_unflatten(list(result), pushforward.target.result)

@@ -315,9 +315,9 @@ class ProgramWriter(TraceWriter):
             yield f"calls {getattr(late.function, '__qualname__', late.function)}"
         if any(not handle.removed for handle in tracer.side_effects.hooks):
             yield "puts a hook on a tensor"
-        for drawn in tracer.draws.drawn.values():
+        for drawn in tracer.python_rng.states.values():
             yield f"draws from {drawn.obj!r}, Python's random numbers"
-        for at, _ in tracer.carried.moved():
+        for at, _ in tracer.live_generators.moved():
             yield f"advances {at.name}"
         for source in tracer.side_effects.locks:
             yield f"takes the lock {source.name}"

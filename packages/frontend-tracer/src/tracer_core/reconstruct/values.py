@@ -59,7 +59,7 @@ from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.generator_continuations import (
     can_be_data,
     frame_parts,
-    new_suspended_generator,
+    new_continuation,
     set_frame,
 )
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
@@ -139,7 +139,7 @@ class Rebuilder(ObjectRebuilder):
     def _generator(self, obj: TracedGenerator) -> str:
         """Emits a generator that is live across a graph break, with its frame as data."""
         described = (obj.name, obj.code_name, obj.frame.code.raw)
-        name = self._call(obj, new_suspended_generator, *described)
+        name = self._call(obj, new_continuation, *described)
         self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
         return name
 

@@ -29,11 +29,11 @@ from tracer_core.limits import (
 )
 from tracer_core.trace.interfaces import Tracing
 
-#: A jump by the truth of a value -> the truth with which it jumps.
+#: A jump by the bool of a value -> the bool with which it jumps.
 _JUMPS_IF = {
-    f"POP_JUMP_{way}IF_{truth}".upper(): truth
+    f"POP_JUMP_{way}IF_{outcome}".upper(): outcome
     for way in ("FORWARD_", "BACKWARD_", "")
-    for truth in (True, False)
+    for outcome in (True, False)
 }
 
 
@@ -119,12 +119,12 @@ def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
     if its outcome is expected, and makes it a condition of the graph; else None."""
     if not _is_single(value) or not _may_assert(tracer):
         return None
-    truth = _only_way(tracer.frames[-1])
-    if truth is None:
-        truth = tracer.assumptions.take(tracer.frames[-1])
-    if truth is not None:
-        _assert(tracer, value, truth)
-    return truth
+    outcome = _only_way(tracer.frames[-1])
+    if outcome is None:
+        outcome = tracer.assumptions.take(tracer.frames[-1])
+    if outcome is not None:
+        _assert(tracer, value, outcome)
+    return outcome
 
 
 def checked(tracer: Tracing, value: Any) -> bool:
@@ -162,9 +162,9 @@ def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
     result = tracer.speculation.values(value)
     if result is None:
         return None
-    truth = bool(result[0])
-    _assert(tracer, value, truth)
-    return truth
+    outcome = bool(result[0])
+    _assert(tracer, value, outcome)
+    return outcome
 
 
 def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
@@ -237,12 +237,12 @@ def _may_assert(tracer: Tracing) -> bool:
     return may and not recorder.fakes.any_was_written()
 
 
-def _assert(tracer: Tracing, value: torch.Tensor, truth: bool) -> None:
+def _assert(tracer: Tracing, value: torch.Tensor, outcome: bool) -> None:
     recorder = tracer.recorder
     condition = recorder.call(torch.Tensor.bool, (value,), {})
     if value.dim():
         condition = recorder.call(torch.Tensor.reshape, (condition, ()), {})
-    if not truth:
+    if not outcome:
         condition = recorder.call(torch.logical_not, (condition,), {})
     if recorder.asserted is not None:
         condition = recorder.call(torch.logical_and, (recorder.asserted, condition), {})

@@ -317,7 +317,7 @@ def note_functions(tracer: Tracing, value: Any) -> None:
             and tracer.provenance.source_of(item) is None
             and not _is_global(item)
         ):
-            tracer.names.made(item)
+            tracer.names.register(item)
 
 
 def _is_global(function: types.FunctionType) -> bool:

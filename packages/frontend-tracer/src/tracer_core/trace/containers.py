@@ -69,9 +69,13 @@ _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().ite
 class Items(Component):
     """Containers and iterators in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
+    def __init__(self, tracer: Tracing, live_generators: LiveGenerators) -> None:
         super().__init__(tracer)
-        self.entries, self.operators, self.carried = tracer.entries, tracer.operators, carried
+        self.entries, self.operators, self.live_generators = (
+            tracer.entries,
+            tracer.operators,
+            live_generators,
+        )
         self.loops = NumberLoops(tracer)
         #: Iterators from before the trace whose items the trace began to take: it takes them all,
         #: where a loop that was begun before has a code region for its body.
@@ -81,7 +85,9 @@ class Items(Component):
         container = self.tracer.attributes.unproxied(container)
         method = self.entries.python_method(container, "__contains__")
         if method is not None:
-            return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
+            return self.operators.to_bool(
+                self.tracer.calls.call_value(method, [container, item], {})
+            )
         if self.entries.is_disabled(container, "__contains__"):
             raise TypeError(f"'{type(container).__name__}' object is not a container")
         if isinstance(container, torch.Tensor):
@@ -324,7 +330,7 @@ class Items(Component):
 
     def iterate(self, value: Any) -> Any:
         if isinstance(value, (*NATIVE_ITERATORS, types.GeneratorType)):
-            if not self.provenance.is_fresh(value) and self.carried.is_read_ahead(value):
+            if not self.provenance.is_fresh(value) and self.live_generators.is_read_ahead(value):
                 self.begun[id(value)] = value
             return value
         value = self.tracer.attributes.unproxied(value)
@@ -423,10 +429,10 @@ class Items(Component):
             return True, next(iterator)  # raises Python's own error
         if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
             if owner is not None or self.tracer.nesting or id(iterator) in self.begun:
-                replica = self.carried.replica(iterator)
+                replica = self.live_generators.replica(iterator)
                 if replica is not None:
                     return self.advance(replica)
-                known = self.carried.next_of(iterator, owner)
+                known = self.live_generators.next_of(iterator, owner)
                 if known is not None:
                     return known
             raise Break(
@@ -467,12 +473,12 @@ class Items(Component):
     def runs_in_c(self, iterator: Any) -> bool:
         """Returns whether nothing can be traced in taking the items of an iterator: it was made in
         the trace, of C iterators and constants."""
-        if not self._is_plain(iterator, MAX_ITERATOR_DEPTH):
+        if not self._runs_no_code(iterator, MAX_ITERATOR_DEPTH):
             return False
         self.tracer.advanced_at = self.tracer.outer_step
         return True
 
-    def _is_plain(self, value: Any, depth: int) -> bool:
+    def _runs_no_code(self, value: Any, depth: int) -> bool:
         if is_constant(value):
             return True
         if type(value) not in _IN_C or not self.provenance.is_fresh(value):
@@ -480,7 +486,7 @@ class Items(Component):
         if depth == 0:
             crossed("MAX_ITERATOR_DEPTH")
         return depth > 0 and all(
-            part is type(value) or self._is_plain(part, depth - 1)
+            part is type(value) or self._runs_no_code(part, depth - 1)
             for part in gc.get_referents(value)
         )
 

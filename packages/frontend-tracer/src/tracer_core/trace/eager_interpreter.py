@@ -120,7 +120,7 @@ class EagerExceptions:
 class EagerOperators:
     """Operators with CPython's semantics."""
 
-    def truth(self, value: Any) -> bool:
+    def to_bool(self, value: Any) -> bool:
         return bool(value)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
@@ -265,7 +265,7 @@ class EagerNames:
     def free_cells(self, frame: Frame) -> tuple[Any, ...]:
         return frame.function.__closure__ or ()
 
-    def made(self, value: Any) -> Any:
+    def register(self, value: Any) -> Any:
         return value
 
 

@@ -25,7 +25,7 @@ from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.guards.direct_roots import STEPPED
-from tracer_core.guards.object_lifetime import SUSPENDED_GENERATORS, kept_when_dead
+from tracer_core.guards.object_lifetime import CONTINUATIONS, dead_variable_holds
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
 
@@ -42,8 +42,8 @@ class Facts:
     started: bool
 
 
-class SuspendedGenerator:
-    """The frame behind a suspended generator. Mutable. values: of the frame, as `layout_of` gives
+class ContinuationGenerator:
+    """The frame behind a continuation generator. Mutable. values: of the frame, as `layout_of` gives
     them. primed: the generator object stands at the first ``yield`` of `_run`."""
 
     __slots__ = ("facts", "values", "primed")
@@ -91,8 +91,8 @@ def _interned(facts: Facts) -> Facts:
     return _known_facts.setdefault(facts, facts)
 
 
-def _run(continuation: SuspendedGenerator) -> Generator[Any, Any, Any]:
-    """The body of every suspended generator. No variable of its own holds what it yields or what is
+def _run(continuation: ContinuationGenerator) -> Generator[Any, Any, Any]:
+    """The body of every continuation generator. No variable of its own holds what it yields or what is
     thrown into it: neither would die where it does in eager."""
     sent: Any = None
     passed: list[Any] = [None]
@@ -118,7 +118,7 @@ def _run(continuation: SuspendedGenerator) -> Generator[Any, Any, Any]:
 
 #: Code of a generator function -> `_run` with the flags and names of that code: ``await`` takes a
 #: generator by its flags.
-_BODIES: WeakKeyDictionary[types.CodeType, Callable[[SuspendedGenerator], Any]] = (
+_BODIES: WeakKeyDictionary[types.CodeType, Callable[[ContinuationGenerator], Any]] = (
     WeakKeyDictionary()
 )
 
@@ -127,8 +127,8 @@ _BODIES: WeakKeyDictionary[types.CodeType, Callable[[SuspendedGenerator], Any]] 
 # ---------------------------------------------------------------------------------
 
 
-def new_suspended_generator(name: str, qualname: str, code: types.CodeType) -> Any:
-    """Makes a suspended generator of a generator function's code, without a frame."""
+def new_continuation(name: str, qualname: str, code: types.CodeType) -> Any:
+    """Makes a continuation generator of a generator function's code, without a frame."""
     body = _BODIES.get(code)
     if body is None:
         body = _BODIES[code] = types.FunctionType(
@@ -139,10 +139,10 @@ def new_suspended_generator(name: str, qualname: str, code: types.CodeType) -> A
             ),
             globals(),
         )
-    continuation = SuspendedGenerator(code)
+    continuation = ContinuationGenerator(code)
     result: Any = body(continuation)
     result.__name__, result.__qualname__ = name, qualname
-    SUSPENDED_GENERATORS[result] = continuation
+    CONTINUATIONS[result] = continuation
     return result
 
 
@@ -154,7 +154,7 @@ def set_frame(
     finished: bool,
 ) -> None:
     """Sets where the generator stands from now on."""
-    continuation: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
+    continuation: ContinuationGenerator = CONTINUATIONS[generator]
     if finished:
         continuation.stand_at(None, (), True)
         if not generator.gi_running:
@@ -168,12 +168,12 @@ def set_frame(
 
 
 def generator_has_begun(generator: Any) -> bool:
-    """Returns whether the body of a suspended generator (`_run`) has begun to run."""
+    """Returns whether the body of a continuation generator (`_run`) has begun to run."""
     return bool(generator.gi_frame is None or generator.gi_frame.f_lasti >= _FIRST_INSTRUCTION)
 
 
 def _first_instruction() -> int:
-    probe: Any = _run(SuspendedGenerator(_run.__code__))
+    probe: Any = _run(ContinuationGenerator(_run.__code__))
     before: int = probe.gi_frame.f_lasti
     return before + 1
 
@@ -184,13 +184,13 @@ _FIRST_INSTRUCTION = _first_instruction()
 def generator_facts(generator: Any) -> Facts | None:
     """Returns what a later trace guards: where the frame stands. None for other generators, and for
     one that runs at the moment."""
-    continuation = SUSPENDED_GENERATORS.get(generator)
+    continuation = CONTINUATIONS.get(generator)
     return None if continuation is None or generator.gi_running else continuation.facts
 
 
 def generator_values(generator: Any) -> tuple[Any, ...]:
     """Returns the values of the frame."""
-    values: tuple[Any, ...] = SUSPENDED_GENERATORS[generator].values
+    values: tuple[Any, ...] = CONTINUATIONS[generator].values
     return values
 
 
@@ -281,4 +281,4 @@ def frame_parts(generator: TracedGenerator) -> tuple[FrameLayout | None, list[An
     """Returns the layout and the values of the frame of a traced generator."""
     if generator.finished:
         return None, []
-    return layout_of(generator.frame, lambda value: kept_when_dead(_real(value)))
+    return layout_of(generator.frame, lambda value: dead_variable_holds(_real(value)))

@@ -45,7 +45,7 @@ CONVERSIONS = ("__index__", "__int__", "__float__", "__complex__", "__bytes__")
 ITEMS = ("__len__", "__length_hint__", "__iter__", "__getitem__")
 
 
-def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
+def host_object(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
     """Returns what C code may see of an object: an object of the same C base, with the same name of
     its class, whose special methods in Python are interpreted when C code asks for one; the object
     itself, guarded, if it has none. asked: what C code may ask for."""
@@ -90,14 +90,14 @@ def call_with_polyfills(
 ) -> Any:
     """Calls C code that converts its arguments."""
     return function(
-        *(stand_in(tracer, arg, asked) for arg in args),
-        **{name: stand_in(tracer, value, asked) for name, value in kwargs.items()},
+        *(host_object(tracer, arg, asked) for arg in args),
+        **{name: host_object(tracer, value, asked) for name, value in kwargs.items()},
     )
 
 
 def _iterated(_: Any, tracer: Tracing, value: Any) -> Any:
     items = tracer.containers.stream(value)
-    return (stand_in(tracer, item) for item in items)
+    return (host_object(tracer, item) for item in items)
 
 
 def _converted(_: Any, tracer: Tracing, method: Any, value: Any, name: str) -> Any:
@@ -141,7 +141,7 @@ class SortKey:
 
     def __lt__(self, other: SortKey) -> bool:
         operators = self.tracer.operators
-        return bool(operators.truth(operators.compare("<", self.key, other.key)))
+        return bool(operators.to_bool(operators.compare("<", self.key, other.key)))
 
 
 class HostString:

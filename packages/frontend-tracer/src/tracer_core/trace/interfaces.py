@@ -74,7 +74,7 @@ class TracedFinalization(Protocol):
 
 
 class TracedRng(Protocol):
-    """Random numbers of Python that a trace draws."""
+    """Random numbers of Python that a trace samples."""
 
     def require_unused(self, source: Source) -> None:
         """Restarts with a break before the draw that a number depends on, if there is one."""
@@ -344,7 +344,7 @@ class TracedSubclasses(Protocol):
     def is_known(self, value: Any) -> bool:
         """Returns whether the trace made a tensor of a subclass."""
 
-    def plain(self, value: Any) -> Any:
+    def data_tensor(self, value: Any) -> Any:
         """Returns the plain tensor in place of one that holds data; any other value unchanged."""
 
     def original(self, value: Any) -> Any:
@@ -387,7 +387,7 @@ class Tracing(semantics.CallBinder, Protocol):
     recorder: Recorder
     fakes: Fakes
     scalars: TracedScalars
-    draws: TracedRng
+    python_rng: TracedRng
     shapes: ShapePolicy
     side_effects: TracedSideEffects
     finalization: TracedFinalization

@@ -63,7 +63,7 @@ class LiveGenerators:
         provenance, layout = self._tracer.provenance, facts.layout
         source, make = provenance.source_of(generator), provenance.sources.make
         provenance.follows_late = True
-        provenance.guard(GuardKind.IS, make(source, SourceKind.SUSPENDED), facts)
+        provenance.guard(GuardKind.IS, make(source, SourceKind.CONTINUATION), facts)
         if layout is None:
             traced_generator = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
             traced_generator.finished = True
@@ -75,7 +75,7 @@ class LiveGenerators:
                 value,
                 make(
                     source,
-                    SourceKind.SUSPENDED_VALUE,
+                    SourceKind.CONTINUATION_VALUE,
                     (i, labels[i] if i < len(labels) else "its stack"),
                 ),
             )
@@ -125,7 +125,7 @@ class LiveGenerators:
 
             return LazyIterator(tracer, kind.__name__, step)
 
-        call, truth = tracer.calls.call_value, tracer.operators.truth
+        call, to_bool = tracer.calls.call_value, tracer.operators.to_bool
         if kind is zip:
             return zip(*map(items, range(len(parts))), strict=bool(strict))
         if kind is enumerate:
@@ -140,7 +140,7 @@ class LiveGenerators:
         return (
             item
             for item in items(1)
-            if truth(item if function in (None, bool) else call(function, [item], {}))
+            if to_bool(item if function in (None, bool) else call(function, [item], {}))
         )
 
     def next_of(self, iterator: Any, owner: Any = None) -> tuple[bool, Any] | None:

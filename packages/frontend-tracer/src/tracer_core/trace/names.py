@@ -159,7 +159,7 @@ class Names(Component):
 
     # -- functions made in the trace, and their cells --
 
-    def made(self, value: Any) -> Any:
+    def register(self, value: Any) -> Any:
         if type(value) is types.FunctionType:
             self._fresh_functions.add(id(value))
             self._keep.append(value)

@@ -186,7 +186,7 @@ class NativeCalls(Component):
         try:
             return row.handler(self.tracer, *row.bound, *args, **kwargs)
         except Break as broken:
-            if row.whole:
+            if row.atomic:
                 raise Restart(self.tracer.outer_step, broken.kind, broken.reason) from None
             raise
         except MissingName as error:

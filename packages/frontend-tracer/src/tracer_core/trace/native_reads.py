@@ -61,16 +61,16 @@ def read_values(tracer: Tracing, *values: Any) -> bool:
     return _check_all(tracer, values, MAX_READ_DEPTH)
 
 
-def is_plain(tracer: Tracing, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
-    """Returns whether native code may compare or hash the value without running user code. Tensors
-    are not plain: the result of comparing them is unknown while tracing."""
+def runs_no_user_code(tracer: Tracing, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
+    """Returns whether native code may compare or hash the value without running user code. False for
+    tensors: the result of comparing them is unknown while tracing."""
     if is_constant(value):
         return True
     if isinstance(value, _CONTAINERS):
         if depth == 0:
             crossed("MAX_READ_DEPTH")
         return depth > 0 and not special_methods(tracer, type(value)) and all(
-            is_plain(tracer, child, depth - 1) for child in _children(value))  # fmt: skip
+            runs_no_user_code(tracer, child, depth - 1) for child in _children(value))  # fmt: skip
     return not isinstance(value, (torch.Tensor, *_SYMBOLIC)) and _is_inert(tracer, value)
 
 

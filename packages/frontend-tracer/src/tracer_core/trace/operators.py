@@ -320,7 +320,7 @@ class Operations(Component):
             method, owner = getattr(object, name), object
         if method is object.__ne__:
             equal = self._compared("__eq__", receiver, other, native)
-            return equal if equal is NotImplemented else not self.truth(equal)
+            return equal if equal is NotImplemented else not self.to_bool(equal)
         if method is object.__eq__:
             return True if self.same(receiver, other) else NotImplemented
         if owner is object:
@@ -420,7 +420,7 @@ class Operations(Component):
                 self.provenance.guard(GuardKind.NOT_SAME, source, other)
         return False
 
-    def truth(self, value: Any) -> bool:
+    def to_bool(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
         if id(value) in self.tracer.scalars.numbers:
@@ -440,7 +440,7 @@ class Operations(Component):
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
         if self._on_arrays(value):
-            traced_arrays.truth(self.tracer, value)
+            traced_arrays.to_bool(self.tracer, value)
         for name in ("__bool__", "__len__"):
             method = self.entries.python_method(value, name)
             if method is not None:
@@ -448,7 +448,7 @@ class Operations(Component):
             if self.entries.is_disabled(value, name):
                 return bool(value)  # raises Python's own error
         if isinstance(value, CONTAINERS):
-            return self._truth_of_container(value)
+            return self._bool_of_container(value)
         value = self.tracer.scalars.payload(value)
         if isinstance(value, (bytearray, array.array)):
             self.tracer.reads.expand(value)
@@ -464,7 +464,7 @@ class Operations(Component):
             raise Break("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
-    def _truth_of_container(self, value: Any) -> bool:
+    def _bool_of_container(self, value: Any) -> bool:
         if isinstance(value, dict):
             return bool(self.tracer.reads.keys(value))
         if isinstance(value, (list, tuple)):

@@ -76,8 +76,8 @@ def name_in_c(cls: type) -> str:
 def qualified_name(cls: type) -> str:
     """Returns a type's whole name as C code's error messages since Python 3.13 give it."""
     module = cls.__module__
-    is_plain = not isinstance(module, str) or module == "builtins"
-    return cls.__qualname__ if is_plain else f"{module}.{cls.__qualname__}"
+    is_builtin = not isinstance(module, str) or module == "builtins"
+    return cls.__qualname__ if is_builtin else f"{module}.{cls.__qualname__}"
 
 
 _OWN = str(Path(__file__).parents[1])

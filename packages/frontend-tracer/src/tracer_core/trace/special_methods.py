@@ -123,7 +123,7 @@ def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         raise Break("data_dependent_branch", "tensors are compared inside containers")
-    return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
+    return bool(tracer.operators.to_bool(tracer.operators.compare("==", left, right)))
 
 
 def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
@@ -213,8 +213,8 @@ def _is_replaced(tracer: Tracing, key: Any) -> bool:
 def as_given(iterable: Any, items: list[Any]) -> Any:
     """Returns the members of a set to be as C code takes them: the table of a new set, and so its
     order, depends on whether they came from a set, a dictionary or one by one."""
-    kept = type(iterable) is dict or isinstance(iterable, _SETS)
-    if kept and len(items) == len(iterable) and all(map(operator.is_, items, iterable)):
+    is_snapshot = type(iterable) is dict or isinstance(iterable, _SETS)
+    if is_snapshot and len(items) == len(iterable) and all(map(operator.is_, items, iterable)):
         return iterable
     return items
 
@@ -256,7 +256,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     number = _looked_up_hash(tracer, key, kind)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _stored_hash(tracer, other) == number:
-            tracer.operators.truth(tracer.operators.compare("==", other, key))
+            tracer.operators.to_bool(tracer.operators.compare("==", other, key))
     if tracer.side_effects.activity() != before:
         raise Break(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"

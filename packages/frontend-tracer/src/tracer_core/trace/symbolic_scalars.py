@@ -104,7 +104,7 @@ class Numbers(Component):
         if kind in SYMBOLS:
             known = self.numbers.get(id(value))
             if known is not None:
-                self.tracer.draws.require_unused(known[2])
+                self.tracer.python_rng.require_unused(known[2])
                 self.provenance.guard(GuardKind.EQ, known[2], known[1])
                 return known[1]
             return _KINDS[kind](value)

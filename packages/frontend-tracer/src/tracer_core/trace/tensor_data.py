@@ -16,8 +16,8 @@ from tracer_core.trace.interfaces import Tracing
 
 def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Sets ``data`` of a tensor from before the trace; returns whether that can be traced."""
-    simple, inputs = tracer.subclasses.plain(tensor), tracer.subclasses.plain(value)
-    if not (_is_plain(tracer, simple) and _is_plain(tracer, inputs)):
+    simple, inputs = tracer.subclasses.data_tensor(tensor), tracer.subclasses.data_tensor(value)
+    if not (_is_strided(tracer, simple) and _is_strided(tracer, inputs)):
         return False
     old, new = tracer.recorder.as_fake(simple), tracer.recorder.as_fake(inputs)
     if _is_alias(tracer, old, new):
@@ -37,7 +37,7 @@ def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     return True
 
 
-def _is_plain(tracer: Tracing, value: Any) -> bool:
+def _is_strided(tracer: Tracing, value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or torch_private.is_subclass(value):
         return False
     return value.layout is torch.strided and not value.is_inference()

@@ -22,7 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import may_use_rng, uses_no_rng
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
-from tracer_core.ops.higher_order.subclass_calls import PlacedCall, WrapCall, inner_tensor
+from tracer_core.ops.higher_order.subclass_calls import DTensorCall, WrapCall, inner_tensor
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
@@ -108,7 +108,7 @@ class TensorSubclasses(Component):
         return known or self.recorder.node_of(value) is not None
 
     @property
-    def made(self) -> int:
+    def n_wrappers(self) -> int:
         """How many wrappers the trace made."""
         return len(self._made)
 
@@ -134,7 +134,7 @@ class TensorSubclasses(Component):
         result = self._made.get(id(value))
         return None if result is None else result[1:]
 
-    def plain(self, value: Any) -> Any:
+    def data_tensor(self, value: Any) -> Any:
         """Returns the plain tensor in place of one that holds data; any other value unchanged."""
         result = self._plain.get(id(value))
         return value if result is None else result[1]
@@ -174,7 +174,7 @@ class TensorSubclasses(Component):
             kinds = torch_private.overloads(inputs, torch_private.has_function)
             if kinds:
                 return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
-        plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
+        plain_args, plain_kwargs = mapped(self.data_tensor, args), mapped(self.data_tensor, kwargs)
         if not self.modes and not torch_private.overloads(inputs, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
             return mapped(self.original, result)
@@ -249,7 +249,7 @@ class TensorSubclasses(Component):
         if self.provenance.source_of(mesh) is not None:
             applied(self.tracer, torch_private.described_mesh, mesh)
 
-    def placed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dtensor_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
         placements are constants of the graph."""
         self.seen = True
@@ -264,7 +264,7 @@ class TensorSubclasses(Component):
         constants = [None if _is_tensor(leaf) else self.tracer.scalars.concrete(leaf)
                      for leaf in leaves]  # fmt: skip
         where = tuple(number for number, leaf in enumerate(leaves) if _is_tensor(leaf))
-        target = PlacedCall(function, tuple(constants), where, structure)
+        target = DTensorCall(function, tuple(constants), where, structure)
         return self.node(target, tensors, {})
 
     def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -281,7 +281,7 @@ class TensorSubclasses(Component):
         number = scale is None or type(scale) is float
         if not usual or not number or is_autocast_on():
             return function, args, kwargs
-        fakes = [self._placed(part) for part in parts]
+        fakes = [self._graph_wrapper(part) for part in parts]
         if not self._native(torch_private.attends_in_parts, *fakes):
             return function, args, kwargs
         return jagged_attention, (*parts, scale), {}
@@ -355,7 +355,7 @@ class TensorSubclasses(Component):
     ) -> Any:
         """Records a function on wrappers as a node, while torch calls their handlers. off: without
         ``__torch_function__``."""
-        args, kwargs = mapped(self._placed, args), mapped(self._placed, kwargs)
+        args, kwargs = mapped(self._graph_wrapper, args), mapped(self._graph_wrapper, kwargs)
         mode = self.recorder.fakes.mode
         before, mode.eagerly = mode.eagerly, True
         try:
@@ -374,7 +374,7 @@ class TensorSubclasses(Component):
                 self._meshes[id(leaf.device_mesh)] = leaf.device_mesh
         return mapped(self.original, result)
 
-    def _placed(self, value: torch.Tensor) -> Any:
+    def _graph_wrapper(self, value: torch.Tensor) -> Any:
         """Returns a wrapper that a node of the graph makes, or is an input; other tensors
         unchanged."""
         if not torch_private.is_wrapper(value) or self.recorder.node_of(value) is not None:
@@ -393,7 +393,7 @@ class TensorSubclasses(Component):
     def in_graph(self, value: torch.Tensor) -> Any:
         """Returns what stands for a plain tensor, or a DTensor, in the graph."""
         if torch_private.is_dtensor(value):
-            return self._placed(value)
+            return self._graph_wrapper(value)
         return self.recorder.as_fake(value)
 
     def _fake_of(self, value: Any) -> Any:
@@ -495,7 +495,7 @@ class TensorSubclasses(Component):
                 result = self.recorder.call(function, tuple(args), kwargs)
             if isinstance(result, torch.Tensor) and not pytree.tree_any(_is_tensor, args):
                 self._new.append(result)
-        return mapped(self._as_fake, mapped(self.plain, result))
+        return mapped(self._as_fake, mapped(self.data_tensor, result))
 
     def _is_copy_of_new(self, function: Any, args: Any) -> bool:
         """Returns whether an operator is the copy that torch makes of a new tensor that the trace

@@ -54,20 +54,20 @@ class _Handlers:
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer = tracer
-        self.made: dict[type, Any] = {}
+        self.proxy_classes: dict[type, Any] = {}
 
     def class_for(self, cls: type) -> Any:
-        if cls not in self.made:
+        if cls not in self.proxy_classes:
             above = [base for base in cls.__bases__ if instances_have(base, "__torch_function__")]
             bases = tuple(self.class_for(base) for base in above) or (_Polyfill,)
-            self.made[cls] = type(
+            self.proxy_classes[cls] = type(
                 cls.__name__, bases, {"__torch_function__": classmethod(self._handler(cls))}
             )
-        return self.made[cls]
+        return self.proxy_classes[cls]
 
     def _handler(self, cls: type) -> Any:
         def handler(_: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            back = {stand_in: real for real, stand_in in self.made.items()}
+            back = {proxy: real for real, proxy in self.proxy_classes.items()}
             real_kinds = tuple(back.get(kind, kind) for kind in kinds)
             own = self.tracer.attributes.getattr(cls, "__torch_function__")
             return self.tracer.calls.call_value(
@@ -76,9 +76,9 @@ class _Handlers:
 
         return handler
 
-    def stand_in(self, value: Any) -> Any:
+    def proxy(self, value: Any) -> Any:
         if type(value) in (list, tuple):
-            return type(value)(map(self.stand_in, value))
+            return type(value)(map(self.proxy, value))
         return self.class_for(type(value))(self.tracer, value) if acts_as_tensor(value) else value
 
     def real(self, value: Any) -> Any:
@@ -95,8 +95,8 @@ class _Handlers:
 def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function outside the recorder: torch calls a handler before anything else."""
     handlers = _Handlers(tracer)
-    simple = {name: handlers.stand_in(value) for name, value in kwargs.items()}
-    return handlers.real(function(*map(handlers.stand_in, args), **simple))
+    simple = {name: handlers.proxy(value) for name, value in kwargs.items()}
+    return handlers.real(function(*map(handlers.proxy, args), **simple))
 
 
 def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:

@@ -280,12 +280,12 @@ class _Call:
             return TracedArray(native(torch.empty, value.shape, dtype=dtype))
         return TracedArray(native(torch.tensor, value.tolist(), dtype=dtype))
 
-    def stood_in(self, value: Any) -> Any:
+    def with_polyfills(self, value: Any) -> Any:
         """Replaces traced arrays by polyfills."""
         if type(value) is TracedArray:
-            return next(stand_in for _, result, stand_in in self.arrays if result is value)
+            return next(polyfill for _, result, polyfill in self.arrays if result is value)
         if type(value) in (list, tuple):
-            return type(value)([self.stood_in(item) for item in value])
+            return type(value)([self.with_polyfills(item) for item in value])
         return value
 
     def asked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ class _Call:
         with warnings.catch_warnings(), numpy.errstate(all="ignore"):
             warnings.simplefilter("error")
             try:
-                return function(*self.stood_in(args), **self.stood_in(kwargs))
+                return function(*self.with_polyfills(args), **self.with_polyfills(kwargs))
             except Warning as error:
                 return self.refuse(f"it warns: {error}")
 
@@ -337,8 +337,8 @@ class _Call:
 
     def result(self, want: Any, got: Any) -> Any:
         """Returns what the program sees of a result, which is as NumPy says."""
-        for inputs, _, stand_in in self.arrays:
-            if want is stand_in and type(want) in ARRAY:
+        for inputs, _, polyfill in self.arrays:
+            if want is polyfill and type(want) in ARRAY:
                 return inputs
         if type(want) in (list, tuple):
             if type(got) not in (list, tuple) or len(got) != len(want):
@@ -357,7 +357,7 @@ class _Call:
             return TracedArray(self._own(got), scalar=True)
         if not want.flags.writeable:
             return self.refuse("an array that cannot be written")
-        return TracedArray(self._placed(want, got))
+        return TracedArray(self._in_memory_of_numpy(want, got))
 
     def _shares(self, tensor: Any, other: Any) -> bool:
         item, two = map(self.tracer.recorder.as_fake, (tensor, other))
@@ -369,7 +369,7 @@ class _Call:
             return self.tracer.native_calls.native(torch.clone, tensor)
         return tensor
 
-    def _placed(self, want: Any, got: Any) -> Any:
+    def _in_memory_of_numpy(self, want: Any, got: Any) -> Any:
         """Returns a tensor that shares memory where NumPy's result does, with NumPy's strides."""
         native = self.tracer.native_calls.native
         under = [
@@ -461,7 +461,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     inputs = [
         type(value)
         if type(value) in (int, float, complex)
-        else numpy.asarray(result.stood_in(value)).dtype
+        else numpy.asarray(result.with_polyfills(value)).dtype
         for value in args
     ]
     loop = ufunc.resolve_dtypes((*inputs, *[None] * ufunc.nout))
@@ -549,7 +549,7 @@ def setitem(tracer: Tracing, array: Any, key: Any, value: Any) -> None:
     target, key, value = (result.traced(item) for item in (array, key, value))
     if type(target) is not TracedArray or (type(array) in ARRAY and target.real is None):
         result.refuse("an array that the trace made is given values of an array")
-    source = result.stood_in(value)
+    source = result.with_polyfills(value)
     if numpy.iscomplexobj(source) and not target.tensor.is_complex():
         result.refuse("complex numbers are stored as real ones")
     result.asked(operator.setitem, [target, key, value], {})
@@ -599,7 +599,7 @@ def attribute(tracer: Tracing, array: Any, name: str) -> Any:
     if name in _VIEWS:
         want = result.asked(getattr, [traced, name], {})
         return result.result(want, result.computed(getattr, [traced, name], {}))
-    value = getattr(result.stood_in(traced), name)  # raises Python's own error
+    value = getattr(result.with_polyfills(traced), name)  # raises Python's own error
     if callable(value):
         return ArrayMethod(array, name)
     return result.refuse(f"attribute {name!r} of an array")
@@ -619,7 +619,7 @@ def length(tracer: Tracing, array: Any) -> int:
     return int(result.asked(len, [result.traced(array)], {}))
 
 
-def truth(tracer: Tracing, array: Any) -> Any:
+def to_bool(tracer: Tracing, array: Any) -> Any:
     """Raises NumPy's error for several elements; a branch on one breaks the graph."""
     result = _Call(tracer, "__bool__")
     result.asked(bool, [result.traced(array)], {})

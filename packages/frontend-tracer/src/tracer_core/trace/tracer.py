@@ -87,7 +87,7 @@ class Tracer(Machine, Tracing):
     shapes: ShapePolicy
     side_effects: SideEffects
     scalars: Numbers
-    draws: PythonRng
+    python_rng: PythonRng
     reads: GuardedReads
     names: Names
     exceptions: RaisedExceptions
@@ -120,9 +120,13 @@ class Tracer(Machine, Tracing):
         self.unguarded: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
-        self.carried = LiveGenerators(self)
+        self.live_generators = LiveGenerators(self)
         self.provenance = Provenance(
-            shapes.dims_of, self._number, shapes.varies, self.carried.generator, self._subclass
+            shapes.dims_of,
+            self._number,
+            shapes.varies,
+            self.live_generators.generator,
+            self._subclass,
         )
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.recorder = Recorder(
@@ -143,21 +147,21 @@ class Tracer(Machine, Tracing):
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
         self.scalars = Numbers(self, self.fakes.shape_env is not None)
-        self.draws = PythonRng(self)
+        self.python_rng = PythonRng(self)
         self.reads = GuardedReads(self)
         self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)
         self.attributes = Attributes(self, self.entries)
         self.attribute_writes = AttributeWrites(self, self.entries)
         self.operators = Operations(self)
-        self.containers = Items(self, self.carried)
+        self.containers = Items(self, self.live_generators)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.subclasses = TensorSubclasses(self)
         self.recorder.subclasses = self.subclasses
         self.fakes.mode.by_class = self.subclasses.dispatch
-        self.finalization = Finalization(self, self.carried)
+        self.finalization = Finalization(self, self.live_generators)
         self.loops = UnrolledLoops(self, unrolls)
         self.assumptions = Assumptions(shapes.specializations.outcomes)
         self.speculation = CallSpeculation(shapes.speculation, self.recorder)

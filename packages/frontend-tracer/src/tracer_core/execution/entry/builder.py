@@ -58,9 +58,9 @@ from tracer_core.guards.guard import Guard, GuardKind, Relation
 from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.object_lifetime import (
     can_be_watched,
+    dead_variable_holds,
     end_is_seen,
     is_known_to_another,
-    kept_when_dead,
     leads_to_foreign,
 )
 from tracer_core.guards.own_reference import OwnReference, held
@@ -198,9 +198,9 @@ class TraceWriter:
         """Returns whether a dead variable must keep its object alive, because others can reach the
         object and may observe its finalization."""
         if type(value) is LazyValue:
-            return kept_when_dead(value.value)
+            return dead_variable_holds(value.value)
         if self.tracer.provenance.source_of(value) is not None:
-            return kept_when_dead(value)
+            return dead_variable_holds(value)
         if is_known_to_another(value) or leads_to_foreign(value):
             return True
         watched = isinstance(value, HOST_ITERATORS) or can_be_watched(value)
@@ -543,7 +543,7 @@ class TraceWriter:
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
                     self.entry.check_apart(mine, other)
-        alone = [*self.tracer.carried.objects(), *self.tracer.draws.objects()]
+        alone = [*self.tracer.live_generators.objects(), *self.tracer.python_rng.objects()]
         carried: Any = [provenance.source_of(item) for item in alone]
         for item, another in itertools.combinations(carried, 2):
             self.entry.check_apart(item, another)
@@ -637,11 +637,12 @@ class Generator(TraceWriter):
                 self.effects += entry.effect(self.rebuilder, change)
         self.effects[:0] = [
             *map(self._late_call, tracer.side_effects.late),
-            *tracer.carried.steps(entry.use),
-            *tracer.draws.steps(entry.use, entry.constants.text),
+            *tracer.live_generators.steps(entry.use),
+            *tracer.python_rng.steps(entry.use, entry.constants.text),
         ]
         self.effects += [
-            self.rebuilder.rewritten(entry.use(at), result) for at, result in tracer.carried.moved()
+            self.rebuilder.rewritten(entry.use(at), result)
+            for at, result in tracer.live_generators.moved()
         ]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)

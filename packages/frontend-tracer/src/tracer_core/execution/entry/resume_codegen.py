@@ -19,7 +19,7 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.entry.generated_code import define
-from tracer_core.guards.object_lifetime import end_is_seen, kept_when_dead
+from tracer_core.guards.object_lifetime import dead_variable_holds, end_is_seen
 from tracer_core.limits import MAX_RESUMED_INSTRUCTIONS
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
 
@@ -54,7 +54,7 @@ class ResumeWriter:
             **{method.__name__: method for method in named}, **_FRAME_QUERIES, **_REFERENCE_QUERIES,
             "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
             "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
-            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": kept_when_dead,
+            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": dead_variable_holds,
             "call_from": call_from,
         }  # fmt: skip
         self.count = 0

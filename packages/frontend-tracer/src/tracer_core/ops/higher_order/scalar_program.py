@@ -75,11 +75,11 @@ class ScalarProgram:
     #: Of a gradient: what it adds to the tensors that the function reads.
     contributions: tuple[Contribution, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Returns the program as JSON has it."""
         return {
             "inputs": self.inputs,
-            "steps": [[name, _plain(args), [[k, _plain(v)] for k, v in inputs]]
+            "steps": [[name, _as_json(args), [[k, _as_json(v)] for k, v in inputs]]
                       for name, args, inputs in self.steps],
             "output": None if self.output is None else self.output.number,
             "contributions": [[item.buffer, [at.number for at in item.at], item.value.number]
@@ -106,12 +106,12 @@ ScalarLowering = Callable[
 ]
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, Ref):
         return {"ref": value.number}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+    return [_as_json(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _value(simple: Any) -> Any:
