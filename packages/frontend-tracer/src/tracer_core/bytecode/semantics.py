@@ -179,6 +179,7 @@ class DefaultSemantics(Protocol):
 class CallBinder(Protocol):
     """An object that binds the arguments of a call."""
 
-    names: DefaultSemantics
+    @property
+    def names(self) -> DefaultSemantics: ...
 
     def open(self, unread: LazyValue) -> Any: ...

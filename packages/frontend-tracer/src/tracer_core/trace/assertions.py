@@ -10,7 +10,7 @@ eagerly from where the entry begins.
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,9 @@ from tracer_core.limits import (
     MAX_SPECULATED_NUMBERS,
     MAX_SPECULATIONS_OF_BRANCH,
 )
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: A jump by the bool of a value -> the bool with which it jumps.
 _JUMPS_IF = {
@@ -114,7 +116,7 @@ class CallSpeculation:
         return result
 
 
-def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
+def assumed(tracer: Tracer, value: torch.Tensor) -> bool | None:
     """Returns the truth of a tensor if the instruction is a branch whose other way only raises, or
     if its outcome is expected, and makes it a condition of the graph; else None."""
     if not _is_single(value) or not _may_assert(tracer):
@@ -127,7 +129,7 @@ def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
     return outcome
 
 
-def checked(tracer: Tracing, value: Any) -> bool:
+def checked(tracer: Tracer, value: Any) -> bool:
     """Makes it a condition of the graph that a tensor on the CPU is true, for a function that raises
     where it is not; returns whether it is one. (On a GPU such a function does not wait, and to read the
     condition would.)"""
@@ -140,7 +142,7 @@ def checked(tracer: Tracing, value: Any) -> bool:
     return True
 
 
-def assumed_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+def assumed_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
     it a condition of the graph; else None."""
     answer = tracer.assumptions.take(tracer.frames[-1]) if _may_assert(tracer) else None
@@ -149,12 +151,12 @@ def assumed_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> b
     return answer
 
 
-def _assert_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
+def _assert_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
     same = tracer.recorder.call(torch.eq, (left, right), {})
     _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
 
 
-def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
+def speculated(tracer: Tracer, value: torch.Tensor) -> bool | None:
     """Returns the truth that a tensor has in the call that is captured, and makes it a condition of
     the graph; None where that is not to be expected of other calls."""
     if not _is_single(value) or not _may_speculate(tracer, value):
@@ -167,7 +169,7 @@ def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
     return outcome
 
 
-def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+def speculated_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Does `speculated` for what torch.equal says of two tensors of one shape and dtype."""
     result = tracer.speculation.values(left, right) if _may_speculate(tracer, left, right) else None
     if result is None:
@@ -177,7 +179,7 @@ def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -
     return answer
 
 
-def speculated_scalar(tracer: Tracing, value: torch.Tensor) -> int | None:
+def speculated_scalar(tracer: Tracer, value: torch.Tensor) -> int | None:
     """Returns the integer that a tensor holds in the call that is captured, used as an index or
     a size, and makes it a condition of the graph; None where that is not to be expected of other
     calls."""
@@ -197,7 +199,7 @@ def speculated_scalar(tracer: Tracing, value: torch.Tensor) -> int | None:
     return number
 
 
-def speculated_answer(tracer: Tracing, question: Any) -> int | bool | None:
+def speculated_answer(tracer: Tracer, question: Any) -> int | bool | None:
     """Returns what a question about numbers that depend on data, an expression, is answered with in
     the call that is captured, and makes it a condition of the graph; else None."""
     data = tracer.recorder.data
@@ -213,7 +215,7 @@ def speculated_answer(tracer: Tracing, question: Any) -> int | bool | None:
     return number
 
 
-def _may_speculate(tracer: Tracing, *values: torch.Tensor) -> bool:
+def _may_speculate(tracer: Tracer, *values: torch.Tensor) -> bool:
     simple = not any(map(torch_private.is_subclass, values))
     return simple and _may_assert(tracer) and tracer.speculation.asks(tracer.frames[-1])
 
@@ -228,7 +230,7 @@ def _only_way(frame: Frame) -> bool | None:
     return None if ways[True] == ways[False] else ways[False]
 
 
-def _may_assert(tracer: Tracing) -> bool:
+def _may_assert(tracer: Tracer) -> bool:
     """Returns whether the graph can check a condition that is asked for here."""
     recorder = tracer.recorder
     in_region = recorder.open_regions > 0 and recorder.function_answers is None
@@ -237,7 +239,7 @@ def _may_assert(tracer: Tracing) -> bool:
     return may and not recorder.fakes.any_was_written()
 
 
-def _assert(tracer: Tracing, value: torch.Tensor, outcome: bool) -> None:
+def _assert(tracer: Tracer, value: torch.Tensor, outcome: bool) -> None:
     recorder = tracer.recorder
     condition = recorder.call(torch.Tensor.bool, (value,), {})
     if value.dim():
@@ -249,7 +251,7 @@ def _assert(tracer: Tracing, value: torch.Tensor, outcome: bool) -> None:
     recorder.asserted = condition
 
 
-def answered(tracer: Tracing, answer: bool) -> bool:
+def answered(tracer: Tracer, answer: bool) -> bool:
     """Notes and returns the answer of a question about tensors' values."""
     if tracer.recorder.function_answers is not None:
         tracer.recorder.function_answers.append(answer)

@@ -7,7 +7,7 @@ absence, unless the program has decided it since. ABSENT stands for a missing en
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +22,9 @@ from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
 from tracer_core.guards.watched_fields import exact_dict
 from tracer_core.torch_private.names import classes
 from tracer_core.trace.component import Component
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
@@ -87,7 +89,7 @@ def class_namespace(cls: type) -> dict[str, Any]:
 class Entries(Component):
     """Entries of classes and objects in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         #: id -> classes that the trace made.
         self.classes: dict[int, Any] = {}
@@ -189,6 +191,7 @@ class Entries(Component):
             self.provenance.adopt(value, source)
 
     def forget_entries(self) -> None:
+        """Drops cached class look-ups after a class changed."""
         self._specials.clear()
 
     def special(self, cls: type, name: str) -> Any:
@@ -242,6 +245,7 @@ class Entries(Component):
         )
 
     def guard_operator(self, name: str) -> None:
+        """Guards torch.Tensor's implementation of an operator: its methods can be replaced."""
         for method in (f"__{name}__", f"__r{name}__"):
             self.special(torch.Tensor, method)
 
@@ -250,6 +254,7 @@ class Entries(Component):
 
     @staticmethod
     def static(cls: type, name: str) -> Any:
+        """The same without guards."""
         for owner in cls.__mro__:
             if name in owner.__dict__:
                 return owner.__dict__[name]

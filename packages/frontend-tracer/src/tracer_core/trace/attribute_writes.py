@@ -11,7 +11,7 @@ import functools
 import struct
 import threading
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,14 +26,16 @@ from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.tensor_data import set_data
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class AttributeWrites(Component):
     """setattr and delattr in a trace."""
 
-    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+    def __init__(self, tracer: Tracer, entries: Entries) -> None:
         super().__init__(tracer)
         self.entries = entries
 

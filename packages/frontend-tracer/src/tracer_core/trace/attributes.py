@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,8 +43,10 @@ from tracer_core.trace.attribute_lookup import (
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import ANSWERS, TracedGenerator
 from tracer_core.trace.guarded_calls import applied
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.symbolic_scalars import NUMBERS, SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _NATIVE_GETTERS = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
@@ -162,7 +164,7 @@ _TENSOR_BASES = (*torch_private.BASE_TENSOR_TYPES, TensorBase, object)
 class Attributes(Component):
     """getattr and super() in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+    def __init__(self, tracer: Tracer, entries: Entries) -> None:
         super().__init__(tracer)
         self.entries = entries
         #: id of an intermediate tensor -> attributes that the program set on it.

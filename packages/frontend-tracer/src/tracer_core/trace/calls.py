@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,7 +42,9 @@ from tracer_core.trace.attribute_lookup import ABSENT, Entries, has_python, is_s
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.trace.guarded_calls import identity
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
@@ -59,7 +61,7 @@ _C_FUNCTIONS = (
 class Calls(Component):
     """Calls in a trace. Mutable. natives: code that is not inlined -> the kind of break."""
 
-    def __init__(self, tracer: Tracing, natives: Mapping[types.CodeType, str]) -> None:
+    def __init__(self, tracer: Tracer, natives: Mapping[types.CodeType, str]) -> None:
         super().__init__(tracer)
         self.natives, self.entries = natives, tracer.entries
         self.native_calls = tracer.native_calls

@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,12 +31,14 @@ from tracer_core.trace.attribute_lookup import ABSENT
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, NumberLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
@@ -69,7 +71,7 @@ _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().ite
 class Items(Component):
     """Containers and iterators in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing, live_generators: LiveGenerators) -> None:
+    def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
         super().__init__(tracer)
         self.entries, self.operators, self.live_generators = (
             tracer.entries,

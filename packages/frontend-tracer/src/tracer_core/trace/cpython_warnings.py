@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tracer_core.trace.interfaces import Tracing
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 @functools.cache
@@ -17,7 +19,7 @@ def _said_by(act: Callable[[], object]) -> tuple[tuple[str, type[Warning]], ...]
     return tuple((str(item.message), item.category) for item in seen)
 
 
-def warn_as(tracer: Tracing, act: Callable[[], object]) -> None:
+def warn_as(tracer: Tracer, act: Callable[[], object]) -> None:
     """Traces the warnings of a function that does the same, as given by the program's frame."""
     for text, category in _said_by(act):
         tracer.calls.call_value(warnings.warn, [text, category], {})

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,8 +29,10 @@ from tracer_core.limits import (
 )
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (
@@ -73,7 +75,7 @@ class _Held:
 class Finalization:
     """The objects of one trace whose death is to be seen. Mutable."""
 
-    def __init__(self, tracer: Tracing, live_generators: LiveGenerators) -> None:
+    def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
         self._tracer, self._copies = tracer, live_generators.generators
         self._ending: dict[int, Any] = {}
         #: Containers from before the trace that held such objects when the program changed them.

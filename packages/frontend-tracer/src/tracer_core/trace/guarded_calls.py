@@ -7,13 +7,15 @@ the graph runs; a different result is a guard failure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.guards.source import SourceKind
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
-def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any, varies: bool = False) -> Any:
+def applied(tracer: Tracer, function: Callable[[Any], Any], obj: Any, varies: bool = False) -> Any:
     """Returns function(obj) for an object from before the trace; guards the result. varies: a number
     may become a symbol."""
     provenance = tracer.provenance
@@ -30,12 +32,12 @@ def _address(obj: Any) -> int:
     return id(obj)
 
 
-def identity(tracer: Tracing, obj: Any) -> int:
+def identity(tracer: Tracer, obj: Any) -> int:
     """Returns the id of an object from before the trace, guarded; keeps no reference to it."""
     return int(applied(tracer, _address, obj))
 
 
-def query(tracer: Tracing, function: Any) -> Any:
+def query(tracer: Tracer, function: Any) -> Any:
     """Calls a function without arguments whose result is a setting, and guards the result."""
     source = tracer.provenance.sources.make(tracer.provenance.constant(function), SourceKind.CALLED)
     return tracer.provenance.read(function(), source)

@@ -9,7 +9,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,7 +23,9 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
 from tracer_core.trace.guarded_calls import applied, identity
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: ``__iter__`` of dictionaries that no user code iterates.
 _KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)
@@ -54,7 +56,7 @@ ALIASES: dict[Any, Callable[[Any], Iterable[str]]] = {
 class GuardedReads(Component):
     """Guarded reads in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         #: id of a dictionary that existed before the trace and is unchanged -> key -> its position;
         #: all keys are guarded.
@@ -158,6 +160,7 @@ class GuardedReads(Component):
             self.provenance.guard(GuardKind.KEYS, source, members)
 
     def guard_members(self, source: Any, members: Any) -> None:
+        """Guards the members of a set."""
         if not all(is_constant(member) or isinstance(member, type) for member in members):
             raise Break(
                 "unsupported_value", "a set of objects that existed before the trace is read"
@@ -246,6 +249,7 @@ class GuardedReads(Component):
         return items
 
     def guard_keys(self, obj: Any, source: Any, result: list[Any]) -> None:
+        """Guards the keys of a dictionary and their order."""
         if type(obj).__iter__ not in _KEY_ITERATORS:  # which the guard would call
             raise Break(
                 "unknown_native", f"the keys of a {type(obj).__name__} with its own __iter__"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,9 @@ from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import payload
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace import native_reads
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class HostValue:
@@ -45,7 +47,7 @@ CONVERSIONS = ("__index__", "__int__", "__float__", "__complex__", "__bytes__")
 ITEMS = ("__len__", "__length_hint__", "__iter__", "__getitem__")
 
 
-def host_object(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
+def host_object(tracer: Tracer, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
     """Returns what C code may see of an object: an object of the same C base, with the same name of
     its class, whose special methods in Python are interpreted when C code asks for one; the object
     itself, guarded, if it has none. asked: what C code may ask for."""
@@ -82,7 +84,7 @@ def _like(cls: type, base: type, namespace: dict[str, Any]) -> Any:
 
 
 def call_with_polyfills(
-    tracer: Tracing,
+    tracer: Tracer,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -95,12 +97,12 @@ def call_with_polyfills(
     )
 
 
-def _iterated(_: Any, tracer: Tracing, value: Any) -> Any:
+def _iterated(_: Any, tracer: Tracer, value: Any) -> Any:
     items = tracer.containers.stream(value)
     return (host_object(tracer, item) for item in items)
 
 
-def _converted(_: Any, tracer: Tracing, method: Any, value: Any, name: str) -> Any:
+def _converted(_: Any, tracer: Tracer, method: Any, value: Any, name: str) -> Any:
     result = tracer.scalars.specialized(tracer.calls.call_value(method, [value], {}))
     if isinstance(result, torch.Tensor):
         raise Break("data_dependent_value", f"{name} of a {type(value).__name__} gives a tensor")
@@ -136,7 +138,7 @@ class SortKey:
 
     __slots__ = ("tracer", "key")
 
-    def __init__(self, tracer: Tracing, key: Any) -> None:
+    def __init__(self, tracer: Tracer, key: Any) -> None:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
@@ -150,7 +152,7 @@ class HostString:
 
     __slots__ = ("_tracer", "_value")
 
-    def __init__(self, tracer: Tracing, value: Any) -> None:
+    def __init__(self, tracer: Tracer, value: Any) -> None:
         object.__setattr__(self, "_tracer", tracer)
         object.__setattr__(self, "_value", value)
 
@@ -179,7 +181,7 @@ class HostString:
         return text_part(self._tracer, self._tracer.containers.getitem(self._value, key))
 
 
-def text_part(tracer: Tracing, value: Any) -> Any:
+def text_part(tracer: Tracer, value: Any) -> Any:
     """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
     simple = type(value) in (str, int, float, bool, complex, bytes, type(None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,9 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.graph_breaks import Break, RunEagerly
 from tracer_core.native_effects.effects import effect_of
 from tracer_core.trace.attribute_lookup import ABSENT, has_python, is_native, is_slot, is_subtype
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 use_own_builtins(globals())
 
@@ -34,7 +36,7 @@ _FILLED_BY_INIT = (
 )  # fmt: skip
 
 
-def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def instantiate(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     row = effect_of(cls)
     if row is not None:
         return tracer.native_calls.apply_effect(row, cls, args, kwargs)
@@ -64,7 +66,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
     return construct(tracer, cls, args, kwargs)
 
 
-def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def construct(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces type.__call__: ``__new__``, then ``__init__``."""
     if tracer.entries.static(cls, "__del__") is not ABSENT:
         raise Break("finalizer", f"a {cls.__qualname__} is made")
@@ -102,7 +104,7 @@ def _is_made_in_c(cls: type) -> bool:
     )
 
 
-def _query_class(tracer: Tracing, obj: Any) -> None:
+def _query_class(tracer: Tracer, obj: Any) -> None:
     """Leaves the program to eager Python if asking an object for its ``__class__``, as isinstance()
     in the tracer's own code does, runs a method that does more than answer, or gives another."""
     cls, static = type(obj), tracer.entries.static
@@ -118,9 +120,7 @@ def _query_class(tracer: Tracing, obj: Any) -> None:
         raise RunEagerly(f"a {cls.__name__} asked for its class does more than say it")
 
 
-def new_object(
-    tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+def new_object(tracer: Tracer, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces ``__new__`` of a C base called for a Python class."""
     owner = getattr(new, "__self__", None)
     if owner is object:
@@ -148,7 +148,7 @@ def new_object(
     )
 
 
-def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _initialise(tracer: Tracer, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls = type(obj)
     _, init = tracer.entries.class_entry(cls, "__init__")
     if init is object.__init__:
@@ -191,7 +191,7 @@ def super_cells(frame: Frame) -> tuple[int, Any]:
     return names.index("__class__"), frame.locals[0]
 
 
-def zero_argument_super(tracer: Tracing) -> Any:
+def zero_argument_super(tracer: Tracer) -> Any:
     """Traces super(), which reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     owner, _ = super_cells(frame)

@@ -14,7 +14,7 @@ import re
 import struct
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,8 +23,10 @@ from tracer_core.bytecode.frame import contents
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_DATA_DEPTH
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.native_reads import special_methods
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Functions of ``os.path`` that ask the operating system. Releases of CPython define them in
 #: different modules.
@@ -108,7 +110,7 @@ def is_known(module: str) -> bool:
 
 
 def runs_eagerly(
-    tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
+    tracer: Tracer, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:
     """Returns whether a library's function runs eagerly. Impure functions break the graph."""
     module = function.__globals__.get("__name__", "")
@@ -151,7 +153,7 @@ def _is_foreign(function: Any) -> bool:
     return _known(getattr(function, "__module__", None) or "") is None
 
 
-def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
+def _is_data(tracer: Tracer, value: Any, code: bool, depth: int) -> bool:
     """Returns whether no object of the program is reachable from a value. code: functions and
     classes are only inspected."""
     if is_constant(value):
@@ -179,7 +181,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
     return all(_is_data(tracer, part, code, depth - 1) for part in _parts(value))
 
 
-def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
+def guard_function(tracer: Tracer, function: types.FunctionType) -> bool:
     """Guards a function's code and defaults; returns False if they contain mutable objects."""
     if tracer.names.made_here(function) or function.__dict__:
         return False

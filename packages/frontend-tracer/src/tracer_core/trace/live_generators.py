@@ -13,7 +13,7 @@ import gc
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,7 +35,9 @@ from tracer_core.trace.generator_continuations import (
     peeked,
 )
 from tracer_core.trace.generators import LazyIterator, TracedGenerator
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class LiveGenerators:
@@ -43,7 +45,7 @@ class LiveGenerators:
     its traced copy and the generator. taken: id of an iterator -> the iterator to advance, and its
     number of steps."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}

@@ -10,12 +10,14 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.trace.component import Component
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.special_methods import mapping_of
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _NUMBERS = frozenset({int, float, tuple})
 VALUES: type = type({}.values())
@@ -27,7 +29,7 @@ VALUE_VIEWS = frozenset({VALUES, _ITEMS})
 class NumberLoops(Component):
     """The iterators of a trace that give symbols. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         #: id of an iterator -> (the iterator, item that it gives next -> what the program sees).
         self._iterators: dict[int, tuple[Any, Callable[[Any], Any]]] = {}

@@ -14,7 +14,7 @@ import enum
 import re
 import types
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,8 +42,10 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
 from tracer_core.trace.host_objects import call_with_polyfills
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.operators import CONTAINERS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
@@ -87,7 +89,7 @@ _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 class NativeCalls(Component):
     """Calls of C and torch functions. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.entries = tracer.entries
         #: id -> (step, object) of results of native code.
@@ -96,6 +98,7 @@ class NativeCalls(Component):
         self.questions: dict[Any, Any] = {}
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls a C function."""
         row = effect_of(function)
         if row is None:
             raw = unbound(function)
@@ -145,6 +148,7 @@ class NativeCalls(Component):
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
+        """Calls a C function by its row of the native effects table."""
         if args and isinstance(args[0], collections.OrderedDict) and _misses_order(function):
             raise Break("unknown_native", f"{function.__qualname__}() of an OrderedDict")
         if self.recorder.program_modes and _concerns_modes(row, function, args, kwargs):
@@ -303,6 +307,7 @@ class NativeCalls(Component):
                 )
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and records a torch operator."""
         if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
             return torch_function.call(self.tracer, function, args, kwargs)
         read = state_values.READS.get(operator_name(function))

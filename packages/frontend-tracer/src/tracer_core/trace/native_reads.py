@@ -11,14 +11,16 @@ import collections
 import enum
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
 from tracer_core.limits import MAX_READ_DEPTH
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -35,7 +37,7 @@ _NEVER_CALLED = frozenset(
 )  # fmt: skip
 
 
-def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
+def special_methods(tracer: Tracer, cls: type) -> frozenset[str]:
     """Returns the Python special methods of a class that native code might call."""
     known: frozenset[str] | None = tracer.entries.methods_of.get(cls)
     if known is None:
@@ -55,13 +57,13 @@ def _special_methods(cls: type) -> frozenset[str]:
     )
 
 
-def read_values(tracer: Tracing, *values: Any) -> bool:
+def read_values(tracer: Tracer, *values: Any) -> bool:
     """Guards values that native code reads, at every depth. Returns True if they contain a tensor."""
     tracer.native_calls.native_reads(*values)
     return _check_all(tracer, values, MAX_READ_DEPTH)
 
 
-def runs_no_user_code(tracer: Tracing, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
+def runs_no_user_code(tracer: Tracer, value: Any, depth: int = MAX_READ_DEPTH) -> bool:
     """Returns whether native code may compare or hash the value without running user code. False for
     tensors: the result of comparing them is unknown while tracing."""
     if is_constant(value):
@@ -81,7 +83,7 @@ def _children(container: Any) -> list[Any]:
     return list(base.__iter__(container))
 
 
-def _is_inert(tracer: Tracing, value: Any) -> bool:
+def _is_inert(tracer: Tracer, value: Any) -> bool:
     """Returns whether native code can read no more than an object's identity."""
     if isinstance(value, enum.Enum):
         return not special_methods(tracer, type(value)) - _ENUM_OWN
@@ -91,7 +93,7 @@ def _is_inert(tracer: Tracing, value: Any) -> bool:
 _ENUM_OWN = _special_methods(enum.IntFlag)
 
 
-def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
+def _check_all(tracer: Tracer, values: Iterable[Any], depth: int) -> bool:
     """Runs `_check` on every value, also after it found a tensor."""
     result = False
     for value in values:
@@ -99,7 +101,7 @@ def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
     return result
 
 
-def _check(tracer: Tracing, value: Any, depth: int) -> bool:
+def _check(tracer: Tracer, value: Any, depth: int) -> bool:
     """Returns whether a value contains a tensor that native code reads; breaks for user code."""
     if is_constant(value) or isinstance(value, _SYMBOLIC):
         return False
@@ -135,7 +137,7 @@ def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     return False
 
 
-def _refuse(tracer: Tracing, value: Any) -> None:
+def _refuse(tracer: Tracer, value: Any) -> None:
     cls = type(value)
     tracer.break_graph(
         "unknown_native", f"native code is handed a {cls.__name__}, whose methods are Python code"

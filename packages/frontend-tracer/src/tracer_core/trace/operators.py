@@ -12,7 +12,7 @@ import enum
 import functools
 import operator
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,8 +34,10 @@ from tracer_core.trace import (
 )
 from tracer_core.trace.attribute_lookup import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.component import Component
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
@@ -55,7 +57,7 @@ def _invert_true() -> object:
 class Operations(Component):
     """Operators in a trace."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.entries, self.attributes = tracer.entries, tracer.attributes
 

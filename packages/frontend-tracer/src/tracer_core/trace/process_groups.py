@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
 
 from tracer_core import torch_private
 from tracer_core.graph_breaks import Break
 from tracer_core.trace.guarded_calls import applied, query
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
-def asked(tracer: Tracing, function: Callable[..., Any], *args: Any) -> Any:
+def asked(tracer: Tracer, function: Callable[..., Any], *args: Any) -> Any:
     """Returns function(*args) for constants; guards the result."""
     questions = tracer.native_calls.questions
     return query(tracer, questions.setdefault((function, args), functools.partial(function, *args)))
@@ -30,7 +32,7 @@ def _name_along(dim: int) -> Callable[[Any], str]:
     return name
 
 
-def name_of(tracer: Tracing, group: Any) -> str:
+def name_of(tracer: Tracer, group: Any) -> str:
     """Returns a process group's name, guarded. group: a ProcessGroup, its name, a DeviceMesh of one
     dimension, (mesh, dimension), or None for the default group."""
     name = ""
@@ -56,7 +58,7 @@ def refuse(reason: str) -> NoReturn:
     raise Break("processes", reason)
 
 
-def rank_and_size(tracer: Tracing, name: str) -> tuple[int, int]:
+def rank_and_size(tracer: Tracer, name: str) -> tuple[int, int]:
     """Returns this process's rank in a group and the group's size, guarded."""
     numbers: tuple[int, int] = asked(tracer, torch_private.group_rank_and_size, name)
     return numbers

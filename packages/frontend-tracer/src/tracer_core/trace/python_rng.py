@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.graph_breaks import Restart, Retry
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.trace.component import Component
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
 #: The attribute that every object has, part of its state.
@@ -75,7 +77,7 @@ def with_state(state: Any) -> random.Random:
 class PythonRng(Component):
     """The objects that one trace drew from. Mutable. states: id of an object -> what the trace did."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.states: dict[int, RngState] = {}
 

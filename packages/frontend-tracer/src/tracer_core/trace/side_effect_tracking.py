@@ -11,7 +11,7 @@ import builtins
 import collections
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracer_core.fx_capture.set_order import can_refill
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -20,7 +20,9 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace.guarded_reads import is_literal
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 #: id of a namespace that the host's own code reads by name too -> what a change of it replaces.
@@ -49,7 +51,7 @@ class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
     included. late: calls in their order."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
         self.effects = Effects(self.realize)
         self.mutations = 0

@@ -16,7 +16,7 @@ import itertools
 import operator
 import types
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,8 +26,10 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace.attribute_lookup import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
@@ -54,7 +56,7 @@ _CHECKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
+def ask(tracer: Tracer, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
@@ -74,7 +76,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
 # -------------------------------------------------------------------------------------
 
 
-def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool:
+def equal(tracer: Tracer, left: Any, right: Any, ordered: bool = False) -> bool:
     """Returns left == right for containers that may hold the program's objects. ordered: as
     OrderedDict compares, the order of two of its instances included."""
     if isinstance(left, _SETS) and isinstance(right, _SETS):
@@ -87,13 +89,13 @@ def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool
     ) and _equal_items(tracer, left, right)
 
 
-def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
+def _equal_items(tracer: Tracer, left: Any, right: Any) -> bool:
     if tracer.reads.length(left) != tracer.reads.length(right):
         return False
     return _differing(tracer, left, right) is None and len(left) == len(right)
 
 
-def _differing(tracer: Tracing, left: Any, right: Any) -> tuple[Any, Any] | None:
+def _differing(tracer: Tracer, left: Any, right: Any) -> tuple[Any, Any] | None:
     """Returns the first items of two sequences that differ; None if a list has lost them while
     they were compared."""
     pairs = zip(live_items(tracer, left), live_items(tracer, right), strict=False)
@@ -104,7 +106,7 @@ def _differing(tracer: Tracing, left: Any, right: Any) -> tuple[Any, Any] | None
     return None
 
 
-def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
+def live_items(tracer: Tracer, sequence: Any) -> Iterator[Any]:
     """Yields the items of a sequence that the program may change meanwhile: C code reads a list by
     position, and refuses to go on in a deque."""
     positions: Iterator[int] = itertools.count()
@@ -117,7 +119,7 @@ def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
         yield tracer.reads.list_item(sequence, position)
 
 
-def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
+def same_value(tracer: Tracer, left: Any, right: Any) -> bool:
     """Compares as containers compare their elements: identity first, then ==."""
     if tracer.operators.same(left, right):
         return True
@@ -126,7 +128,7 @@ def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     return bool(tracer.operators.to_bool(tracer.operators.compare("==", left, right)))
 
 
-def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
+def _equal_dicts(tracer: Tracer, left: Any, right: Any, ordered: bool) -> bool:
     if ordered and isinstance(right, collections.OrderedDict):
         if not _equal_items(tracer, list(tracer.reads.keys(left)), list(tracer.reads.keys(right))):
             return False
@@ -144,7 +146,7 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
     return True
 
 
-def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
+def order(tracer: Tracer, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
     deciding = _differing(tracer, left, right) or map(tracer.reads.length, (left, right))
     return tracer.operators.compare(symbol, *deciding)
@@ -154,7 +156,7 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
 # ------------------------------------------------------------------------------------------------
 
 
-def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
+def hash_of(tracer: Tracer, value: Any, inside: bool = False) -> int:
     """Returns hash(value). inside: the hash is not observed, so it may depend on an address."""
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__hash__")
@@ -179,7 +181,7 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     raise Break("unknown_native", "the hash of an object is a number that differs between runs")
 
 
-def has_own_hash(tracer: Tracing, value: Any) -> bool:
+def has_own_hash(tracer: Tracer, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
         return False
@@ -195,7 +197,7 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
     )
 
 
-def any_has_own_hash(tracer: Tracing, keys: Collection[Any]) -> bool:
+def any_has_own_hash(tracer: Tracer, keys: Collection[Any]) -> bool:
     """Returns whether `has_own_hash` is true of a key. An optimizer's state, and the modules that
     were seen, have hundreds of keys of few types."""
     one_of_each = {type(key): key for key in keys}
@@ -203,7 +205,7 @@ def any_has_own_hash(tracer: Tracing, keys: Collection[Any]) -> bool:
     return any(has_own_hash(tracer, key) for key in asked)
 
 
-def _is_replaced(tracer: Tracing, key: Any) -> bool:
+def _is_replaced(tracer: Tracer, key: Any) -> bool:
     """Returns whether the trace works on a copy of the object behind a key."""
     if type(key) is tuple:
         return any(_is_replaced(tracer, part) for part in key)
@@ -231,7 +233,7 @@ def use_as_key(key: Any, kind: type) -> None:
     set().add(key) if issubclass(kind, _SETS) else {}.setdefault(key)
 
 
-def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = None) -> None:
+def realize_key(tracer: Tracer, key: Any, container: Any, kind: type | None = None) -> None:
     """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
     run that code again: its answers are guarded, and it changed nothing. kind: of the container, if
     `container` is a list of keys."""
@@ -263,7 +265,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
         )
 
 
-def _realize_fields(tracer: Tracing, obj: Any) -> None:
+def _realize_fields(tracer: Tracer, obj: Any) -> None:
     """Replaces symbols by numbers in the fields of an object whose methods C code calls."""
     tracer.scalars.specialized(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
@@ -273,7 +275,7 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
             object.__setattr__(obj, name, number)
 
 
-def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
+def realize_keys(tracer: Tracer, keys: list[Any], kind: type = set) -> None:
     """Calls `realize_key` for elements that are put into one container of a kind."""
     tracer.provenance.note_hashed(*keys)
     for key in keys:
@@ -284,7 +286,7 @@ def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
             realize_key(tracer, key, keys[:i], kind)
 
 
-def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
+def _looked_up_hash(tracer: Tracer, key: Any, kind: type) -> int:
     try:
         return _key_hash(tracer, key)
     except TypeError as error:
@@ -294,7 +296,7 @@ def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
     raise raised
 
 
-def _key_hash(tracer: Tracing, key: Any) -> int:
+def _key_hash(tracer: Tracer, key: Any) -> int:
     if not has_own_hash(tracer, key):
         return hash(key)
     number = hash_of(tracer, key, inside=True)
@@ -302,7 +304,7 @@ def _key_hash(tracer: Tracing, key: Any) -> int:
     return number
 
 
-def _stored_hash(tracer: Tracing, key: Any) -> int:
+def _stored_hash(tracer: Tracer, key: Any) -> int:
     """Returns the hash that a container keeps for its key. C code does not compute it again."""
     try:
         number = _key_hash(tracer, key)
@@ -315,7 +317,7 @@ def _stored_hash(tracer: Tracing, key: Any) -> int:
     return number
 
 
-def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
+def check_hashed_again(tracer: Tracer, keys: list[Any]) -> None:
     """Checks that keys have the hashes that they were put into a container with, and are not
     compared, when generated code puts them into one again. Otherwise restarts with a break before
     the instruction that hashed them, so that eager mode makes the container."""
@@ -340,7 +342,7 @@ def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def index(tracer: Tracing, value: Any) -> Any:
+def index(tracer: Tracer, value: Any) -> Any:
     """Traces operator.index(value) of the program's objects: an int needs no method."""
     if isinstance(value, int):
         return tracer.scalars.payload(value)
@@ -348,7 +350,7 @@ def index(tracer: Tracing, value: Any) -> Any:
     return value if method is None else ask(tracer, method, value, "__index__")
 
 
-def hashable_key(tracer: Tracing, key: Any) -> Any:
+def hashable_key(tracer: Tracer, key: Any) -> Any:
     """Returns a subscript for a C container: objects with ``__index__`` become integers."""
     if type(key) is slice:
         parts = [hashable_key(tracer, part) for part in (key.start, key.stop, key.step)]
@@ -370,7 +372,7 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
+def repr_of(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
     """Returns repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         raise Break("data_dependent_value", "a tensor is turned into text")
@@ -423,7 +425,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
 GROUPS_PRINT_THEIR_MEMBERS = "__repr__" in vars(BaseExceptionGroup)
 
 
-def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
+def _printed_of_group(tracer: Tracer, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
     """Returns what such a text shows: the message, and the members as the kind of sequence that the
     group was made of."""
     args = tracer.attributes.getattr(group, "args")
@@ -436,7 +438,7 @@ def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[
         shown if isinstance(inputs, list) else tuple(shown))  # fmt: skip
 
 
-def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
+def _printed_parts(tracer: Tracer, value: Any) -> tuple[Any, ...] | None:
     """Returns the objects that C code prints between the parentheses of a slice, of a view of a
     dictionary, or of a mappingproxy that the trace has made."""
     if type(value) is slice:
@@ -448,7 +450,7 @@ def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
     return (tracer.containers.spread(value),) if type(value) in VIEWS else None
 
 
-def _check_printed(tracer: Tracing, value: Any) -> None:
+def _check_printed(tracer: Tracer, value: Any) -> None:
     """Breaks for an object whose text shows contents that are not guarded."""
     if not isinstance(value, _PRINTED_AS_READ) and not tracer.provenance.is_fresh(value):
         raise Break(
@@ -475,7 +477,7 @@ def held(value: Any) -> list[Any]:
 _HOLDING = (list, tuple, set, frozenset, collections.deque)
 
 
-def _with_texts(tracer: Tracing, value: Any) -> Any:
+def _with_texts(tracer: Tracer, value: Any) -> Any:
     """Returns the same container of host objects that print the interpreted text."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
@@ -486,16 +488,16 @@ def _with_texts(tracer: Tracing, value: Any) -> Any:
     return result
 
 
-def _shown(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
+def _shown(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
     """Returns `repr_of` as part of another text: a text of a subclass counts as plain text."""
     return str.__str__(repr_of(tracer, value, inside))
 
 
-def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
+def _repr_arguments(tracer: Tracer, args: tuple[Any, ...]) -> str:
     return f"({_shown(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
 
 
-def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
+def _repr_container(tracer: Tracer, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
         pairs = tracer.containers.mapping(value).items()
         texts = [f"{_shown(tracer, k, inside)}: {_shown(tracer, v, inside)}" for k, v in pairs]
@@ -507,7 +509,7 @@ def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str
     return f"{left}{', '.join(texts)}{right}" if texts else empty
 
 
-def str_of(tracer: Tracing, value: Any) -> str:
+def str_of(tracer: Tracer, value: Any) -> str:
     """Traces str(value)."""
     if isinstance(value, torch.Tensor):
         raise Break("data_dependent_value", "a tensor is turned into text")
@@ -546,7 +548,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
     return str(value)
 
 
-def percent(tracer: Tracing, template: str, values: Any) -> str:
+def percent(tracer: Tracer, template: str, values: Any) -> str:
     """Traces template % values."""
     tracer.scalars.payload(template)
     if isinstance(values, dict):
@@ -569,7 +571,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
     return text
 
 
-def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+def format_text(tracer: Tracer, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
     """Traces template.format(*args, **kwargs)."""
     parts = [text_part(tracer, value) for value in args]
     return template.format(

@@ -14,7 +14,7 @@ import enum
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,9 @@ from tracer_core.guards.source import Source, SourceKind, SourceTrait, payload
 from tracer_core.limits import MAX_GRAPH_NUMBERS, MAX_SCALAR_OPERATIONS, MAX_SYMBOLIC_INT
 from tracer_core.native_effects.symbolic_arguments import COMPUTED_CALLS
 from tracer_core.trace.component import Component
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Types of varying numbers, as symbols or as plain numbers.
@@ -51,7 +53,7 @@ class Numbers(Component):
     """The symbolic scalars of a trace. Mutable. symbolic: whether sizes may be symbols in this
     trace."""
 
-    def __init__(self, tracer: Tracing, symbolic: bool) -> None:
+    def __init__(self, tracer: Tracer, symbolic: bool) -> None:
         super().__init__(tracer)
         self.symbolic = symbolic
         #: id of a symbol -> (symbol, its value now, its source).

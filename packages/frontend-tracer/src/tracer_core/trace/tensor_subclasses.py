@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,8 +29,10 @@ from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
 from tracer_core.trace.guarded_calls import applied, query
 from tracer_core.trace.higher_order import Region
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.side_effect_tracking import LateCall
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class TensorSubclasses(Component):
@@ -38,7 +40,7 @@ class TensorSubclasses(Component):
     program in which no ``__torch_function__`` of theirs is called, modes: dispatch modes of the
     program, each with the instruction that entered it."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.seen = False
         self.off: tuple[tuple[Any, int], ...] = ()

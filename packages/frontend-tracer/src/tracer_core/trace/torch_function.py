@@ -8,7 +8,7 @@ torch is called with proxies whose handler calls back into the tracer.
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,9 @@ from tracer_core.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.value_kinds import instances_have
 from tracer_core.torch_private.needed import pytree
-from tracer_core.trace.interfaces import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 def acts_as_tensor(value: Any) -> bool:
@@ -45,14 +47,14 @@ def any_acts_as_tensor(values: Any) -> bool:
 class _Polyfill:
     """The proxy of one object for torch. real: the object. tracer: interprets its handler."""
 
-    def __init__(self, tracer: Tracing, real: Any) -> None:
+    def __init__(self, tracer: Tracer, real: Any) -> None:
         self.tracer, self.real = tracer, real
 
 
 class _Handlers:
     """The proxy classes of one call; they inherit from each other as the real classes do."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
         self.proxy_classes: dict[type, Any] = {}
 
@@ -92,14 +94,14 @@ class _Handlers:
         )
 
 
-def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracer, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function outside the recorder: torch calls a handler before anything else."""
     handlers = _Handlers(tracer)
     simple = {name: handlers.proxy(value) for name, value in kwargs.items()}
     return handlers.real(function(*map(handlers.proxy, args), **simple))
 
 
-def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+def by_mode(tracer: Tracer, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
     """Interprets the handler of the innermost torch-function mode of the program, outside that
     mode."""
     recorder = tracer.recorder

@@ -14,7 +14,7 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,8 +28,10 @@ from tracer_core.limits import MAX_ARRAY_ELEMENTS, MAX_CONSTANT_ARRAY_ELEMENTS
 from tracer_core.torch_private import numpy_functions
 from tracer_core.trace import numpy_calls
 from tracer_core.trace.guarded_calls import applied, query
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.numpy_versions import VERSIONS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 numpy: Any = numpy_types.numpy
 
@@ -156,7 +158,7 @@ class _Shared:
         return torch.from_numpy(array)
 
 
-def tensor_of(tracer: Tracing, array: Any, *, again: bool = False) -> Any:
+def tensor_of(tracer: Tracer, array: Any, *, again: bool = False) -> Any:
     """Returns a graph input that shares the memory of an array from before the trace. again: a
     tensor of its own, as each torch.from_numpy() makes one."""
     handle = ("from_numpy", id(array), tracer.steps if again else None)
@@ -167,14 +169,14 @@ def tensor_of(tracer: Tracing, array: Any, *, again: bool = False) -> Any:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
 
-def is_array(tracer: Tracing, value: Any) -> bool:
+def is_array(tracer: Tracer, value: Any) -> bool:
     """Returns whether a value is an array or scalar of which the trace knows no contents."""
     return type(value) is TracedArray or (
         type(value) in ARRAY and not tracer.provenance.is_fresh(value)
     )
 
 
-def has_array(tracer: Tracing, values: Any, depth: int = 4) -> bool:
+def has_array(tracer: Tracer, values: Any, depth: int = 4) -> bool:
     """Returns whether such an array is among values, or in their lists and tuples."""
     for value in values:
         if is_array(tracer, value):
@@ -184,7 +186,7 @@ def has_array(tracer: Tracing, values: Any, depth: int = 4) -> bool:
     return False
 
 
-def of_tensor(tracer: Tracing, tensor: Any) -> TracedArray:
+def of_tensor(tracer: Tracer, tensor: Any) -> TracedArray:
     """Tensor.numpy(): an array that shares the tensor's memory."""
     fake = tracer.recorder.as_fake(tensor)
     if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
@@ -195,7 +197,7 @@ def of_tensor(tracer: Tracing, tensor: Any) -> TracedArray:
     return TracedArray(tracer.native_calls.native(torch.Tensor.detach, tensor))
 
 
-def to_tensor(tracer: Tracing, array: Any, what: str) -> Any:
+def to_tensor(tracer: Tracer, array: Any, what: str) -> Any:
     """torch.from_numpy() of an array: a new tensor that shares its memory."""
     if type(array) is not TracedArray:
         return tensor_of(tracer, array, again=True)
@@ -217,7 +219,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> Any:
     return numpy.dtype(_name(tensor.dtype))
 
 
-def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
+def _polyfill(tracer: Tracer, array: TracedArray) -> Any:
     """Returns an array of zeros with the same dtype, sizes and strides."""
     tensor, dtype = tracer.recorder.as_fake(array.tensor), _numpy_dtype(array.tensor)
     if array.scalar:
@@ -235,7 +237,7 @@ def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
 class _Call:
     """One call of a NumPy function: the traced arrays among its arguments and their polyfills."""
 
-    def __init__(self, tracer: Tracing, name: str) -> None:
+    def __init__(self, tracer: Tracer, name: str) -> None:
         self.tracer, self.name = tracer, name
         #: (the program's object, its traced array, its polyfill)
         self.arrays: list[tuple[Any, TracedArray, Any]] = []
@@ -418,7 +420,7 @@ def _for_torch(value: Any) -> Any:
 # -- calls --
 
 
-def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Calls a function of NumPy, a method of its arrays or an operator on traced arrays."""
     if function in _INPLACE:
         return _in_place(tracer, function, *args)
@@ -543,7 +545,7 @@ def _concrete_key(key: Any) -> Any:
     return key.tensor if hasattr(key, "tensor") else key
 
 
-def setitem(tracer: Tracing, array: Any, key: Any, value: Any) -> None:
+def setitem(tracer: Tracer, array: Any, key: Any, value: Any) -> None:
     """array[key] = value"""
     result = _Call(tracer, "__setitem__")
     target, key, value = (result.traced(item) for item in (array, key, value))
@@ -572,7 +574,7 @@ def _tensors(value: Any) -> Any:
     return value.tensor if type(value) is TracedArray else value
 
 
-def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
+def _in_place(tracer: Tracer, function: Any, array: Any, other: Any) -> Any:
     """array += other"""
     if (type(array) is TracedArray and array.scalar) or type(array) not in (TracedArray, *ARRAY):
         return call(tracer, _INPLACE[function], [array, other], {})
@@ -588,7 +590,7 @@ def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
     return array
 
 
-def attribute(tracer: Tracing, array: Any, name: str) -> Any:
+def attribute(tracer: Tracer, array: Any, name: str) -> Any:
     """Returns an attribute of a traced array."""
     if name == "__class__":
         return array.kind
@@ -605,7 +607,7 @@ def attribute(tracer: Tracing, array: Any, name: str) -> Any:
     return result.refuse(f"attribute {name!r} of an array")
 
 
-def number(tracer: Tracing, function: Any, array: Any) -> Any:
+def number(tracer: Tracer, function: Any, array: Any) -> Any:
     """abs(), and functions of one number (float, int, round, ...), of an array."""
     if function is abs:
         return call(tracer, operator.abs, [array], {})
@@ -614,12 +616,12 @@ def number(tracer: Tracing, function: Any, array: Any) -> Any:
     )
 
 
-def length(tracer: Tracing, array: Any) -> int:
+def length(tracer: Tracer, array: Any) -> int:
     result = _Call(tracer, "__len__")
     return int(result.asked(len, [result.traced(array)], {}))
 
 
-def to_bool(tracer: Tracing, array: Any) -> Any:
+def to_bool(tracer: Tracer, array: Any) -> Any:
     """Raises NumPy's error for several elements; a branch on one breaks the graph."""
     result = _Call(tracer, "__bool__")
     result.asked(bool, [result.traced(array)], {})

@@ -51,7 +51,6 @@ from tracer_core.trace.containers import Items
 from tracer_core.trace.finalization import Finalization
 from tracer_core.trace.generators import is_left_inside
 from tracer_core.trace.guarded_reads import GuardedReads
-from tracer_core.trace.interfaces import Tracing
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
@@ -73,7 +72,7 @@ _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
-class Tracer(Machine, Tracing):
+class Tracer(Machine):
     """One trace of one code region. Mutable.
 
     forced: step -> (kind, reason, location) of breaks that an earlier trace asked for. unbuildable:
@@ -81,25 +80,18 @@ class Tracer(Machine, Tracing):
     natives: code that is not inlined -> the kind of break. lower_scalars: makes the programs of
     flex_attention's functions. unrolls: loops of eager Python may be long. as_eager: is_compiling()
     answers as in eager mode. is_compiling_used: the first line that read the other answer. doubts: a
-    failing program may be traced again with the other answer.
+    failing program may be traced again with the other answer. steps: the number of instructions
+    run. outer_step: that at the outermost frame's current instruction. advanced_at: that of the last
+    one that took an item of an iterator. nesting: the number of running calls below native code.
     """
 
-    shapes: ShapePolicy
-    side_effects: SideEffects
-    scalars: Numbers
-    python_rng: PythonRng
-    reads: GuardedReads
     names: Names
     exceptions: RaisedExceptions
-    entries: Entries
     attributes: Attributes
     attribute_writes: AttributeWrites
     operators: Operations
     containers: Items
     calls: Calls
-    loops: UnrolledLoops
-    native_calls: NativeCalls
-    subclasses: TensorSubclasses
 
     def __init__(
         self,
@@ -216,6 +208,7 @@ class Tracer(Machine, Tracing):
         self.subclasses.read(value, source)
 
     def is_compiling(self) -> bool:
+        """The answer for programs that query whether they are being compiled."""
         if any(inline_policy.is_answered_as_eager(frame.function) for frame in self.frames):
             return False
         if not self.as_eager and not self.is_compiling_used:
@@ -292,6 +285,7 @@ class Tracer(Machine, Tracing):
             self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
+        """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
         if self.exceptions.was_raised(error):
             self.raising = error  # it comes out of a nested run, and has its context
         else:
@@ -393,6 +387,7 @@ class Tracer(Machine, Tracing):
         return frames_of(layouts, unread)
 
     def start_function(self, function: types.FunctionType, source: Source) -> None:
+        """Registers a function of a frame that existed before the trace."""
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
         self.calls.interpreted[function.__code__] = function
