@@ -46,6 +46,10 @@ class Effect:
 
 
 EFFECTS: dict[Any, Effect] = {}
+METHODS_IN_C = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+)  # fmt: skip
+CALLABLES_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType, *METHODS_IN_C)
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 PURE = Effect(EffectKind.PURE)
@@ -85,12 +89,11 @@ def methods_of(cls: type, names_of: str) -> list[Any]:
 
 def methods_in_c(cls: type, without: Collection[str]) -> list[Any]:
     """Returns the methods that a class itself defines in C."""
-    kinds = (
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.ClassMethodDescriptorType,
-    )
-    return [raw for key, raw in vars(cls).items() if isinstance(raw, kinds) and key not in without]
+    return [
+        raw
+        for key, raw in vars(cls).items()
+        if isinstance(raw, METHODS_IN_C) and key not in without
+    ]
 
 
 def functions_in_c(module: Any) -> list[Any]:
@@ -119,6 +122,14 @@ def special(*callables: Any, atomic: bool = False) -> Callable[[_Handler], _Hand
 def special_each(*callables: Any) -> Callable[[_Handler], _Handler]:
     """Registers ``handler(tracer, function, *args, **kwargs) -> value``. function: the row's."""
     return special_rows({function: (function,) for function in callables})
+
+
+def interpreted_as(polyfill: Any, *callables: Any) -> None:
+    """Interprets a polyfill, with the call's own arguments, in place of callables."""
+
+    @special(*callables)
+    def interpret(tracer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return tracer.calls.prepare(polyfill, [*args], kwargs)
 
 
 #: Module -> names of its callables -> handler: rows that are added when the module is imported.

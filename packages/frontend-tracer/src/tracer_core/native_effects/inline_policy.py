@@ -53,46 +53,28 @@ _NATIVE_FUNCTIONS = frozenset(
 )
 #: Packages whose Python code breaks the graph -> kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
-    "torch.autograd": "autograd_in_graph",
-    "torch.autograd.function": "higher_order",
-    "torch.func": "higher_order",
-    "torch.utils.checkpoint": "higher_order",
-    **dict.fromkeys(modules.HIGHER_ORDER_PACKAGES, "higher_order"),
-    **dict.fromkeys(modules.COMPILER_PACKAGES, "native_python"),
-    "torch.export": "native_python",
-    "torch.distributed": "processes",
-    "torch.serialization": "native_python",
-    "torch.onnx": "native_python",
-    "torch.fx": "native_python",
-    "torch.multiprocessing": "native_python",
-    "torch.profiler": "native_python",
-    "torch.amp": "native_python",
-    "torch.optim.lbfgs": "native_python",
-    "torch.library": "native_python",
-    "numpy": "native_python",
-    "scipy": "native_python",
-    "pandas": "native_python",
-    "sympy": "native_python",
-    "logging": "side_effect_native",
-    "threading": "side_effect_native",
-    "subprocess": "side_effect_native",
-    "os": "side_effect_native",
-    "io": "side_effect_native",
-    "random": "side_effect_native",
-    "tempfile": "side_effect_native",
-    "pathlib": "side_effect_native",
-    "importlib": "native_python",
-    "copy": "native_python",
-    "pickle": "native_python",
-    "json": "native_python",
-    "asyncio": "native_python",
-    "unittest": "native_python",
-    "traceback": "native_python",
-    "warnings": "side_effect_native",
-    "_py_warnings": "side_effect_native",
-    "tracer_core": "native_python",
-    "tqdm": "side_effect_native",
-}
+    package: kind
+    for kind, packages in {
+        "autograd_in_graph": ("torch.autograd",),
+        "higher_order": (
+            "torch.autograd.function", "torch.func", "torch.utils.checkpoint",
+            *modules.HIGHER_ORDER_PACKAGES,
+        ),
+        "native_python": (
+            "torch.export", "torch.serialization", "torch.onnx", "torch.fx",
+            "torch.multiprocessing", "torch.profiler", "torch.amp", "torch.optim.lbfgs",
+            "torch.library", "numpy", "scipy", "pandas", "sympy", "importlib", "copy",
+            "pickle", "json", "asyncio", "unittest", "traceback", "tracer_core",
+            *modules.COMPILER_PACKAGES,
+        ),
+        "processes": ("torch.distributed",),
+        "side_effect_native": (
+            "logging", "threading", "subprocess", "os", "io", "random", "tempfile", "pathlib",
+            "warnings", "_py_warnings", "tqdm",
+        ),
+    }.items()
+    for package in packages
+}  # fmt: skip
 #: Exceptions to the packages above.
 _INLINE_MODULES = frozenset(
     {

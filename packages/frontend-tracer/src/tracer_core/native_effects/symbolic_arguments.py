@@ -20,7 +20,7 @@ import torch
 
 from tracer_core.fx_capture.known_scalars import single
 from tracer_core.native_effects import inline_policy
-from tracer_core.native_effects.effects import unbound
+from tracer_core.native_effects.effects import CALLABLES_IN_C, unbound
 from tracer_core.torch_private.names import names
 
 #: Scalar function that generated code recomputes at run time on the current numbers -> its text.
@@ -48,11 +48,6 @@ _PASSING: frozenset[Any] = frozenset(
 )  # fmt: skip
 #: Libraries besides the standard library that check the type of numbers.
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sympy", "packaging"})
-_C_FUNCTIONS = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-)  # fmt: skip
 _SLOTS = (types.WrapperDescriptorType, types.MethodWrapperType)
 _NUMBERS = (int, bool, float, complex)
 
@@ -70,7 +65,7 @@ def keeps_symbols(function: Any) -> bool:
         return function in _PASSING or not (
             _is_of_library(function.__module__) or issubclass(function, (torch.Size, torch.device,
             enum.Enum)))  # fmt: skip
-    if isinstance(function, _C_FUNCTIONS):
+    if isinstance(function, CALLABLES_IN_C):
         return (
             function in _PASSING
             or unbound(function) in _PASSING

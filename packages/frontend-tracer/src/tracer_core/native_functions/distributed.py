@@ -11,17 +11,16 @@ import torch.distributed as dist
 
 from tracer_core.graph_breaks import RunEagerly
 from tracer_core.native_effects import data_parallel
-from tracer_core.native_effects.effects import breaks, special, special_each
+from tracer_core.native_effects.effects import breaks, interpreted_as, special_each
 from tracer_core.torch_private.modules import FULLY_SHARD
 from tracer_core.torch_private.names import names
 from tracer_core.trace.guarded_calls import applied, query
 from tracer_core.trace.process_groups import name_of, rank_and_size
 from tracer_core.trace.tracer import Tracer
 
-
-@special(*names("nn.parallel.DistributedDataParallel.forward"))
-def replicated_forward(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
-    return tracer.calls.prepare(data_parallel.replicated_forward, [*args], kwargs)
+interpreted_as(
+    data_parallel.replicated_forward, *names("nn.parallel.DistributedDataParallel.forward")
+)
 
 
 @special_each(*names("nn.modules.module.Module._call_impl"))

@@ -15,7 +15,7 @@ from tracer_core import torch_private
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.fx_capture.higher_order_calls import FlexAttentionCall, MaskCall
 from tracer_core.native_effects import polyfills
-from tracer_core.native_effects.effects import CALLED_TYPES, special, special_each
+from tracer_core.native_effects.effects import CALLED_TYPES, interpreted_as, special, special_each
 from tracer_core.ops.higher_order.flex_attention import PAIRS, WHOLE, Flex
 from tracer_core.ops.higher_order.scalar_program import ScalarProgram
 from tracer_core.torch_private.names import classes, name, names
@@ -234,17 +234,9 @@ def create_mask(
     return tracer.calls.call_value(polyfills.is_finite, [result], {}) if of_scores else result
 
 
-@special(*names(f"{_FLEX}._validate_device", in_every_build=False))
-def validate_device(tracer: Tracer, *args: Any) -> Any:
-    """Leaves out that eager has no gradients on the CPU: a compiled call has."""
-    return tracer.calls.prepare(polyfills.attention_device, [*args], {})
-
-
-@special(*names(f"{_FLEX}._ordered_to_dense", in_every_build=False))
-def ordered_to_dense(tracer: Tracer, *args: Any) -> Any:
-    return tracer.calls.prepare(polyfills.ordered_to_dense, [*args], {})
-
-
-@special(*names(f"{_FLEX}._dense_to_ordered", in_every_build=False))
-def dense_to_ordered(tracer: Tracer, *args: Any) -> Any:
-    return tracer.calls.prepare(polyfills.dense_to_ordered, [*args], {})
+# Eager has no gradients on the CPU: a compiled call has.
+interpreted_as(
+    polyfills.attention_device, *names(f"{_FLEX}._validate_device", in_every_build=False)
+)
+for _polyfill in (polyfills.ordered_to_dense, polyfills.dense_to_ordered):
+    interpreted_as(_polyfill, *names(f"{_FLEX}._{_polyfill.__name__}", in_every_build=False))

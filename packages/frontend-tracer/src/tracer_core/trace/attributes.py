@@ -16,6 +16,7 @@ import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,28 +93,28 @@ class Unset:
     """The class that stands for no value."""
 
 
-class _OfThread:
-    """Returns an attribute of a threading.local in the thread that asks, or `Unset`."""
+@functools.cache
+def _local_value(name: str) -> Callable[[Any], Any]:
+    """Returns a function that gives an attribute of a threading.local in the thread that calls it,
+    or `Unset`."""
 
-    __slots__ = ("name", "__qualname__")
+    def value(local: Any) -> Any:
+        return getattr(local, name, Unset)
 
-    def __init__(self, name: str) -> None:
-        self.name = self.__qualname__ = name
-
-    def __call__(self, local: Any) -> Any:
-        return getattr(local, self.name, Unset)
+    value.__qualname__ = name
+    return value
 
 
-class _HasOwn:
-    """Returns whether a threading.local itself has an attribute in the thread that asks."""
+@functools.cache
+def _local_has(name: str) -> Callable[[Any], bool]:
+    """Returns a function that tells whether a threading.local itself has an attribute in the thread
+    that calls it."""
 
-    __slots__ = ("name", "__qualname__")
+    def has(local: Any) -> bool:
+        return name in vars(local)
 
-    def __init__(self, name: str) -> None:
-        self.name = self.__qualname__ = name
-
-    def __call__(self, local: Any) -> bool:
-        return self.name in vars(local)
+    has.__qualname__ = name
+    return has
 
 
 def _entries_of_thread(local: Any) -> Any:
@@ -142,8 +143,6 @@ def _only_fills(code: types.CodeType) -> bool:
     return True
 
 
-_LOCALS: dict[str, _OfThread] = {}
-_HAS_OWN: dict[str, _HasOwn] = {}
 #: Values that functions store outside their dictionary and derive nothing else from.
 _SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
 
@@ -243,14 +242,13 @@ class Attributes(Component):
             return self._local_entries(obj)
         owner, raw = self.entries.class_entry(type(obj), name)
         if owner is not None and hasattr(type(raw), "__get__"):
-            hides = self.entries.is_data_descriptor(raw) or not applied(
-                self.tracer, _HAS_OWN.setdefault(name, _HasOwn(name)), obj
-            )
-            if hides:
+            if self.entries.is_data_descriptor(raw) or not applied(
+                self.tracer, _local_has(name), obj
+            ):
                 return self.get_descriptor(raw, obj, type(obj), name)
         if self.effects.attribute(obj, name) is not None:
             return getattr(obj, name)
-        value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj, varies=True)
+        value = applied(self.tracer, _local_value(name), obj, varies=True)
         if value is Unset:
             getattr(obj, name)  # raises Python's own error
         return value

@@ -29,6 +29,7 @@ from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_INLINED_CALLS, MAX_INLINED_NATIVE_CALLS
 from tracer_core.native_effects import inline_policy
 from tracer_core.native_effects.effects import (
+    CALLABLES_IN_C,
     CALLED_CODES,
     CALLED_PACKAGES,
     CALLED_TYPES,
@@ -51,11 +52,6 @@ _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_globa
                  "_global_forward_pre_hooks")  # fmt: skip
 _MODULE_CALL = torch.nn.Module.__call__
 _LAZY_MODULES = classes("nn.modules.lazy.LazyModuleMixin")
-_C_FUNCTIONS = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-)  # fmt: skip
 
 
 class Calls(Component):
@@ -160,7 +156,7 @@ class Calls(Component):
             return self._marked(role, function, args, kwargs)
         if kind is types.FunctionType:
             return self.call_function(function, args, kwargs)
-        if isinstance(function, _C_FUNCTIONS):
+        if isinstance(function, CALLABLES_IN_C):
             return self.native_calls.call_native(function, args, kwargs)
         if isinstance(function, type):
             return instance_creation.instantiate(self.tracer, function, args, kwargs)
@@ -324,7 +320,7 @@ class Calls(Component):
         if has_python(method):
             self.entries.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
-        if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
+        if method is not ABSENT and not isinstance(function, (*CALLABLES_IN_C, types.FunctionType)):
             if isinstance(method, types.FunctionType) or (hasattr(method,
             "__get__") and not isinstance(
                 method, (types.WrapperDescriptorType, types.MethodDescriptorType))):  # fmt: skip

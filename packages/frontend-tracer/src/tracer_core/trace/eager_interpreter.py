@@ -19,7 +19,7 @@ from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import BRANCHES, JUMPS, queries_locals
-from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.frame import NULL, Frame, contents, unbound_free_variable
 from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
 from tracer_core.bytecode.interpreter import Leave, Machine
 from tracer_core.bytecode.on_stack_replacement import can_be_replaced, replacement
@@ -239,11 +239,7 @@ class EagerNames:
     def load_cell(self, cell: Any, name: str) -> Any:
         value = contents(cell)
         if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope",
-                name=name,
-            )
+            raise unbound_free_variable(name)
         return value
 
     def store_cell(self, cell: Any, value: Any) -> None:

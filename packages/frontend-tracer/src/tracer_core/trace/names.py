@@ -13,7 +13,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents, unbound_free_variable
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.graph_breaks import Break
@@ -118,11 +118,7 @@ class Names(Component):
                 return LazyValue(value, self.sources.make(source, SourceKind.CONTENTS))
         value = self.cell_contents(cell)
         if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope",
-                name=name,
-            )
+            raise unbound_free_variable(name)
         return value
 
     def cell_contents(self, cell: Any) -> Any:

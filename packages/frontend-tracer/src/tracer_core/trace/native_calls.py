@@ -306,6 +306,14 @@ class NativeCalls(Component):
                     "live_iterator", "native code is handed an iterator from before this segment"
                 )
 
+    def require_recordable(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Breaks for a call that no graph can hold."""
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls and records a torch operator."""
         if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
@@ -315,9 +323,7 @@ class NativeCalls(Component):
             value = read(self.tracer, receiver_of(function, tuple(args)))
             if value is not None:
                 return value
-        refused = self.recorder.refused(function, tuple(args), kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self.require_recordable(function, tuple(args), kwargs)
         args = [
             self.tracer.containers.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args
         ]

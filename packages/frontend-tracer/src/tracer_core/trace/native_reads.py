@@ -72,11 +72,13 @@ def runs_no_user_code(tracer: Tracer, value: Any, depth: int = MAX_READ_DEPTH) -
         if depth == 0:
             crossed("MAX_READ_DEPTH")
         return depth > 0 and not special_methods(tracer, type(value)) and all(
-            runs_no_user_code(tracer, child, depth - 1) for child in _children(value))  # fmt: skip
+            runs_no_user_code(tracer, child, depth - 1) for child in children(value))  # fmt: skip
     return not isinstance(value, (torch.Tensor, *_SYMBOLIC)) and _is_inert(tracer, value)
 
 
-def _children(container: Any) -> list[Any]:
+def children(container: Any) -> list[Any]:
+    """Returns the keys and values of a dictionary, the items of another container. No method that
+    a subclass overrides is called."""
     if isinstance(container, dict):
         return [*dict.keys(container), *dict.values(container)]
     base = next(kind for kind in _CONTAINERS if isinstance(container, kind))
@@ -110,7 +112,7 @@ def _check(tracer: Tracer, value: Any, depth: int) -> bool:
     if isinstance(value, _CONTAINERS) and depth > 0:
         if special_methods(tracer, type(value)):
             _refuse(tracer, value)
-        return _check_all(tracer, _children(value), depth - 1)
+        return _check_all(tracer, children(value), depth - 1)
     if isinstance(value, _CONTAINERS):
         crossed("MAX_READ_DEPTH")
     if isinstance(value, slice):

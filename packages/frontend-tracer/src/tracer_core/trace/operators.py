@@ -34,6 +34,7 @@ from tracer_core.trace import (
 )
 from tracer_core.trace.attribute_lookup import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.component import Component
+from tracer_core.trace.native_reads import children
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 def _only_constants(container: Any) -> bool:
     return all(
         is_constant(item) or (isinstance(item, CONTAINERS) and _only_constants(item))
-        for item in special_methods.held(container)
+        for item in children(container)
     )
 
 
@@ -405,7 +406,7 @@ class Operations(Component):
                 and self._plain(child, depth - 1)
             )
             or (not isinstance(child, torch.Tensor) and self.is_identity_comparable(child))
-            for child in special_methods.held(container)
+            for child in children(container)
         )
 
     def same(self, left: Any, right: Any) -> bool:

@@ -26,6 +26,7 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace.attribute_lookup import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
+from tracer_core.trace.native_reads import children
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 if TYPE_CHECKING:
@@ -409,7 +410,7 @@ def repr_of(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
         texts = ", ".join(_shown(tracer, part, inside) for part in parts)
         return f"{type(value).__name__}({texts})"
     tracer.native_calls.native_reads(value)
-    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, held(value))):
+    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, children(value))):
         if (
             tracer.entries.special(type(value), "__repr__") is not object.__repr__
             and type(value) in _PRINTED_AS
@@ -463,18 +464,6 @@ _PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdi
 #: Types of values whose text shows only what is guarded by then.
 _PRINTED_AS_READ = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, *_BRACKETS, dict,
                     torch.SymInt, torch.SymFloat)  # fmt: skip
-
-
-def held(value: Any) -> list[Any]:
-    """Returns the keys and values of a dictionary, the items of another container. No method that
-    a subclass overrides is called."""
-    if isinstance(value, dict):
-        return [*dict.keys(value), *dict.values(value)]
-    base = next(kind for kind in _HOLDING if isinstance(value, kind))
-    return list(base.__iter__(value))
-
-
-_HOLDING = (list, tuple, set, frozenset, collections.deque)
 
 
 def _with_texts(tracer: Tracer, value: Any) -> Any:

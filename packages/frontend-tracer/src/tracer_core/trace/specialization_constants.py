@@ -14,8 +14,8 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
-from tracer_core.trace import special_methods
 from tracer_core.trace.guarded_calls import identity
+from tracer_core.trace.native_reads import children
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 
@@ -85,7 +85,7 @@ def _maker(tracer: Tracer, value: Any, seen: dict[int, Any]) -> Make | None:
         return _maker_of_dict(tracer, value, seen)
     if type(value) in _COPIED:
         kind: Any = type(value)
-        items = _makers(tracer, special_methods.held(value), seen)
+        items = _makers(tracer, children(value), seen)
         return None if items is None else lambda: kind([make() for make in items])
     return _maker_of_object(tracer, value, seen)
 

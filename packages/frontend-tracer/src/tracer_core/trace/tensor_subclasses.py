@@ -187,58 +187,53 @@ class TensorSubclasses(Component):
         self.seen = True
         return self.node(torch_private.jagged_view, value, {})
 
+    def _require_kind(
+        self, function: Any, tensors: list[Any], is_kind: Callable[[Any], bool], title: str
+    ) -> None:
+        """Breaks where tensors of other classes, a mode or a transform take part in a call."""
+        if self.modes or torch_private.transforms_active() or not all(map(is_kind, tensors)):
+            raise Break("tensor_subclass", f"{name_of(function)} of {title}, and others")
+
+    def _node_without_writes(
+        self, function: Any, args: Any, kwargs: dict[str, Any], title: str, off: bool = False
+    ) -> Any:
+        """Records a function on wrappers as a node; ends the graph before it if it writes to one."""
+        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs, off)
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to {title}"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
+
     def _jagged(
         self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on nested tensors of jagged layout."""
-        if (
-            self.modes
-            or torch_private.transforms_active()
-            or not all(map(torch_private.is_jagged, value))
-        ):
-            raise Break("tensor_subclass", f"{name_of(function)} of a nested tensor, and others")
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self._require_kind(function, value, torch_private.is_jagged, "a nested tensor")
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
         if function is torch_private.NESTED_VALUES:
             function = torch_private.jagged_values
         if function is torch.nn.functional.scaled_dot_product_attention:
             function, args, kwargs = self._attention(args, kwargs)
-        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
-        before = torch_private.versions_of(leaves)
-        result = self.node(function, args, kwargs, off=not self._functions_on())
-        if before != torch_private.versions_of(leaves) or "out" in kwargs:
-            reason = f"{name_of(function)}: a write to a nested tensor"
-            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
-        return result
+        return self._node_without_writes(
+            function, args, kwargs, "a nested tensor", off=not self._functions_on()
+        )
 
     def _distributed(
         self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on DTensors: torch's dispatcher of their operators runs on the fakes
         of their local tensors."""
-        if (
-            self.modes
-            or torch_private.transforms_active()
-            or not all(map(torch_private.is_dtensor, value))
-        ):
-            raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
+        self._require_kind(function, value, torch_private.is_dtensor, "a DTensor")
         name = operator_name(function)
         if may_use_rng(name) and any(map(torch_private.sets_up_rng, value)):
             # the dispatcher agrees with other processes on a state, which a trace must not do
             if not uses_no_rng(name, args, kwargs):
                 reason = f"{name_of(function)} draws random numbers for a DTensor"
                 raise Break("tensor_subclass", reason)
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
-        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
-        before = torch_private.versions_of(leaves)
-        result = self.node(function, args, kwargs)
-        if before != torch_private.versions_of(leaves) or "out" in kwargs:
-            reason = f"{name_of(function)}: a write to a DTensor"
-            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
-        return result
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
+        return self._node_without_writes(function, args, kwargs, "a DTensor")
 
     def _guard_dispatcher(self) -> None:
         function = torch_private.dispatcher_settings
@@ -293,9 +288,7 @@ class TensorSubclasses(Component):
 
     def _on_wrappers(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lets torch call ``__torch_dispatch__`` of wrappers, by way of `dispatch`."""
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
         if torch_private.transforms_active():
             raise Break("tensor_subclass", f"{name_of(function)} under torch.func")
         fakes, inputs = self.recorder.fakes, (args, kwargs)
