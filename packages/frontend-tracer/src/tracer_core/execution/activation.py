@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.frame_layout import MISS, flatten, frames_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS, flatten, frames_of
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import graph_raised

@@ -121,7 +121,7 @@ class Recorder(WrittenGraph):
         #: Tensors from before the trace whose ``requires_grad`` is not the one that the graph is
         #: given -> the step since which.
         self.flags_changed: dict[Any, int] = {}
-        #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
+        #: Parts of the trace that may leave the graph (`trace/subgraph_regions.py`).
         self.open_regions = 0
         #: What the forward of an autograd.Function that is being traced asked of tensors' values,
         #: so far; None elsewhere.

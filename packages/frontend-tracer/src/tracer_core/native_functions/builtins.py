@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
-import functools
 import gc
 import sys
 import types
@@ -35,7 +34,7 @@ from tracer_core.trace.attribute_lookup import ABSENT, has_python, is_native, is
 from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.eager_interpreter import FRAME_QUERIES
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
-from tracer_core.trace.guarded_calls import query
+from tracer_core.trace.guarded_calls import query_call
 from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_polyfills, host_object
 from tracer_core.trace.traced_arrays import TracedArray, is_array
 from tracer_core.trace.traced_arrays import length as array_length
@@ -66,7 +65,7 @@ def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_polyfill(obj), classes)
     tracer.entries.guard_lineage(type(obj))
-    if tracer.entries.says_its_class(type(obj)):
+    if tracer.entries.class_may_run_code(type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
     _guard_registries(tracer, type(obj), classes, "__instancecheck__")
     for cls in _flat(classes):
@@ -101,8 +100,8 @@ def _is_instance_by_word(tracer: Tracer, obj: Any, classes: Any) -> bool:
                 "unknown_native",
                 f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__",
             )
-        said = tracer.attributes.getattr_or(obj, "__class__", None)
-        if isinstance(said, type) and cls in said.__mro__:
+        claimed_class = tracer.attributes.getattr_or(obj, "__class__", None)
+        if isinstance(claimed_class, type) and cls in claimed_class.__mro__:
             return True
     return False
 
@@ -122,19 +121,18 @@ def is_subclass(tracer: Tracer, cls: Any, classes: Any) -> bool:
 
 def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> None:
     """Guards the answers of abstract classes, whose registries may change at any time."""
-    questions, made_class = tracer.native_calls.questions, tracer.entries.made_class
+    queries, made_class = tracer.native_calls.queries, tracer.entries.made_class
     for cls in _flat(classes):
         if type(cls) is type:
             continue
         tracer.entries.special(type(cls), hook)
-        handle = (issubclass, kind, cls)
-        if not isinstance(cls, abc.ABCMeta) or cls in kind.__mro__ or handle in questions:
+        handle = (issubclass, (kind, cls))
+        if not isinstance(cls, abc.ABCMeta) or cls in kind.__mro__ or handle in queries:
             continue
         if tracer.effects.attribute(cls, "_is_runtime_protocol") is not None:
             tracer.break_graph("unknown_native", f"{cls.__name__} has become a runtime protocol")
         if not (made_class(kind) or made_class(cls)):
-            questions[handle] = functools.partial(issubclass, kind, cls)
-            query(tracer, questions[handle])
+            query_call(tracer, issubclass, kind, cls)
 
 
 def _flat(classes: Any) -> list[Any]:
@@ -218,7 +216,7 @@ def length(tracer: Tracer, obj: Any) -> Any:
         return array_length(tracer, obj)
     method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
-        return special_methods.ask(tracer, method, obj, "__len__")
+        return special_methods.call_checked(tracer, method, obj, "__len__")
     if tracer.entries.lacks(obj, "__len__") or tracer.entries.is_disabled(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
@@ -335,16 +333,16 @@ def octets(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     value = args[0] if args else None
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
-    asked: tuple[str, ...] = (*CONVERSIONS, *ITEMS)
+    hooks: tuple[str, ...] = (*CONVERSIONS, *ITEMS)
     if len(args) > 1 or kwargs or tracer.operators.has_buffer(value):
-        asked = CONVERSIONS
+        hooks = CONVERSIONS
     elif (
         instances_have(type(value), "__iter__")
         and not isinstance(value, str)
-        and not any(tracer.entries.python_method(value, name) for name in asked)
+        and not any(tracer.entries.python_method(value, name) for name in hooks)
     ):
         return kind(host_object(tracer, item) for item in tracer.containers.stream(value))
-    return call_with_polyfills(tracer, kind, args, kwargs, asked)
+    return call_with_polyfills(tracer, kind, args, kwargs, hooks)
 
 
 @special(bool)

@@ -20,8 +20,8 @@ from tracer_core import torch_private
 from tracer_core.native_effects.effects import special, special_each
 from tracer_core.native_effects.polyfills import FinishedWork
 from tracer_core.torch_private.names import names, operators
-from tracer_core.trace.guarded_calls import applied, query
-from tracer_core.trace.process_groups import asked, name_of, rank_and_size, refuse
+from tracer_core.trace.guarded_calls import applied, query, query_call
+from tracer_core.trace.process_groups import name_of, rank_and_size, refuse
 from tracer_core.trace.tracer import Tracer
 
 
@@ -157,7 +157,9 @@ def _broadcast(tracer: Tracer, name: str, tensor: Any, src: Any, group_src: Any)
     if (src is None) == (group_src is None):
         refuse("broadcast from no rank, or from two")
     if group_src is None:
-        group_src = asked(tracer, torch_private.rank_within, name, tracer.scalars.concrete(src))
+        group_src = query_call(
+            tracer, torch_private.rank_within, name, tracer.scalars.concrete(src)
+        )
     source = tracer.scalars.concrete(group_src)
     _write(tracer, tensor, wait(tracer, _run(tracer, _ops.broadcast.default, tensor, source,
                                              name)))  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from tracer_core.fx_capture.torch_contexts import VariableToken
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.native_effects.effects import special
-from tracer_core.native_functions.torch_functions import ask
+from tracer_core.native_functions.torch_functions import read_setting
 from tracer_core.torch_private import settings
 from tracer_core.trace.attribute_lookup import ABSENT
 from tracer_core.trace.attributes import Unset
@@ -35,7 +35,7 @@ def _default(variable: Any) -> Any:
 @special(contextvars.ContextVar.get)
 def get(tracer: Tracer, variable: Any, default: Any = ABSENT, /) -> Any:
     if variable in _VARIABLES:
-        return ask(tracer, _VARIABLES[variable])
+        return read_setting(tracer, _VARIABLES[variable])
     inputs = () if default is ABSENT else (default,)
     fresh = tracer.provenance.is_fresh(variable)
     if fresh or tracer.effects.attribute(variable, _VALUE) is not None:
@@ -57,7 +57,7 @@ def put(tracer: Tracer, variable: Any, value: Any) -> Any:
             tracer.break_graph(
                 "side_effect_native", f"a context variable is set to a {type(value).__name__}"
             )
-        variable_token = VariableToken(key, ask(tracer, key))
+        variable_token = VariableToken(key, read_setting(tracer, key))
         tracer.recorder.state_call(settings.put, (key, value), (key,), {})
         return variable_token
     if tracer.provenance.is_fresh(variable):

@@ -138,15 +138,15 @@ def _is_hashable(key: Any) -> bool:
 
 @special(dict.pop, collections.OrderedDict.pop)
 def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
-    asked = key
+    lookup_key = key
     hashable = is_constant(key) and _is_hashable(key)
     if not hashable and type(target) is dict and not tracer.reads.keys(target):
-        asked = ""  # an empty dictionary does not hash the key
-    tracer.reads.check_key(asked, target)
-    value = tracer.reads.dict_get(target, asked, ABSENT, varies=True)
+        lookup_key = ""  # an empty dictionary does not hash the key
+    tracer.reads.check_key(lookup_key, target)
+    value = tracer.reads.dict_get(target, lookup_key, ABSENT, varies=True)
     if value is not ABSENT:
-        tracer.side_effects.before_remove(target, asked)
-        _kind(target).pop(target, asked)
+        tracer.side_effects.before_remove(target, lookup_key)
+        _kind(target).pop(target, lookup_key)
         return value
     if default is ABSENT:
         raise KeyError(key)

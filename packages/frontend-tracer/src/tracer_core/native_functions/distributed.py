@@ -63,7 +63,7 @@ _OF_GROUPS = "get_rank get_world_size"
 
 
 @special_each(*(names(f"{_QUERIES} {_OF_GROUPS}", of="distributed") if dist.is_available() else ()))
-def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+def group_query(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Guards the function's answer. args, kwargs: a group, if any."""
     groups = [argument for argument in (*args, *kwargs.values()) if argument is not None]
     if not groups:

@@ -19,7 +19,7 @@ from tracer_core.native_effects.effects import CALLED_TYPES, interpreted_as, spe
 from tracer_core.ops.higher_order.flex_attention import PAIRS, WHOLE, Flex
 from tracer_core.ops.higher_order.scalar_program import ScalarProgram
 from tracer_core.torch_private.names import classes, name, names
-from tracer_core.trace.higher_order import Region
+from tracer_core.trace.subgraph_regions import Region
 from tracer_core.trace.tracer import Tracer
 
 _FLEX = "nn.attention.flex_attention"

@@ -47,9 +47,9 @@ from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.attribute_lookup import ABSENT
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.guarded_calls import identity
-from tracer_core.trace.higher_order import Region
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.specialization_constants import CODE, maker
+from tracer_core.trace.subgraph_regions import Region
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 

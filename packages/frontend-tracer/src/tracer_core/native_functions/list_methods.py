@@ -159,7 +159,7 @@ def count(tracer: Tracer, container: Any, wanted: Any) -> int:
     return sum(1 for _ in _equal_items(tracer, container, wanted))
 
 
-def _said_of_none(container: Any) -> str:
+def _miss_message(container: Any) -> str:
     try:
         container.index(None)
     except ValueError as error:
@@ -168,7 +168,7 @@ def _said_of_none(container: Any) -> str:
 
 
 #: Type -> what its index() says of None, if that is missing. Some show what is missing (until 3.14).
-_MISSES = {kind: _said_of_none(kind()) for kind in (list, tuple, collections.deque)}
+_MISSES = {kind: _miss_message(kind()) for kind in (list, tuple, collections.deque)}
 _SHOWN = repr(None)
 
 
@@ -183,10 +183,10 @@ def index(
         start, stop = (n if n >= 0 else max(0, size + n) for n in (start, stop))
     for position in _equal_items(tracer, container, wanted, start, min(stop, sys.maxsize)):
         return position
-    said = next(text for kind, text in _MISSES.items() if isinstance(container, kind))
-    if said.startswith(_SHOWN):
-        said = special_methods.repr_of(tracer, wanted) + said.removeprefix(_SHOWN)
-    raise ValueError(said)
+    message = next(text for kind, text in _MISSES.items() if isinstance(container, kind))
+    if message.startswith(_SHOWN):
+        message = special_methods.repr_of(tracer, wanted) + message.removeprefix(_SHOWN)
+    raise ValueError(message)
 
 
 @special(list.remove, collections.deque.remove)

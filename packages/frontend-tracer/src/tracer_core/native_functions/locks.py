@@ -47,7 +47,7 @@ def acquire(
     source = tracer.provenance.source_of(lock)
     if timeout != -1 or type(blocking) not in (bool, int):
         tracer.break_graph("side_effect_native", "a lock is waited for")
-    if source is not None and (not _reads_no_code(source) or tracer.native_calls.questions):
+    if source is not None and (not _reads_no_code(source) or tracer.native_calls.queries):
         tracer.break_graph("side_effect_native", f"the lock {source.name} is taken")
     if not lock.acquire(False):
         tracer.break_graph("side_effect_native", "a lock is taken that is not free")

@@ -35,16 +35,16 @@ def _functions(module: Any) -> list[Any]:
 
 @special_each(bin, hex, oct, chr)
 def numeric(
-    tracer: Tracer, function: Any, *args: Any, asked: Any = CONVERSIONS, **kwargs: Any
+    tracer: Tracer, function: Any, *args: Any, hooks: Any = CONVERSIONS, **kwargs: Any
 ) -> Any:
     """A function of numbers, which C code converts."""
     if any(isinstance(a, torch.Tensor) for a in args):
         return tracer.native_calls.native(function, *args, **kwargs)
-    return call_with_polyfills(tracer, function, args, kwargs, asked)
+    return call_with_polyfills(tracer, function, args, kwargs, hooks)
 
 
 @special_each(*_QUERIED)
-def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+def by_special_method(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and is_array(tracer, args[0]):
         return array_number(tracer, function, args[0])
     method = tracer.entries.python_method(args[0], _QUERIED[function]) if args else None
@@ -52,7 +52,7 @@ def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
         return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
     if args and isinstance(args[0], SYMBOLS) and not kwargs:
         return tracer.scalars.operate(function, args)
-    return numeric(tracer, function, *args, asked=(*CONVERSIONS, _QUERIED[function]), **kwargs)
+    return numeric(tracer, function, *args, hooks=(*CONVERSIONS, _QUERIED[function]), **kwargs)
 
 
 @special(divmod)

@@ -206,7 +206,7 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     odd = [value for value in values if not is_constant_code(tracer, value)]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, query, _question(tracer, cached, args, kwargs))
+        return _query(tracer, query, _guarded_query(tracer, cached, args, kwargs))
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
         return tracer.calls.prepare(
             cached.__wrapped__, args, kwargs
@@ -219,10 +219,12 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
         and tracer.operators.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, WithRest), first)
+        return _query(
+            tracer, applied, _guarded_query(tracer, cached, args[1:], kwargs, WithRest), first
+        )
     if all(is_specialization_constant(tracer, value) for value in odd):
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, query, _question(tracer, cached, args, kwargs))
+        return _query(tracer, query, _guarded_query(tracer, cached, args, kwargs))
     tracer.break_graph(
         "native_python", f"the cached function {_title(cached)} is called with objects as keys"
     )
@@ -263,7 +265,7 @@ def _changes_state(code: types.CodeType) -> bool:
     return False
 
 
-def _question(
+def _guarded_query(
     tracer: Tracer,
     cached: Any,
     args: list[Any],
@@ -272,7 +274,7 @@ def _question(
 ) -> Any:
     """Returns the call as an object, one per distinct call, so that it is guarded once."""
     handle = _handle(cached, args, kwargs, kind)
-    return tracer.native_calls.questions.setdefault(handle, kind(cached, *args, **kwargs))
+    return tracer.native_calls.queries.setdefault(handle, kind(cached, *args, **kwargs))
 
 
 def _handle(cached: Any, args: list[Any], kwargs: Any, kind: Any = functools.partial) -> Any:
@@ -280,9 +282,9 @@ def _handle(cached: Any, args: list[Any], kwargs: Any, kind: Any = functools.par
     return kind, id(cached), len(args), values, repr(values), tuple(kwargs)
 
 
-def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
+def _query(tracer: Tracer, guarded: Any, *parts: Any) -> Any:
     try:
-        return question(tracer, *parts)
+        return guarded(tracer, *parts)
     except Exception as error:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
@@ -309,7 +311,7 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
         return
     if not cached.cache_parameters()["typed"] and _is_cached(cached, args, kwargs):
         return
-    if tracer.native_calls.questions.get(_handle(cached, args, kwargs)) is None:
+    if tracer.native_calls.queries.get(_handle(cached, args, kwargs)) is None:
         tracer.break_graph(
             "native_python",
             f"the cached function {_title(cached)} runs after a change of state",

@@ -112,11 +112,11 @@ def of_plain_tensor(tracer: Tracer, answer: Any, tensor: Any) -> Any:
 _BASE_TENSOR = torch.empty(0)
 
 
-def _asked(tracer: Tracer, value: Any) -> Any:
+def _as_torch_sees_it(tracer: Tracer, value: Any) -> Any:
     """Returns what to ask torch about: a plain tensor in place of a fake, which has a class of its
     own."""
     if isinstance(value, (list, tuple)):
-        return [_asked(tracer, item) for item in value]
+        return [_as_torch_sees_it(tracer, item) for item in value]
     if isinstance(value, torch.Tensor) and torch_private.is_fake(value):
         return _BASE_TENSOR
     tracer.entries.guard_lineage(type(value))
@@ -131,7 +131,7 @@ def has_torch_function_in(tracer: Tracer, function: Any, values: Any, /) -> Any:
     if not isinstance(values, (list, tuple)):
         tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
     tracer.native_calls.native_reads(values)
-    return function(_asked(tracer, values))
+    return function(_as_torch_sees_it(tracer, values))
 
 
 @special_each(
@@ -139,7 +139,7 @@ def has_torch_function_in(tracer: Tracer, function: Any, values: Any, /) -> Any:
     *names("_has_torch_function_unary _has_torch_function_variadic", of="_C"),
 )
 def has_torch_function(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(*(_asked(tracer, value) for value in args), **kwargs)
+    return function(*(_as_torch_sees_it(tracer, value) for value in args), **kwargs)
 
 
 @special_each(*names("Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor"
@@ -320,7 +320,7 @@ def clear_autocast_cache(tracer: Tracer) -> None:
 # -- queries --
 
 
-def ask(tracer: Tracer, key: str) -> Any:
+def read_setting(tracer: Tracer, key: str) -> Any:
     """Returns a setting's value, guarded unless the trace itself has set it."""
     get = settings.SETTINGS[key].get
     return get() if key in tracer.recorder.settings_written else query(tracer, get)
@@ -359,7 +359,7 @@ for _name, _key in {
     "get_autocast_gpu_dtype": "autocast_cuda_dtype",
 }.items():
     _QUERIED |= dict.fromkeys(names(_name), _key)
-special_rows({function: (_QUERIED[function],) for function in _new(_QUERIED)})(ask)
+special_rows({function: (_QUERIED[function],) for function in _new(_QUERIED)})(read_setting)
 
 
 @special_rows(
@@ -370,14 +370,14 @@ special_rows({function: (_QUERIED[function],) for function in _new(_QUERIED)})(a
     }
 )
 def ask_anomaly(tracer: Tracer, which: int) -> bool:
-    return bool(ask(tracer, "anomaly")[which])
+    return bool(read_setting(tracer, "anomaly")[which])
 
 
 @special_each(*names("_C._get_float32_matmul_precision"))
 def get_matmul_precision(tracer: Tracer, function: Any) -> Any:
     """Returns torch's single word for the precision, or raises torch's error
     (`settings.matmul_precision`)."""
-    ask(tracer, "matmul_precision")
+    read_setting(tracer, "matmul_precision")
     return function()
 
 
@@ -397,7 +397,7 @@ def ask_autocast(
     device = [*args, *kwargs.values(), default][0]
     key = f"autocast_{device}_{kind}"
     if key in settings.SETTINGS:
-        return ask(tracer, key)
+        return read_setting(tracer, key)
     return function(*args, **kwargs)  # torch's own error, or a device without autocast
 
 

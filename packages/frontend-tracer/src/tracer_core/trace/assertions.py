@@ -63,7 +63,7 @@ class CallSpeculation:
     def __init__(self, speculation: Speculation, graph: WrittenGraph) -> None:
         self._speculation = speculation
         self._present = SpeculatedValues(graph)
-        self._asked: collections.Counter[tuple[Any, int]] = collections.Counter()
+        self._times_speculated: collections.Counter[tuple[Any, int]] = collections.Counter()
         #: id of a tensor -> (the tensor, its version, the number in it that was speculated).
         self._numbers: dict[int, tuple[torch.Tensor, int, int]] = {}
 
@@ -78,12 +78,12 @@ class CallSpeculation:
         if not self._speculation.wanted:
             return False
         at = frame.code.raw, frame.last
-        self._asked[at] += 1
+        self._times_speculated[at] += 1
         if (
-            self._asked[at] > MAX_SPECULATIONS_OF_BRANCH
-            or self._asked.total() > MAX_SPECULATED_BRANCHES
+            self._times_speculated[at] > MAX_SPECULATIONS_OF_BRANCH
+            or self._times_speculated.total() > MAX_SPECULATED_BRANCHES
         ):
-            total = self._asked.total() > MAX_SPECULATED_BRANCHES
+            total = self._times_speculated.total() > MAX_SPECULATED_BRANCHES
             crossed("MAX_SPECULATED_BRANCHES" if total else "MAX_SPECULATIONS_OF_BRANCH")
             reason = "a loop that follows the values of tensors"
             raise Retry(0, "data_dependent_branch", reason, speculates=False)

@@ -211,7 +211,7 @@ class Entries(Component):
             raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(result).__name__}")
         return None
 
-    def says_its_class(self, cls: type) -> bool:
+    def class_may_run_code(self, cls: type) -> bool:
         """Returns whether ``obj.__class__`` of the class's objects, which isinstance() reads, may be
         user code."""
         return bool(cls.__flags__ & HEAP_TYPE) and not (

@@ -330,7 +330,7 @@ def _is_global(function: types.FunctionType) -> bool:
 
 
 class MadeClass(NamedTuple):
-    """A class made by the trace. born: step of the class statement in the outermost chain."""
+    """A class made by the trace. allocation_step: step of the class statement in the outermost chain."""
 
     cls: type
     allocation_step: int

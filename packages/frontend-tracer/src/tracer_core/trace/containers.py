@@ -349,7 +349,7 @@ class Items(Component):
             return self._by_subscripts(value, traced_arrays.length(self.tracer, value))
         method = self.entries.python_method(value, "__iter__")
         if method is not None:
-            return special_methods.ask(self.tracer, method, value, "__iter__")
+            return special_methods.call_checked(self.tracer, method, value, "__iter__")
         if self.entries.is_disabled(value, "__iter__"):
             return iter(value)  # raises Python's own error
         if isinstance(value, (list, tuple, dict, collections.deque)):

@@ -21,8 +21,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.frame import LazyValue
-from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.guards.direct_roots import STEPPED
 from tracer_core.guards.object_lifetime import CONTINUATIONS, dead_variable_holds

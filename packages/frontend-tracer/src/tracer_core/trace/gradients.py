@@ -36,7 +36,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 class HookHandle(RemovableHandle):
     """The handle of a hook that the program puts on a tensor from before the trace. Generated code
     puts the hook there after the graph, unless it was removed. Mutable. table: a name in `_HOOKS`.
-    born: the instruction that made it."""
+    allocation_step: the instruction that made it."""
 
     def __init__(self, tensor: torch.Tensor, table: str, hook: Any, allocation_step: int) -> None:
         self.tensor, self.table, self.hook, self.allocation_step = (

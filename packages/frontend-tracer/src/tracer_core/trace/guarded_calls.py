@@ -6,6 +6,7 @@ the graph runs; a different result is a guard failure.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,3 +42,9 @@ def query(tracer: Tracer, function: Any) -> Any:
     """Calls a function without arguments whose result is a setting, and guards the result."""
     source = tracer.provenance.sources.make(tracer.provenance.constant(function), SourceKind.CALLED)
     return tracer.provenance.read(function(), source)
+
+
+def query_call(tracer: Tracer, function: Callable[..., Any], *args: Any) -> Any:
+    """Returns function(*args) for constants; guards the result."""
+    call = functools.partial(function, *args) if args else function
+    return query(tracer, tracer.native_calls.queries.setdefault((function, args), call))

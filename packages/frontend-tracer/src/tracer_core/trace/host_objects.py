@@ -47,16 +47,16 @@ CONVERSIONS = ("__index__", "__int__", "__float__", "__complex__", "__bytes__")
 ITEMS = ("__len__", "__length_hint__", "__iter__", "__getitem__")
 
 
-def host_object(tracer: Tracer, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
+def host_object(tracer: Tracer, value: Any, hooks: tuple[str, ...] = CONVERSIONS) -> Any:
     """Returns what C code may see of an object: an object of the same C base, with the same name of
     its class, whose special methods in Python are interpreted when C code asks for one; the object
-    itself, guarded, if it has none. asked: what C code may ask for."""
+    itself, guarded, if it has none. hooks: the special methods that C code may call."""
     value = tracer.scalars.concrete(value)
     cls = type(value)
     methods: dict[str, Any] = {}
     if is_constant(value) or isinstance(value, (torch.Tensor, enum.Enum)):
         return tracer.scalars.payload(value)
-    for name in asked if cls.__flags__ & HEAP_TYPE else ():
+    for name in hooks if cls.__flags__ & HEAP_TYPE else ():
         if tracer.entries.is_disabled(value, name):
             methods[name] = None
         elif (method := tracer.entries.python_method(value, name)) is not None:
@@ -65,7 +65,7 @@ def host_object(tracer: Tracer, value: Any, asked: tuple[str, ...] = CONVERSIONS
             else:
                 methods[name] = functools.partialmethod(_converted, tracer, method, value, name)
     base: Any = next((kind for kind in _HOLDERS if isinstance(value, kind)), object)
-    inherits = not tracer.entries.lacks(value, *(set(asked) - methods.keys()))
+    inherits = not tracer.entries.lacks(value, *(set(hooks) - methods.keys()))
     if base is object and methods and inherits:
         raise Break("unknown_native", f"C code and Python code convert a {cls.__name__}")
     if base is object and not methods:
@@ -88,12 +88,12 @@ def call_with_polyfills(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    asked: tuple[str, ...] = CONVERSIONS,
+    hooks: tuple[str, ...] = CONVERSIONS,
 ) -> Any:
     """Calls C code that converts its arguments."""
     return function(
-        *(host_object(tracer, arg, asked) for arg in args),
-        **{name: host_object(tracer, value, asked) for name, value in kwargs.items()},
+        *(host_object(tracer, arg, hooks) for arg in args),
+        **{name: host_object(tracer, value, hooks) for name, value in kwargs.items()},
     )
 
 

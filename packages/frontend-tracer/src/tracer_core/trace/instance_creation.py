@@ -113,10 +113,10 @@ def _query_class(tracer: Tracer, obj: Any) -> None:
         return
     before = tracer.side_effects.activity()
     try:
-        said = tracer.attributes.getattr_or(obj, "__class__", cls)
+        claimed_class = tracer.attributes.getattr_or(obj, "__class__", cls)
     except Exception as error:
         raise RunEagerly(f"a {cls.__name__} asked for its class raises") from error
-    if said is not cls or tracer.side_effects.activity() != before:
+    if claimed_class is not cls or tracer.side_effects.activity() != before:
         raise RunEagerly(f"a {cls.__name__} asked for its class does more than say it")
 
 
@@ -141,7 +141,7 @@ def new_object(tracer: Tracer, new: Any, cls: type, args: list[Any], kwargs: dic
             args = [tracer.calls.call_value(owner, args, {})]
         tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
-    if tracer.entries.says_its_class(cls):  # _query_class would not see the object
+    if tracer.entries.class_may_run_code(cls):  # _query_class would not see the object
         raise RunEagerly(f"a {cls.__name__} may do more than say its class")
     raise Break(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import frames_of
+from tracer_core.bytecode.resume_points import frames_of
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import SourceKind

@@ -95,7 +95,7 @@ class NativeCalls(Component):
         #: id -> (step, object) of results of native code.
         self.allocation_sites: dict[int, tuple[int, Any]] = {}
         #: Looked-up calls of functools caches, by their arguments (native_functions/operator_functools.py).
-        self.questions: dict[Any, Any] = {}
+        self.queries: dict[Any, Any] = {}
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls a C function."""

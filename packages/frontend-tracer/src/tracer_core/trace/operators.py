@@ -447,7 +447,7 @@ class Operations(Component):
         for name in ("__bool__", "__len__"):
             method = self.entries.python_method(value, name)
             if method is not None:
-                return bool(special_methods.ask(self.tracer, method, value, name))
+                return bool(special_methods.call_checked(self.tracer, method, value, name))
             if self.entries.is_disabled(value, name):
                 return bool(value)  # raises Python's own error
         if isinstance(value, CONTAINERS):

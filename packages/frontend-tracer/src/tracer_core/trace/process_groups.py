@@ -10,16 +10,10 @@ import torch.distributed as dist
 
 from tracer_core import torch_private
 from tracer_core.graph_breaks import Break
-from tracer_core.trace.guarded_calls import applied, query
+from tracer_core.trace.guarded_calls import applied, query_call
 
 if TYPE_CHECKING:
     from tracer_core.trace.tracer import Tracer
-
-
-def asked(tracer: Tracer, function: Callable[..., Any], *args: Any) -> Any:
-    """Returns function(*args) for constants; guards the result."""
-    questions = tracer.native_calls.questions
-    return query(tracer, questions.setdefault((function, args), functools.partial(function, *args)))
 
 
 @functools.cache
@@ -37,7 +31,7 @@ def name_of(tracer: Tracer, group: Any) -> str:
     dimension, (mesh, dimension), or None for the default group."""
     name = ""
     if group is None:
-        name = asked(tracer, torch_private.default_group_name)
+        name = query_call(tracer, torch_private.default_group_name)
     elif isinstance(group, str):
         name = group
     elif isinstance(group, tuple) and len(group) == 2 and type(group[1]) is int:
@@ -60,5 +54,5 @@ def refuse(reason: str) -> NoReturn:
 
 def rank_and_size(tracer: Tracer, name: str) -> tuple[int, int]:
     """Returns this process's rank in a group and the group's size, guarded."""
-    numbers: tuple[int, int] = asked(tracer, torch_private.group_rank_and_size, name)
+    numbers: tuple[int, int] = query_call(tracer, torch_private.group_rank_and_size, name)
     return numbers

@@ -29,7 +29,7 @@ Step = tuple[str, tuple[Any, ...]]
 
 class RngState:
     """What the trace did to one object. Mutable. steps: methods and their arguments, in order. ahead:
-    those before the first seed. born: the instruction of each of these. seeded: a copy of the object
+    those before the first seed. allocation_step: the instruction of each of these. seeded: a copy of the object
     since the first seed."""
 
     def __init__(self, obj: random.Random) -> None:

@@ -57,7 +57,7 @@ _CHECKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def ask(tracer: Tracer, method: Any, obj: Any, name: str) -> Any:
+def call_checked(tracer: Tracer, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
@@ -162,7 +162,7 @@ def hash_of(tracer: Tracer, value: Any, inside: bool = False) -> int:
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
-        return int(ask(tracer, method, value, "__hash__"))
+        return int(call_checked(tracer, method, value, "__hash__"))
     if tracer.entries.is_disabled(value, "__hash__"):
         return hash(value)  # raises Python's own error
     value = tracer.scalars.payload(value)
@@ -348,7 +348,7 @@ def index(tracer: Tracer, value: Any) -> Any:
     if isinstance(value, int):
         return tracer.scalars.payload(value)
     method = tracer.entries.python_method(value, "__index__")
-    return value if method is None else ask(tracer, method, value, "__index__")
+    return value if method is None else call_checked(tracer, method, value, "__index__")
 
 
 def hashable_key(tracer: Tracer, key: Any) -> Any:
@@ -380,7 +380,7 @@ def repr_of(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
-        return ask(tracer, method, value, "__repr__")  # type: ignore[no-any-return]
+        return call_checked(tracer, method, value, "__repr__")  # type: ignore[no-any-return]
     value = tracer.scalars.payload(value)
     if is_constant(value):
         return repr(value)
@@ -505,7 +505,7 @@ def str_of(tracer: Tracer, value: Any) -> str:
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__str__")
     if method is not None:
-        return ask(tracer, method, value, "__str__")  # type: ignore[no-any-return]
+        return call_checked(tracer, method, value, "__str__")  # type: ignore[no-any-return]
     by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # the __str__ of numbers and objects calls repr

@@ -27,9 +27,9 @@ from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
-from tracer_core.trace.guarded_calls import applied, query
-from tracer_core.trace.higher_order import Region
+from tracer_core.trace.guarded_calls import applied, query_call
 from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.subgraph_regions import Region
 
 if TYPE_CHECKING:
     from tracer_core.trace.tracer import Tracer
@@ -175,7 +175,7 @@ class TensorSubclasses(Component):
         if self._functions_on():
             kinds = torch_private.overloads(inputs, torch_private.has_function)
             if kinds:
-                return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
+                return self._by_classes("__torch_function__", kinds, function, kinds, args, kwargs)
         plain_args, plain_kwargs = mapped(self.data_tensor, args), mapped(self.data_tensor, kwargs)
         if not self.modes and not torch_private.overloads(inputs, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
@@ -236,8 +236,7 @@ class TensorSubclasses(Component):
         return self._node_without_writes(function, args, kwargs, "a DTensor")
 
     def _guard_dispatcher(self) -> None:
-        function = torch_private.dispatcher_settings
-        query(self.tracer, self.tracer.native_calls.questions.setdefault((function, ()), function))
+        query_call(self.tracer, torch_private.dispatcher_settings)
 
     def guard_mesh(self, mesh: Any) -> None:
         """Guards the processes and groups of a mesh."""
@@ -483,9 +482,11 @@ class TensorSubclasses(Component):
             if self._is_copy_of_new(function, args):
                 result = self.recorder.run(function, tuple(args), kwargs)
             elif self.modes:
-                result = self._asked_mode(function, kinds, args, kwargs)
+                result = self._by_mode(function, kinds, args, kwargs)
             elif kinds:
-                result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
+                result = self._by_classes(
+                    "__torch_dispatch__", kinds, function, kinds, args, kwargs
+                )
             else:
                 result = self.recorder.call(function, tuple(args), kwargs)
             if isinstance(result, torch.Tensor) and not pytree.tree_any(_is_tensor, args):
@@ -497,7 +498,7 @@ class TensorSubclasses(Component):
         holds too, which it does not make in eager mode."""
         return function is _DETACH and any(args[0] is item for item in self._new)
 
-    def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _by_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Interprets the handler of the innermost dispatch mode of the program, outside that
         mode."""
         modes = self.modes
@@ -550,7 +551,7 @@ class TensorSubclasses(Component):
         finally:
             mode.records = before
 
-    def _asked(
+    def _by_classes(
         self, hook: str, kinds: list[Any], function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         """Interprets the hook of each class until one answers."""

@@ -162,9 +162,9 @@ def tensor_of(tracer: Tracer, array: Any, *, again: bool = False) -> Any:
     """Returns a graph input that shares the memory of an array from before the trace. again: a
     tensor of its own, as each torch.from_numpy() makes one."""
     handle = ("from_numpy", id(array), tracer.steps if again else None)
-    question = tracer.native_calls.questions.setdefault(handle, _Shared())
+    share = tracer.native_calls.queries.setdefault(handle, _Shared())
     try:
-        return applied(tracer, question, array)
+        return applied(tracer, share, array)
     except (TypeError, ValueError) as error:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
@@ -290,7 +290,7 @@ class _Call:
             return type(value)([self.with_polyfills(item) for item in value])
         return value
 
-    def asked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def numpy_result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Returns NumPy's result for the polyfills; raises its error."""
         state = query(self.tracer, _error_state)
         if {"raise", "call", "print", "log"}.intersection(state):
@@ -313,7 +313,7 @@ class _Call:
         except Exception as error:
             return self.refuse(f"torch's version: {type(error).__name__}: {error}")
 
-    def answer(self, version: Any, want: Any, args: Any, kwargs: Any) -> Any:
+    def torch_result(self, version: Any, want: Any, args: Any, kwargs: Any) -> Any:
         """Returns the result of a call to which NumPy's answer for the polyfills is `want`."""
         own = VERSIONS.get(self.name)
         if own is None or type(want) not in (*ARRAY, *SCALARS):
@@ -436,18 +436,18 @@ def call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any])
     if type(function) is ArrayMethod:
         return _method(result, name, args, kwargs)
     if name in _METADATA:
-        return result.asked(function, args, kwargs)
+        return result.numpy_result(function, args, kwargs)
     path = f"linalg.{name}" if function is getattr(numpy.linalg, name, None) else name
     if path == "linalg.norm" and args[0].tensor.dtype is torch.float16:
         return result.refuse("of half precision")
     known = path in _FUNCTIONS and function is functools.reduce(getattr, path.split("."), numpy)
     by_numpy = path in numpy_calls.FUNCTIONS and function is getattr(numpy, path, None)
     if by_numpy:
-        return result.called(result.asked(function, args, kwargs), args, kwargs)
+        return result.called(result.numpy_result(function, args, kwargs), args, kwargs)
     version = numpy_functions.function(path) if known else None
     if version is None:
         return result.refuse("of an array from the trace")
-    return result.answer(version, result.asked(function, args, kwargs), args, kwargs)
+    return result.torch_result(version, result.numpy_result(function, args, kwargs), args, kwargs)
 
 
 def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -455,7 +455,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     name = result.name = ufunc.__name__
     if name not in _UFUNCS or kwargs or len(args) != ufunc.nin:
         return result.refuse("of an array from the trace")
-    want = result.asked(function, args, {})  # the operator also where a ufunc is behind it
+    want = result.numpy_result(function, args, {})  # the operator also where a ufunc is behind it
     if type(want) not in ARRAY and type(want) not in SCALARS:
         return result.refuse("is not implemented for these operands")
     if not all(type(arg) in (TracedArray, int, float, bool, *SCALARS) for arg in args):
@@ -491,7 +491,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     assert version is not None, name
     if loop[-1] != want.dtype:
         return result.refuse("its operator computes in another dtype")
-    return result.answer(version, want, list(map(TracedArray, operands)), {})
+    return result.torch_result(version, want, list(map(TracedArray, operands)), {})
 
 
 def _is_tame(name: str, args: list[Any]) -> bool:
@@ -512,12 +512,12 @@ def _method(built: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) ->
     version = numpy_functions.method(name) if name in _METHODS else None
     if version is None and (array.scalar or name not in numpy_calls.METHODS):
         return built.refuse("of an array from the trace")
-    want = built.asked(
+    want = built.numpy_result(
         lambda value, *rest, **named: getattr(value, name)(*rest, **named), args, kwargs
     )
     if version is None:
         return built.called(want, args, kwargs)
-    return built.answer(version, want, args, kwargs)
+    return built.torch_result(version, want, args, kwargs)
 
 
 def _flat_key(result: _Call, args: list[Any]) -> Any:
@@ -530,7 +530,7 @@ def _flat_key(result: _Call, args: list[Any]) -> Any:
 def _getitem(result: _Call, array: Any, key: Any) -> Any:
     if type(array) is not TracedArray:
         return result.refuse("the index of what is no array is an array")
-    want = result.asked(operator.getitem, [array, key], {})
+    want = result.numpy_result(operator.getitem, [array, key], {})
     got = result.computed(_subscript, [array, key], {})
     return result.result(want, got)
 
@@ -554,7 +554,7 @@ def setitem(tracer: Tracer, array: Any, key: Any, value: Any) -> None:
     source = result.with_polyfills(value)
     if numpy.iscomplexobj(source) and not target.tensor.is_complex():
         result.refuse("complex numbers are stored as real ones")
-    result.asked(operator.setitem, [target, key, value], {})
+    result.numpy_result(operator.setitem, [target, key, value], {})
     if type(value) in (list, tuple):
         result.refuse("a list is stored")
     if type(value) is TracedArray:
@@ -582,7 +582,7 @@ def _in_place(tracer: Tracer, function: Any, array: Any, other: Any) -> Any:
     if not is_array(tracer, array):
         created.refuse("an array that the trace made is given values of an array")
     target, value = created.traced(array), created.traced(other)
-    created.asked(function, [target, value], {})
+    created.numpy_result(function, [target, value], {})
     result = call(tracer, _INPLACE[function], [array, other], {})
     if type(result) is not TracedArray:
         created.refuse("its result is no array")
@@ -597,9 +597,9 @@ def attribute(tracer: Tracer, array: Any, name: str) -> Any:
     result = _Call(tracer, name)
     traced = result.traced(array)
     if name in _ATTRIBUTES:
-        return result.asked(getattr, [traced, name], {})
+        return result.numpy_result(getattr, [traced, name], {})
     if name in _VIEWS:
-        want = result.asked(getattr, [traced, name], {})
+        want = result.numpy_result(getattr, [traced, name], {})
         return result.result(want, result.computed(getattr, [traced, name], {}))
     value = getattr(result.with_polyfills(traced), name)  # raises Python's own error
     if callable(value):
@@ -618,11 +618,11 @@ def number(tracer: Tracer, function: Any, array: Any) -> Any:
 
 def length(tracer: Tracer, array: Any) -> int:
     result = _Call(tracer, "__len__")
-    return int(result.asked(len, [result.traced(array)], {}))
+    return int(result.numpy_result(len, [result.traced(array)], {}))
 
 
 def to_bool(tracer: Tracer, array: Any) -> Any:
     """Raises NumPy's error for several elements; a branch on one breaks the graph."""
     result = _Call(tracer, "__bool__")
-    result.asked(bool, [result.traced(array)], {})
+    result.numpy_result(bool, [result.traced(array)], {})
     tracer.break_graph("data_dependent_branch", "a branch on a value of an array")

@@ -20,8 +20,8 @@ from tracer_core import torch_private
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import NOT_PLAIN, decode, is_with, ranges_around
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.resume_points import FrameLayout, frames_of
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug.fallbacks import WHOLE
 from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger

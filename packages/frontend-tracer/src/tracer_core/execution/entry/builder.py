@@ -23,7 +23,7 @@ from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.aot.view_aliasing import absolute_offsets
 from tracer_core.background.gil_yielding import in_foreground
 from tracer_core.bytecode.frame import LazyValue
-from tracer_core.bytecode.frame_layout import flatten
+from tracer_core.bytecode.resume_points import flatten
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.logs import enabled, logger, note

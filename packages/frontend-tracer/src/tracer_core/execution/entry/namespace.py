@@ -16,7 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Continuation

@@ -14,9 +14,9 @@ import torch
 
 from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode, queries_locals
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
+from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.entry.generated_code import define
 from tracer_core.guards.object_lifetime import dead_variable_holds, end_is_seen

@@ -1,18 +1,16 @@
-"""Iteration: iter, next, sorted, min, max, sum, any, all, zip, map, range, itertools, and the methods
-of iterators."""
+"""Built-in functions over iterables: iter, next, sorted, min, max, sum, any, all, zip, map, filter,
+enumerate, reversed, range; and the methods of iterators."""
 
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 from typing import Any
 
 import torch
 
 from tracer_core.guards.value_kinds import is_constant
-from tracer_core.native_effects import polyfills
-from tracer_core.native_effects.effects import special, special_each, special_rows
+from tracer_core.native_effects.effects import special, special_rows
 from tracer_core.native_functions.list_methods import sort_items
 from tracer_core.trace import special_methods
 from tracer_core.trace.attribute_lookup import ABSENT
@@ -22,7 +20,7 @@ from tracer_core.trace.symbolic_scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 
 
-def _native(tracer: Tracer, iterable: Any) -> Any:
+def native_iterator(tracer: Tracer, iterable: Any) -> Any:
     """Returns an iterator over the same items that native iterators (zip, enumerate) may hold: user
     code inside it calls back into the tracer."""
     return tracer.containers.native_iterator(tracer.containers.iterate(iterable))
@@ -134,17 +132,17 @@ def search(tracer: Tracer, function: Any, wanted: bool, iterable: Any) -> bool:
 
 @special(zip)
 def zip_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return zip(*(_native(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
+    return zip(*(native_iterator(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
 
 
 @special(enumerate)
 def enumerate_of(tracer: Tracer, iterable: Any, *args: Any, **kwargs: Any) -> Any:
-    return enumerate(_native(tracer, iterable), *args, **kwargs)
+    return enumerate(native_iterator(tracer, iterable), *args, **kwargs)
 
 
 @special(map)
 def map_of(tracer: Tracer, function: Any, first: Any, /, *others: Any) -> Any:
-    pools = [_native(tracer, i) for i in (first, *others)]
+    pools = [native_iterator(tracer, i) for i in (first, *others)]
     rows = zip(*pools, strict=False)
 
     def step() -> Any:
@@ -155,7 +153,7 @@ def map_of(tracer: Tracer, function: Any, first: Any, /, *others: Any) -> Any:
 
 @special_rows({filter: ("filter", True), itertools.filterfalse: ("filterfalse", False)})
 def filter_of(tracer: Tracer, title: str, keep: bool, function: Any, iterable: Any) -> Any:
-    items = _native(tracer, iterable)
+    items = native_iterator(tracer, iterable)
 
     def step() -> Any:
         while True:
@@ -204,139 +202,6 @@ def range_of(tracer: Tracer, *args: Any) -> Any:
     return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in limits))
 
 
-# -- itertools --
-
-
-def _makers(names: str) -> list[Any]:
-    return [getattr(itertools, name) for name in names.split() if hasattr(itertools, name)]
-
-
-_ALL_ITERATED = (itertools.chain, itertools.zip_longest, itertools.product)
-#: Makers of iterators that read their arguments completely when made; the others pull items.
-_SPREADING = _makers("product combinations permutations combinations_with_replacement")
-
-
-@special_each(*_SPREADING, *_makers("chain islice zip_longest pairwise cycle tee batched"))
-def iterator_of(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    iterables, rest = args, ()
-    if function not in _ALL_ITERATED:
-        if "iterable" in kwargs and not args:
-            args = (kwargs.pop("iterable"),)
-        iterables, rest = args[:1], args[1:]
-        for value in (*rest, *kwargs.values()):
-            if not isinstance(value, (int, type(None))):
-                kind = type(value).__name__
-                tracer.break_graph("native_python", f"{function.__name__}() by a {kind}")
-    read: Any = (
-        tracer.containers.spread if function in _SPREADING else functools.partial(_native, tracer)
-    )
-    result = function(*map(read, iterables), *rest, **kwargs)
-    return tracer.native_calls.note_allocation(result)  # since 3.14 nothing describes them
-
-
-@special(itertools.repeat)
-def repeat(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return tracer.native_calls.note_allocation(itertools.repeat(*args, **kwargs))
-
-
-_NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
-
-
-@special(itertools.count)
-def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    values = [*args, *kwargs.values()]
-    if all(isinstance(value, (int, float)) for value in values) or any(
-        isinstance(value, _NO_NUMBERS) for value in values
-    ):
-        # The second kind raises Python's own error.
-        return tracer.native_calls.note_allocation(itertools.count(*args, **kwargs))
-    return tracer.calls.prepare(polyfills.count, [*args], kwargs)
-
-
-@special(itertools.chain.__dict__["from_iterable"])
-def chain_from_iterable(tracer: Tracer, cls: Any, iterable: Any) -> Any:
-    outer = _native(tracer, iterable)
-    inner = LazyIterator(tracer, "chain", lambda: _native(tracer, next(outer)))
-    return tracer.native_calls.note_allocation(itertools.chain.from_iterable(inner))
-
-
-@special(itertools.starmap)
-def starmap(tracer: Tracer, function: Any, iterable: Any) -> Any:
-    rows = _native(tracer, iterable)
-    return LazyIterator(
-        tracer,
-        "starmap",
-        lambda: tracer.calls.call_value(function, tracer.containers.spread(next(rows)), {}),
-    )
-
-
-@special(itertools.compress)
-def compress(tracer: Tracer, data: Any, selectors: Any) -> Any:
-    items, chosen = _native(tracer, data), _native(tracer, selectors)
-
-    def step() -> Any:
-        while True:
-            item = next(items)
-            if tracer.operators.to_bool(next(chosen)):
-                return item
-
-    return LazyIterator(tracer, "compress", step)
-
-
-@special(itertools.takewhile)
-def takewhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
-    items = _native(tracer, iterable)
-
-    def step() -> Any:
-        item = next(items)
-        if not tracer.operators.to_bool(tracer.calls.call_value(function, [item], {})):
-            raise StopIteration
-        return item
-
-    return LazyIterator(tracer, "takewhile", step)
-
-
-@special(itertools.dropwhile)
-def dropwhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
-    items = _native(tracer, iterable)
-    dropping = True
-
-    def step() -> Any:
-        nonlocal dropping
-        item = next(items)
-        while dropping and tracer.operators.to_bool(tracer.calls.call_value(function, [item], {})):
-            item = next(items)
-        dropping = False
-        return item
-
-    return LazyIterator(tracer, "dropwhile", step)
-
-
-@special(itertools.accumulate)
-def accumulate(tracer: Tracer, iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
-    items = _native(tracer, iterable)
-    state: list[Any] = []
-
-    def step() -> Any:
-        if not state:
-            state.append(next(items) if initial is None else initial)
-        elif func is None:
-            state[0] = tracer.operators.binary("+", state[0], next(items))
-        else:
-            state[0] = tracer.calls.call_value(func, [state[0], next(items)], {})
-        return state[0]
-
-    return LazyIterator(tracer, "accumulate", step)
-
-
-@special(itertools.groupby)
-def groupby(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    return tracer.native_calls.note_allocation(
-        tracer.calls.call_value(polyfills.GroupBy, [*args], kwargs)
-    )
-
-
-#: Iterator types that the tracer advances, for their methods called by name.
 _ITERATORS = {*NATIVE_ITERATORS, type(iter(int, 1))}
 _ITERATORS |= {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 for _type in _ITERATORS:

@@ -55,7 +55,7 @@ def make_function(tracer: Tracer, code: Any, globals: Any, *args: Any, **kwargs:
     sys.getrecursionlimit, sys.getswitchinterval, sys.gettrace, sys.getprofile,
     gc.isenabled, gc.get_threshold,
 )  # fmt: skip
-def ask(tracer: Tracer, function: Any) -> Any:
+def read_setting(tracer: Tracer, function: Any) -> Any:
     return query(tracer, function)
 
 
