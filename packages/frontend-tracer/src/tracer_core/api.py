@@ -542,9 +542,7 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         Returns:
             The number of bytes.
         """
-        from tracer_core.aot.frozen_parameters import (
-            release_originals as implementation,  # heavy: the tracer
-        )
+        from tracer_core.aot.frozen_parameters import release_originals as implementation
 
         return sum(implementation(config.options) for config in configs)
 

@@ -65,11 +65,7 @@ from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env
-from tracer_core.storage.cache_location import (
-    CacheLocationError,
-    demand_room,
-    private_folder,
-)
+from tracer_core.storage.cache_location import CacheLocationError, demand_room, private_folder
 from tracer_core.storage.processor import level as cpu_level
 from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.store import Folder, Store, packed, unpacked

@@ -200,9 +200,7 @@ def package_library(
     """
     demand_compilable(fn)
     demand_capture("package_library")
-    from tracer_core.packages.library import (
-        package_library as implementation,  # heavy: the tracer
-    )
+    from tracer_core.packages.library import package_library as implementation
 
     implementation(fn, args, directory, kwargs=kwargs or {}, backend=backend, options=options)
 

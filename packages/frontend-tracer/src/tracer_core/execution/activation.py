@@ -38,12 +38,7 @@ from tracer_core.execution.tiers.branch_profile import MIN_EQUAL_PROFILES
 from tracer_core.execution.tiers.branch_watch import BranchWatch
 from tracer_core.execution.tiers.eager_or_compiled import Run, Ways
 from tracer_core.fx_capture import wrong_fakes
-from tracer_core.fx_capture.data_errors import (
-    ASSERTIONS,
-    AssertionFailed,
-    DataDiffers,
-    SizeDiffers,
-)
+from tracer_core.fx_capture.data_errors import ASSERTIONS, AssertionFailed, DataDiffers, SizeDiffers
 from tracer_core.graph_breaks import BREAKS
 from tracer_core.limits import (
     MAX_DATA_VIOLATIONS,
@@ -401,7 +396,7 @@ class Activation:
         runtime = self._runtime
         for cache, answers in watch.answers():
             if len(answers) > MAX_PROFILED_OUTCOMES:
-                crossed("MAX_PROFILED_OUTCOMES", found=len(answers), owner=runtime.owner())
+                crossed("MAX_PROFILED_OUTCOMES", reached=len(answers), owner=runtime.owner())
             assumed = cache.profile.note(answers)
             if cache.profile.is_over and answers and not assumed:
                 crossed("MAX_PROFILED_CALLS", owner=runtime.owner())

@@ -6,12 +6,7 @@ import sys
 import types
 from typing import Any
 
-from tracer_core.native_effects.effects import (
-    PURE,
-    declare,
-    special,
-    special_each,
-)
+from tracer_core.native_effects.effects import PURE, declare, special, special_each
 from tracer_core.trace.tracer import Tracer
 
 

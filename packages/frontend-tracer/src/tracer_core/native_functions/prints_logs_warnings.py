@@ -24,7 +24,7 @@ from tracer_core.native_effects.effects import special, special_each, special_ro
 from tracer_core.torch_private.settings import print_options
 from tracer_core.trace import special_methods
 from tracer_core.trace.guarded_calls import applied, query
-from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.save_before_mutation import LateCall
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 from tracer_core.trace.tracer import Tracer
 

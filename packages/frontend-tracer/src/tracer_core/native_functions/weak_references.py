@@ -6,12 +6,7 @@ import types
 import weakref
 from typing import Any
 
-from tracer_core.native_effects.effects import (
-    breaks,
-    methods_of,
-    special,
-    special_each,
-)
+from tracer_core.native_effects.effects import breaks, methods_of, special, special_each
 from tracer_core.trace.tracer import Tracer
 
 

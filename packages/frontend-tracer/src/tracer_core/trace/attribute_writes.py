@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.side_effects import MISSING
+from tracer_core.fx_capture.object_mutations import MISSING
 from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE

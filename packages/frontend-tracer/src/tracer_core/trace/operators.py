@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.fx_capture.provenance import WRAPPED
+from tracer_core.fx_capture.provenance import INTERNED, WRAPPED
 from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from tracer_core.trace.tracer import Tracer
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: Types of numbers and strings, each with what stands for them in a trace.
+_SAME_TYPE = (
+    {int, torch.SymInt}, {float, torch.SymFloat}, {bool, torch.SymBool}, {str}, {bytes}, {complex},
+)  # fmt: skip
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
 
@@ -301,7 +305,7 @@ class Operations(Component):
             self.native_operands(left, right)
             return self.apply(native, left, right)
         if symbol in ("==", "!="):
-            return self.same(left, right) == (symbol == "==")
+            return self.same_object(left, right) == (symbol == "==")
         raise TypeError(
             f"'{symbol}' not supported between instances of {self._types_of(left, right)}"
         )
@@ -325,7 +329,7 @@ class Operations(Component):
             equal = self._compared("__eq__", receiver, other, native)
             return equal if equal is NotImplemented else not self.to_bool(equal)
         if method is object.__eq__:
-            return True if self.same(receiver, other) else NotImplemented
+            return True if self.same_object(receiver, other) else NotImplemented
         if owner is object:
             return NotImplemented
         if isinstance(receiver, _HOLDERS) and owner in _HOLDERS:
@@ -345,7 +349,9 @@ class Operations(Component):
         self.native_operands(receiver, other)
         result = method(receiver, other)
         if result is False:
-            self.same(receiver, other)  # guards that objects compared by identity stay different
+            self.same_object(
+                receiver, other
+            )  # guards that objects compared by identity stay different
         return result
 
     def has_buffer(self, value: Any) -> bool:
@@ -393,7 +399,7 @@ class Operations(Component):
         if isinstance(item, CONTAINERS) and isinstance(other, CONTAINERS):
             self._guard_difference(item, other)
         else:
-            self.same(item, other)
+            self.same_object(item, other)
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""
@@ -410,6 +416,20 @@ class Operations(Component):
         )
 
     def same(self, left: Any, right: Any) -> bool:
+        kinds = {type(left), type(right)}
+        if not any(kinds <= alike for alike in _SAME_TYPE):
+            return self.same_object(left, right)
+        if kinds.isdisjoint(SYMBOLS):
+            return self.provenance.same_constant(left, right)
+        if not self.to_bool(self.compare("==", left, right)):
+            return False
+        integers = torch.SymFloat not in kinds
+        if integers and self.tracer.scalars.concrete(left) in INTERNED:
+            return True
+        raise Break("native_python", "whether two equal numbers are one object")
+
+    def same_object(self, left: Any, right: Any) -> bool:
+        """Returns ``left is right`` for values other than symbolic scalars, which stay symbolic."""
         left, right = self.provenance.original(left), self.provenance.original(right)
         if left is right:
             return True  # reached by two paths; a guard keeps both leading to one object
@@ -430,7 +450,7 @@ class Operations(Component):
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             value = self.tracer.fakes.current(value)
-            known = self.recorder.ranges.truth(value)
+            known = self.recorder.ranges.as_bool(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
             if known is None:

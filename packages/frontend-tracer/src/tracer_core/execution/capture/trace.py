@@ -27,12 +27,7 @@ from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
-from tracer_core.graph_breaks import (
-    Break,
-    Restart,
-    Retry,
-    RunEagerly,
-)
+from tracer_core.graph_breaks import Break, Restart, Retry, RunEagerly
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.native_effects.effects import add_rows_of_imported

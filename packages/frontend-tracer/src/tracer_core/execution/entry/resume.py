@@ -75,9 +75,7 @@ class ResumeFunction:
     def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            from tracer_core.execution.entry.resume_codegen import (
-                ResumeWriter,  # heavy: few breaks
-            )
+            from tracer_core.execution.entry.resume_codegen import ResumeWriter
 
             named = (self.interpret, self.failed, self.dropping)
             written = ResumeWriter(self.layouts, self.exit, named)
