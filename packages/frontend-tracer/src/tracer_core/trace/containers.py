@@ -32,7 +32,7 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
 from tracer_core.trace.live_generators import LiveGenerators
-from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, NumberLoops
+from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, ScalarLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
@@ -68,7 +68,7 @@ _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys(
 _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().items()))
 
 
-class Items(Component):
+class Containers(Component):
     """Containers and iterators in a trace. Mutable."""
 
     def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
@@ -78,7 +78,7 @@ class Items(Component):
             tracer.operators,
             live_generators,
         )
-        self.loops = NumberLoops(tracer)
+        self.loops = ScalarLoops(tracer)
         #: Iterators from before the trace whose items the trace began to take: it takes them all,
         #: where a loop that was begun before has a code region for its body.
         self.begun: dict[int, Any] = {}
@@ -589,7 +589,7 @@ class Items(Component):
         return iterator
 
 
-def _next(containers: Items, iterator: Any) -> Any:
+def _next(containers: Containers, iterator: Any) -> Any:
     more, item = containers.advance(iterator)
     if more:
         return item

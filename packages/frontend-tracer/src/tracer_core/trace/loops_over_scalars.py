@@ -26,7 +26,7 @@ _ITEMS: type = type({}.items())
 VALUE_VIEWS = frozenset({VALUES, _ITEMS})
 
 
-class NumberLoops(Component):
+class ScalarLoops(Component):
     """The iterators of a trace that give symbols. Mutable."""
 
     def __init__(self, tracer: Tracer) -> None:

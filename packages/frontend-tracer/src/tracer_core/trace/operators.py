@@ -59,7 +59,7 @@ def _invert_true() -> object:
     return operator.invert(True)
 
 
-class Operations(Component):
+class Operators(Component):
     """Operators in a trace."""
 
     def __init__(self, tracer: Tracer) -> None:

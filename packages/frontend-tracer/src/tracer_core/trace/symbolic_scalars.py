@@ -49,7 +49,7 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
 _HOLDERS = (int, float, complex, str, bytes)
 
 
-class Numbers(Component):
+class SymbolicScalars(Component):
     """The symbolic scalars of a trace. Mutable. symbolic: whether sizes may be symbols in this
     trace."""
 

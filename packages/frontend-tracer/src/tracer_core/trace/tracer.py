@@ -47,20 +47,20 @@ from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
 from tracer_core.trace.component import Component
-from tracer_core.trace.containers import Items
+from tracer_core.trace.containers import Containers
 from tracer_core.trace.finalization import Finalization
 from tracer_core.trace.generators import is_left_inside
 from tracer_core.trace.guarded_reads import GuardedReads
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
-from tracer_core.trace.operators import Operations
+from tracer_core.trace.operators import Operators
 from tracer_core.trace.optimizer_scalars import number_in
 from tracer_core.trace.python_rng import PythonRng
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_polyfill
 from tracer_core.trace.save_before_mutation import SideEffects
 from tracer_core.trace.state_values import index_in
-from tracer_core.trace.symbolic_scalars import Numbers
+from tracer_core.trace.symbolic_scalars import SymbolicScalars
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
 from tracer_core.trace.unrolled_loops import UnrolledLoops
 
@@ -89,8 +89,8 @@ class Tracer(Machine):
     exceptions: RaisedExceptions
     attributes: Attributes
     attribute_writes: AttributeWrites
-    operators: Operations
-    containers: Items
+    operators: Operators
+    containers: Containers
     calls: Calls
 
     def __init__(
@@ -138,15 +138,15 @@ class Tracer(Machine):
             self.recorder.follow_data(partial(speculated_answer, self))
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
-        self.scalars = Numbers(self, self.fakes.shape_env is not None)
+        self.scalars = SymbolicScalars(self, self.fakes.shape_env is not None)
         self.python_rng = PythonRng(self)
         self.reads = GuardedReads(self)
         self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)
         self.attributes = Attributes(self, self.entries)
         self.attribute_writes = AttributeWrites(self, self.entries)
-        self.operators = Operations(self)
-        self.containers = Items(self, self.live_generators)
+        self.operators = Operators(self)
+        self.containers = Containers(self, self.live_generators)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
