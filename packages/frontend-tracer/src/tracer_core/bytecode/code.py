@@ -31,7 +31,7 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def _why_unsupported(name: str, arg: Any) -> str:
-    """Returns which instruction the tracer does not run and why; of the others, an empty text."""
+    """Returns which instruction the tracer does not run and why; of the others, an empty string."""
     if name not in HANDLERS:
         return f"{name}: {RUNNING.unsupported.get(name, 'no handler')}"
     reasons = RUNNING.unsupported_intrinsics.get(name)

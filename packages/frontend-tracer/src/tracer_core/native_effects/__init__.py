@@ -1,1 +1,3 @@
-"""The native effects table: what native (C) callables and library functions read, change and call."""
+"""The native effects table (what C functions and functions of libraries read, change and call), which
+functions are inlined, and polyfills. The rows are in `native_functions`.
+"""

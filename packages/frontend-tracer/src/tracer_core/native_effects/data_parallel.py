@@ -1,7 +1,7 @@
 """DistributedDataParallel and fully_shard modules: their calls, with graph breaks at communication.
 
 Polyfills of torch's calls run the inner module; the functions that they call (rows of
-`tables/distributed.py`) run the steps before and after it eagerly. Both do what torch's code does,
+`native_functions/distributed.py`) run the steps before and after it eagerly. Both do what torch's code does,
 in its order, including hooks and errors.
 """
 

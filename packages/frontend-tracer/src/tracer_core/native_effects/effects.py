@@ -1,7 +1,7 @@
 """The native effects table: one row per callable that interpreted code may call eagerly.
 
-The modules of `native_functions` declare the rows. A callable without a row breaks the graph; it is never
-assumed to be pure.
+The modules of `native_functions` declare the rows. A callable without a row breaks the graph; it is
+never assumed to be pure.
 """
 
 from __future__ import annotations

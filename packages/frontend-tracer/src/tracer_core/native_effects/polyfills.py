@@ -61,7 +61,7 @@ class GroupBy:
 
 class FinishedWork:
     """The handle of a collective with ``async_op=True`` in the graph, which waits for it by itself
-    where its result is used first. No trace hands it to the program: see `tables/collectives.py`."""
+    where its result is used first. No trace hands it to the program (native_functions/collectives.py)."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True

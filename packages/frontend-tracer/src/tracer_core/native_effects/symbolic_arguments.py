@@ -23,7 +23,7 @@ from tracer_core.native_effects import inline_policy
 from tracer_core.native_effects.effects import CALLABLES_IN_C, unbound
 from tracer_core.torch_private.names import names
 
-#: Scalar function that generated code recomputes at run time on the current numbers -> its text.
+#: Scalar function that generated code recomputes at run time on the current scalars -> its source.
 COMPUTED_CALLS: dict[Any, str] = {
     **{function: function.__name__ for function in (int, float, round, abs, min, max, single)},
     **{getattr(math, name): f"math.{name}" for name in (

@@ -446,7 +446,7 @@ def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, 
 
 
 def _call_wrapped(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """recursive_repr: the text of an object, which a thread does not ask for twice."""
+    """recursive_repr: the repr of an object, which a thread does not compute inside itself."""
     outer = inspect.getclosurevars(function).nonlocals
     wrapped = outer["user_function"]
     for frame in tracer.frames if args else ():

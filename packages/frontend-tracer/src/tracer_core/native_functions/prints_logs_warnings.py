@@ -49,7 +49,7 @@ def _shows_the_same_later(value: Any) -> bool:
 
 def _as_it_is(tracer: Tracer, value: Any) -> Any:
     """Returns what a message shows later of a value as it is now: the value, a copy of a tensor, or
-    for other objects their text, as `str` gives it."""
+    for other objects their string, as `str` gives it."""
     if _shows_the_same_later(value):
         return value
     if isinstance(value, torch.Tensor):
@@ -136,7 +136,7 @@ def _action(category: type[Warning], text: str, module: str, line: int) -> Any:
 
 
 def _is_shown_by_python() -> bool:
-    """Returns whether no code of the program shows a warning: it is printed, logged or put into a list."""
+    """Returns whether no code of the program shows a warning: it is printed, logged or listed."""
     show, impl = warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     if show is logging._showwarning:  # type: ignore[attr-defined]
         return _goes_out(logging.getLogger("py.warnings"))
@@ -353,7 +353,7 @@ def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwa
 
 def _late_message(tracer: Tracer, message: Any, *args: Any) -> tuple[Any, ...]:
     """Returns a message and its arguments as they are now. Objects are shown by %s only: another
-    conversion may show another text than `str` gives."""
+    conversion may show another string than `str` gives."""
     if all(map(_shows_the_same_later, (message, *args))):
         return message, *args
     if type(message) is not str or not args:

@@ -34,7 +34,7 @@ from tracer_core.trace.library_calls import guard_function
 from tracer_core.trace.tracer import Tracer
 
 _OS = importlib.import_module(os.name)  # posix, or nt
-#: C functions of that module that compute with the text of a path.
+#: C functions of that module that compute with the string of a path.
 _OF_TEXT = ("_path_normpath", "_path_splitroot", "_path_splitroot_ex")
 declare(
     PURE,

@@ -55,7 +55,7 @@ def hides_class(meta: type) -> bool:
     if meta is type:
         return False
     result = (Entries.static(meta, name) for name in _PARTS_OF_CLASS)
-    # A text is the metaclass's own; C code (pybind11's metaclass) changes class variables only.
+    # A string is the metaclass's own; C code (pybind11's metaclass) changes class variables only.
     return any(
         not (item is type.__dict__[name] or isinstance(item, str) or is_slot(item, name))
         for name, item in zip(_PARTS_OF_CLASS, result, strict=True)

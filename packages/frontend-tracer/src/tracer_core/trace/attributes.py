@@ -376,7 +376,7 @@ class Attributes(Component):
         return self.tracer.containers.spread(self.getattr(template, "interpolations"))
 
     def template_parts(self, template: Any) -> list[Any]:
-        """Returns what a loop over a template string gives: texts that are not empty, and
+        """Returns what a loop over a template string gives: strings that are not empty, and
         interpolations."""
         texts = self.tracer.containers.spread(self.getattr(template, "strings"))
         parts = itertools.zip_longest(texts, self.interpolations(template), fillvalue="")

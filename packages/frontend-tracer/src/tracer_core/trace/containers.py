@@ -62,7 +62,7 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
 )
 #: Iterators that run C code if what they hold does.
 _IN_C = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS)
-#: Type of an OrderedDict's iterators, which no text makes again.
+#: Type of an OrderedDict's iterators, which no source makes again.
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
 _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().items()))

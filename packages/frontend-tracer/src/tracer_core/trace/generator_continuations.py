@@ -226,7 +226,7 @@ def items_left(iterator: Any) -> list[Any] | None:
 
 def counted(counter: Any) -> tuple[Any, Any]:
     """Returns the next number of an itertools.count and its step; None for both where they are not
-    plain integers. Since CPython 3.14 only its text tells them."""
+    plain integers. Since CPython 3.14 only its repr shows them."""
     match = _COUNT.fullmatch(repr(counter)) if type(counter) is itertools.count else None
     return (None, None) if match is None else (int(match[1]), int(match[2] or 1))
 

@@ -135,7 +135,7 @@ class GuardedReads(Component):
         return identity(self.tracer, value) in addresses
 
     def note_order(self, obj: Any) -> None:
-        """Notes that the trace follows the order of a set, which texts have and objects have
+        """Notes that the trace follows the order of a set, which strings have and objects have
         another in each process."""
         if len(obj) > 1 and not all(map(_hashes_alike, keys_of(obj))):
             self.tracer.unguarded["the order of a set differs between processes"] = None
@@ -373,7 +373,7 @@ def _hashes_alike(value: Any) -> bool:
 
 
 def is_literal(key: Any) -> bool:
-    """Returns whether a key's text in a guard evaluates to the key."""
+    """Returns whether a key's source in a guard evaluates to the key."""
     if type(key) is tuple:
         return all(map(is_literal, key))
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))

@@ -147,7 +147,7 @@ class SortKey:
 
 
 class HostString:
-    """An argument of a format string: reads text, numbers, attributes and items of the program's
+    """An argument of a format string: reads strings, numbers, attributes and items of the program's
     object."""
 
     __slots__ = ("_tracer", "_value")
@@ -182,7 +182,7 @@ class HostString:
 
 
 def text_part(tracer: Tracer, value: Any) -> Any:
-    """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
+    """Returns `value` itself if C code may see it: strings and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
     simple = type(value) in (str, int, float, bool, complex, bytes, type(None))
     return value if simple else HostString(tracer, value)

@@ -245,7 +245,7 @@ class NativeCalls(Component):
                         )
 
     def note_allocation(self, result: Any) -> Any:
-        """Registers the step that made a native result: if no text can make the result again, a
+        """Registers the step that made a native result: if no source can make the result again, a
         later break moves to that step."""
         if type(result) is tuple:
             for part in result:

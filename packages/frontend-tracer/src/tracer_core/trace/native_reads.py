@@ -118,7 +118,7 @@ def _check(tracer: Tracer, value: Any, depth: int) -> bool:
     if isinstance(value, slice):
         return _check_all(tracer, (value.start, value.stop, value.step), depth - 1)
     if isinstance(value, (str, bytes)) and not isinstance(value, enum.Enum):
-        return False  # also a subclass: native code reads the text itself
+        return False  # also a subclass: native code reads the string itself
     if isinstance(value, IDENTITY_TYPES) and not isinstance(value, enum.Enum):
         return False
     if special_methods(tracer, type(value)) and not (

@@ -164,7 +164,7 @@ class Operators(Component):
             left, right = self._counts(left, right)
         self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
-            native = INPLACE[symbol]  # the same operator, but with its own error text
+            native = INPLACE[symbol]  # the same operator, but with its own error message
         return self.apply(native, left, right)
 
     def answered(self, name: str, shown: str, left: Any, right: Any) -> Any:
@@ -213,7 +213,7 @@ class Operators(Component):
         return [forward, reflected]
 
     def _formats(self, name: str, left: Any) -> bool:
-        """Returns whether this is ``%`` of a text, which formats whatever the right operand is."""
+        """Returns whether this is ``%`` of a string, which formats whatever the right operand is."""
         return (
             name == "mod"
             and isinstance(left, (str, bytes, bytearray))

@@ -1,6 +1,6 @@
 """Interprets the special methods that C code would call on the program's objects.
 
-C code calls them for comparing containers, hashing keys, and making numbers or text from objects.
+C code calls them for comparing containers, hashing keys, and making numbers or strings from objects.
 Where the interpreter cannot answer, the graph breaks. No special method written in Python runs
 eagerly, except ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and only
 read.
@@ -363,7 +363,7 @@ def hashable_key(tracer: Tracer, key: Any) -> Any:
     return index(tracer, key)
 
 
-# -- text
+# -- strings
 # ---------------------------------------------------------------------------------------------------
 
 _ERROR_TEXTS = (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])
@@ -421,13 +421,13 @@ def repr_of(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
     return repr(value)
 
 
-#: Whether the text of an exception group is that of its members, whatever ``args`` has become since:
+#: Whether the repr of an exception group is that of its members, whatever ``args`` has become since:
 #: so in late releases of 3.14.
 GROUPS_PRINT_THEIR_MEMBERS = "__repr__" in vars(BaseExceptionGroup)
 
 
 def _printed_of_group(tracer: Tracer, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
-    """Returns what such a text shows: the message, and the members as the kind of sequence that the
+    """Returns what such a repr shows: the message, and the members as the kind of sequence that the
     group was made of."""
     args = tracer.attributes.getattr(group, "args")
     members = tracer.attributes.getattr(group, "exceptions")
@@ -452,7 +452,7 @@ def _printed_parts(tracer: Tracer, value: Any) -> tuple[Any, ...] | None:
 
 
 def _check_printed(tracer: Tracer, value: Any) -> None:
-    """Breaks for an object whose text shows contents that are not guarded."""
+    """Breaks for an object whose string shows contents that are not guarded."""
     if not isinstance(value, _PRINTED_AS_READ) and not tracer.provenance.is_fresh(value):
         raise Break(
             "unsupported_value", f"the text of a {type(value).__name__} from before this region"
@@ -461,13 +461,13 @@ def _check_printed(tracer: Tracer, value: Any) -> None:
 
 #: Containers that C code prints.
 _PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdict)
-#: Types of values whose text shows only what is guarded by then.
+#: Types of values whose string shows only what is guarded by then.
 _PRINTED_AS_READ = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, *_BRACKETS, dict,
                     torch.SymInt, torch.SymFloat)  # fmt: skip
 
 
 def _with_texts(tracer: Tracer, value: Any) -> Any:
-    """Returns the same container of host objects that print the interpreted text."""
+    """Returns the same container of host objects that print the interpreted string."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
     result = value.copy()
@@ -478,7 +478,7 @@ def _with_texts(tracer: Tracer, value: Any) -> Any:
 
 
 def _shown(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Returns `repr_of` as part of another text: a text of a subclass counts as plain text."""
+    """Returns `repr_of` as part of another string: one of a subclass counts as a str."""
     return str.__str__(repr_of(tracer, value, inside))
 
 

@@ -36,7 +36,7 @@ SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NUMBERS = frozenset({int, float, *SYMBOLS})
 _NUMBERS = NUMBERS | {bool}
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-#: operator -> its text.
+#: operator -> its source.
 _TEXTS = {function: symbol for symbol, (*_, function) in (*BINARY.items(), *COMPARE.items())}
 _UNARY_TEXTS = {function: symbol for symbol, (_, function) in UNARY.items()}
 #: Functions on ints that the shape environment computes as Python does.
@@ -58,7 +58,7 @@ class SymbolicScalars(Component):
         self.symbolic = symbolic
         #: id of a symbol -> (symbol, its value now, its source).
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
-        #: computed source -> number of operations in its whole text.
+        #: computed source -> number of operations in its expression.
         self._sizes: dict[Source, int] = {}
         #: What makes numbers alike -> their sources: the first is an input of the graph, and the
         #: entry guards that the others equal it.
@@ -75,7 +75,7 @@ class SymbolicScalars(Component):
         sources.append(source)
         if len(sources) > 1:
             return self.provenance.symbols[sources[0]]
-        if source.kind is SourceKind.COMPUTED:  # whose text holds those of its operands
+        if source.kind is SourceKind.COMPUTED:  # whose source holds those of its operands
             name = f"computed number {len(self.numbers)}"
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
@@ -116,7 +116,7 @@ class SymbolicScalars(Component):
         return value
 
     def payload(self, value: Any) -> Any:
-        """Returns the guarded value of an object of a subclass of a number or text, as C code sees
+        """Returns the guarded value of an object of a subclass of a number or str, as C code sees
         it. Other values unchanged."""
         if not isinstance(value, _HOLDERS) or type(value) in _HOLDERS:
             return value

@@ -1,4 +1,4 @@
-"""Scalar programs: the functions of flex_attention (score_mod, mask_mod) as a text.
+"""Scalar programs: the functions of flex_attention (score_mod, mask_mod) as a string.
 
 A function of one score and its position (batch, head, query, key) is recorded on 0-d tensors and
 lowered to core ATen operators (`scalar_recording`). `ScalarProgram` holds the result: inputs by
@@ -122,7 +122,7 @@ def _value(simple: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def parsed(text: str) -> dict[str, Any]:
-    """Returns the fields of a text; do not mutate."""
+    """Returns the fields of a program; do not mutate."""
     data: dict[str, Any] = json.loads(text)
     return data
 

@@ -38,7 +38,7 @@ ASSOCIATIVE = declare("associative_scan(Tensor[] rows, str program) -> Tensor[]"
 
 
 def program_of(graph: torch.fx.Graph) -> str:
-    """Returns the text of a step. Raises LoweringUnsupported where it has none."""
+    """Returns the source of a step. Raises LoweringUnsupported where it has none."""
     code = graph.python_code("self")
     unknown = [name for name in code.globals if name not in _names()]
     if unknown:
