@@ -1,8 +1,8 @@
 """DistributedDataParallel and fully_shard modules: their calls, with graph breaks at communication.
 
 Polyfills of torch's calls run the inner module; the functions that they call (rows of
-`native_functions/distributed.py`) run the steps before and after it eagerly. Both do what torch's code does,
-in its order, including hooks and errors.
+`native_functions/distributed.py`) run the steps before and after it eagerly. Both do what torch's
+code does, in its order, including hooks and errors.
 """
 
 from __future__ import annotations

@@ -73,11 +73,8 @@ class Containers(Component):
 
     def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
         super().__init__(tracer)
-        self.entries, self.operators, self.live_generators = (
-            tracer.entries,
-            tracer.operators,
-            live_generators,
-        )
+        self.entries, self.operators = tracer.entries, tracer.operators
+        self.live_generators = live_generators
         self.loops = ScalarLoops(tracer)
         #: Iterators from before the trace whose items the trace began to take: it takes them all,
         #: where a loop that was begun before has a code region for its body.
