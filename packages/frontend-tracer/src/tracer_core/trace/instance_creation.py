@@ -168,10 +168,7 @@ def _initialise(tracer: Tracer, obj: Any, args: list[Any], kwargs: dict[str, Any
     if type(frame) is Frame:
         frame.on_return = ("instance", obj)
         return frame
-    if frame is not None:
-        raise TypeError(
-            f"__init__() should return None, not '{tracer.exceptions.type_name(frame)}'"
-        )
+    tracer.require_none(frame)
     return obj
 
 

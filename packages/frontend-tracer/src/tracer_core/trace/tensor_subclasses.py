@@ -293,11 +293,7 @@ class TensorSubclasses(Component):
         fakes, inputs = self.recorder.fakes, (args, kwargs)
         region = self._region(name_of(function))
         args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
-        leaves = [
-            leaf
-            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
-            if torch_private.is_wrapper(leaf)
-        ]
+        leaves = list(filter(torch_private.is_wrapper, pytree.arg_tree_leaves(*args, **kwargs)))
         before = torch_private.versions_of(leaves)
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
         untracked, self._untracked = self._untracked, False
@@ -472,11 +468,7 @@ class TensorSubclasses(Component):
         classes of the wrappers; without any, the operator is a node."""
         with self._recording(False):
             args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
-        leaves = [
-            leaf
-            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
-            if torch_private.is_wrapper(leaf)
-        ]
+        leaves = list(filter(torch_private.is_wrapper, pytree.arg_tree_leaves(*args, **kwargs)))
         kinds = torch_private.overloads(leaves, torch_private.has_dispatch)
         with self._recording(False), self._inside_handler():
             if self._is_copy_of_new(function, args):
