@@ -542,7 +542,9 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         Returns:
             The number of bytes.
         """
-        from tracer_core.aot.frozen_parameters import release_originals as implementation
+        from tracer_core.aot.frozen_parameters import (
+            release_originals as implementation,  # heavy: the tracer
+        )
 
         return sum(implementation(config.options) for config in configs)
 

@@ -200,7 +200,9 @@ def package_library(
     """
     demand_compilable(fn)
     demand_capture("package_library")
-    from tracer_core.packages.library import package_library as implementation
+    from tracer_core.packages.library import (
+        package_library as implementation,  # heavy: the tracer
+    )
 
     implementation(fn, args, directory, kwargs=kwargs or {}, backend=backend, options=options)
 

@@ -75,7 +75,9 @@ class ResumeFunction:
     def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            from tracer_core.execution.entry.resume_codegen import ResumeWriter
+            from tracer_core.execution.entry.resume_codegen import (
+                ResumeWriter,  # heavy: few breaks
+            )
 
             named = (self.interpret, self.failed, self.dropping)
             written = ResumeWriter(self.layouts, self.exit, named)
