@@ -8,7 +8,9 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
 import math
+import operator
 import string
 import types
 
@@ -490,6 +492,46 @@ def test_a_tuple_of_numbers_is_the_program_s_own():
         pair = (n, n + 1)
         _, item, (two, _), held = compiled(X, pair)
         assert item is two is held["pair"] is pair
+
+
+def test_identity_of_small_integers_that_change():
+    """CPython has one object of each integer from -5 to 256."""
+
+    def program(x, n, items):
+        return x * n, n is len(items), len(items) is not n, operator.is_(x.shape[0], n), n is True
+
+    fast = tracer_core.compile(program, backend="eager")
+    calls = [(torch.ones(r, 2), n, [0] * k) for n, k, r in itertools.product(range(2, 6), repeat=3)]
+    calls += [(torch.ones(3, 2), 1, [0]), (torch.ones(1, 2), 1, [0, 0])]
+    for args in calls:
+        compare(program(*args), fast(*args))
+
+
+def test_identity_of_large_and_floating_point_numbers_that_change():
+    """Equal ones are one object or two."""
+
+    def program(x, a, b):
+        return x * a, a is b, operator.is_not(a, b)
+
+    fast = tracer_core.compile(program, backend="eager")
+    for n in (5000, 6000, 7000, 0.5, 1.5, 2.5, 3.5):
+        other = (n * 2 - 1) - (n - 1)
+        for b in (n, other, n + 1):
+            compare(program(X, n, b), fast(X, n, b))
+
+
+def test_identity_of_equal_strings_and_constants():
+    def program(x, a, b):
+        return x * 2, a is b, a is not b, a is a
+
+    fast = tracer_core.compile(program, backend="eager")
+    for reduction in ("mean of all", "sum of all"):
+        copy = "".join(list(reduction))
+        for b in (reduction, copy, reduction, "max"):
+            compare(program(X, reduction, b), fast(X, reduction, b))
+    nan = float("nan")
+    for a, b in ((nan, nan), (nan, float("nan")), (b"one", b"one"), (1j, 1j), (True, True)):
+        compare(program(X, a, b), fast(X, a, b))
 
 
 def test_whether_two_tuples_are_one_object():

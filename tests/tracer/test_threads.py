@@ -6,6 +6,7 @@ import faulthandler
 import functools
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections import deque
@@ -377,12 +378,17 @@ def test_the_gathered_form_of_the_check_on_every_thread(monkeypatch):
 
 
 def in_child(work):
-    """The exit code of a forked child that runs work() (0: it raised nothing)."""
+    """The exit code of a forked child that runs work() (0: it raised nothing).
+
+    A child that hangs prints where it is every 30 s, so that a slow one can be told from a
+    deadlock, and is killed after two minutes.
+    """
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            faulthandler.dump_traceback_later(10, exit=True)
+            faulthandler.dump_traceback_later(30, repeat=True)
+            signal.setitimer(signal.ITIMER_REAL, 120)
             work()
             code = 0
         except BaseException:

@@ -401,7 +401,7 @@ class Activation:
         runtime = self._runtime
         for cache, answers in watch.answers():
             if len(answers) > MAX_PROFILED_OUTCOMES:
-                crossed("MAX_PROFILED_OUTCOMES", found=len(answers), owner=runtime.owner())
+                crossed("MAX_PROFILED_OUTCOMES", reached=len(answers), owner=runtime.owner())
             assumed = cache.profile.note(answers)
             if cache.profile.is_over and answers and not assumed:
                 crossed("MAX_PROFILED_CALLS", owner=runtime.owner())

@@ -49,6 +49,7 @@ from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
+from tracer_core.fx_capture.object_mutations import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
     end_is_seen,
@@ -56,7 +57,6 @@ from tracer_core.fx_capture.provenance import (
     kept_when_dead,
     leads_to_foreign,
 )
-from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.fx_capture.wrong_fakes import checks_first_call
@@ -68,13 +68,13 @@ from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import uses_rng
 from tracer_core.ops.higher_order.subclass_calls import inner_tensor
 from tracer_core.options import CompileConfig
-from tracer_core.reconstruct.side_effects import stored_keys
+from tracer_core.reconstruct.replay_side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.trace.generators import HOST_ITERATORS
-from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.save_before_mutation import LateCall
 from tracer_core.trace.tracer import Tracer
 
 #: Kinds of changes of tensors' own attributes.
@@ -179,7 +179,7 @@ class TraceWriter:
             source = provenance.source_of(change.obj)
             if source is None or change.kind is not dict:
                 continue
-            if change.whole or change.removed or stored_keys(change, provenance):
+            if change.all_contents or change.removed or stored_keys(change, provenance):
                 yield source
 
     def _late_call(self, late: LateCall) -> str:

@@ -273,8 +273,8 @@ def _queries_machine(w: ResumeWriter, path: _Path) -> str:
 
 
 def _first_jump(w: ResumeWriter, path: _Path) -> None:
-    truth = w.risky(path, f"not {path.stack[-1]}")
-    _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
+    is_false = w.risky(path, f"not {path.stack[-1]}")
+    _branch(w, path, f"{is_false}" if "FALSE" in w.code.names[path.ip] else f"not {is_false}")
 
 
 # -- what may follow

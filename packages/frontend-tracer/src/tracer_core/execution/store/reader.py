@@ -176,7 +176,7 @@ class StoredBackwards:
     capture_again: Callable[[], None] | None = None
 
     @property
-    def whole(self) -> Backward:
+    def full(self) -> Backward:
         """The largest one: no other process cuts it into parts."""
         return max(self.known.values(), key=lambda value: len(value.tangents))
 
@@ -228,7 +228,7 @@ def _node_from_json(
             "forward": functools.partial(forward, None),
             "differentiable": tuple(again["differentiable"]),
             "tangents": tuple(again["tangents"]),
-            "drawn": tuple(map(RngReplayNode.from_json, again["drawn"])),
+            "replayed": tuple(map(RngReplayNode.from_json, again["replayed"])),
             "mutations": frozenset(again["mutations"]),
             "settings": {item: finder.find(value) for item, value in again["settings"].items()},
             "versioned": tuple(again["versioned"]),
@@ -246,4 +246,4 @@ def _node_from_json(
 
 
 #: Fields of `NodePlan` that are tuples of indices.
-_INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")
+_INDICES = ("saved_inputs", "saved_outputs", "without_tangent", "tangents", "differentiable")
