@@ -84,7 +84,7 @@ def runners() -> list[GraphedRunner]:
 
 class GraphedRunner:
     """Mutable: runs a graph by replaying CUDA graphs where it can; see the module's docstring.
-    run_placed: `run` for a graph that announces from which pool its memory is to come
+    run_in_pools: `run` for a graph that announces from which pool its memory is to come
     (`pool_assignment`). verdicts: of earlier processes."""
 
     def __init__(
@@ -94,11 +94,11 @@ class GraphedRunner:
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
-        run_placed: pool_assignment.PlacedRunner | None = None,
+        run_in_pools: pool_assignment.PoolRunner | None = None,
         verdicts: Verdicts | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
-        self._run_placed = run_placed
+        self._run_in_pools = run_in_pools
         self._device, self._lock = state.device, state.lock
         self._tensors = (
             *traits.tensors,
@@ -107,14 +107,14 @@ class GraphedRunner:
         )
         #: Inputs whose addresses are expected to be stable: a new address means a new capture, not
         #: a copy.
-        self._lasting = frozenset(
+        self._stable = frozenset(
             index
             for index in self._tensors
-            if spec.inputs[index].stable_address or spec.inputs[index].role in _LASTING
+            if spec.inputs[index].stable_address or spec.inputs[index].role in _STABLE_ROLES
         )
         self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
         self._shaped = (
-            tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
+            tuple(i for i in self._tensors if i not in self._stable) if spec.sizes else ()
         )
         self._operators, self._generators = traits.operators, traits.generators
         self._communicates = traits.communicates
@@ -172,7 +172,7 @@ class GraphedRunner:
             or len(self._reasons) >= MAX_CAPTURE_FAILURES
         ):
             return None
-        if not self._policy.pays(entry) or not self._settled(entry, inputs):
+        if not self._policy.pays(entry) or not self._addresses_recur(entry, inputs):
             return None
         captured_sizes = sum(bool(item.recordings) for item in self._entries.values())
         if not self._policy.affordable(entry, captured_sizes):
@@ -193,7 +193,7 @@ class GraphedRunner:
     def _visible(self, results: Sequence[Result]) -> list[Result]:
         return [result for index, result in enumerate(results) if not self._stays(index)]
 
-    def _settled(self, entry: GraphEntry, inputs: list[Any]) -> bool:
+    def _addresses_recur(self, entry: GraphEntry, inputs: list[Any]) -> bool:
         """Returns whether a capture is worth it: the captures so far paid, or the input addresses of
         this call were seen before. In the other case inputs that moved are copied into buffers from
         now on."""
@@ -205,7 +205,7 @@ class GraphedRunner:
             return True
         moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
         restless = self._restless(entry, inputs, moved)
-        moved = {i for i in (moved - self._lasting) | restless if can_be_copied(inputs[i])}
+        moved = {i for i in (moved - self._stable) | restless if can_be_copied(inputs[i])}
         if not restless.isdisjoint(moved):
             entry.seen.clear()
         if moved:
@@ -240,7 +240,7 @@ class GraphedRunner:
         return result if _nbytes(inputs, result) <= MAX_COPIED_BYTES else set()
 
     def _anchored(self, entry: GraphEntry) -> list[int]:
-        return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
+        return [i for i in self._tensors if i not in entry.copied and i in self._stable]
 
     def _anchor(self, entry: GraphEntry, pointers: list[int]) -> tuple[int, ...]:
         return tuple([pointers[i] for i in self._anchored(entry)])
@@ -293,18 +293,18 @@ class GraphedRunner:
     def _recorded(self, plan: CapturePlan, inputs: list[Any]) -> CapturedGraph:
         """Captures with scratch memory shared between CUDA graphs where the runner says what is
         scratch."""
-        run_placed = self._run_placed
-        if run_placed is not None:
+        run_in_pools = self._run_in_pools
+        if run_in_pools is not None:
             try:
                 return CapturedGraph(
                     self._state,
-                    lambda inputs: run_placed(inputs, pool_assignment.to),
+                    lambda inputs: run_in_pools(inputs, pool_assignment.to),
                     inputs,
                     plan,
                     places=True,
                 )
             except Misplaced:
-                self._run_placed = None
+                self._run_in_pools = None
         return CapturedGraph(self._state, self._run, inputs, plan)
 
     def _plan(self, entry: GraphEntry, keep: bool) -> CapturePlan:
@@ -449,7 +449,7 @@ class GraphedRunner:
             )
 
 
-_LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
+_STABLE_ROLES = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
 
 
 def _nbytes(inputs: list[Any], some: set[int]) -> int:

@@ -30,7 +30,7 @@ def wrap(
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
     *,
-    run_placed: pool_assignment.PlacedRunner | None = None,
+    run_in_pools: pool_assignment.PoolRunner | None = None,
     numbers: Numbers | None = None,
     launches: int | None = None,
     module: str | None = None,
@@ -38,7 +38,7 @@ def wrap(
     """Returns `runner`, replayed from CUDA graphs on CUDA devices. graph: the lowered graph, or,
     where a stored runner is back without its graph, the `Runner.graph_traits` of the runner that
     the first wrap returned. options: None takes them from `spec.options` where those are this
-    backend's, else the defaults. run_placed: does the same as `runner`, and calls its second
+    backend's, else the defaults. run_in_pools: does the same as `runner`, and calls its second
     argument with True before it allocates memory of results, with False before other memory.
     numbers: the runner takes one more input, a tensor of the float arguments of a call, and reads
     these nowhere else. launches: of one call, where the caller knows. module: the source of the
@@ -70,7 +70,9 @@ def wrap(
     if options.measured and module is not None and spec.device.type == "cuda":
         stored = isinstance(graph, Mapping)
         verdicts = Verdicts(module, spec.device, from_store=stored)
-    run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed, verdicts)
+    run: RunFunction = GraphedRunner(
+        runner.run, traits, spec, state, options, run_in_pools, verdicts
+    )
     if numbers is not None:
         run = WithNumbers(run, state, numbers)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
@@ -83,8 +85,8 @@ def _options(value: Any) -> CudaGraphsOptions:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Returns a runner that replays the graph's own operators."""
-    with_places = _called(pool_assignment.placed(graph))
-    return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
+    with_places = _called(pool_assignment.with_pools(graph))
+    return wrap(_called(graph), graph, spec, run_in_pools=lambda inputs, to: with_places(inputs))
 
 
 def _called(graph: torch.fx.GraphModule) -> RunFunction:

@@ -241,7 +241,7 @@ class ResultForm:
         )
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
         #: The sizes of a buffer that is itself the result, where they are constant; else None.
-        self.plain = self._known if self._is_contiguous(result) else None
+        self.known_sizes = self._known if self._is_contiguous(result) else None
 
     def _is_contiguous(self, result: Result) -> bool:
         shaped = (

@@ -155,7 +155,7 @@ def can_be_watched(value: Any) -> bool:
     return bool(weak_reference_offset(type(value))) and not issubclass(type(value), _LONG_LIVED)
 
 
-def kept_when_dead(value: Any) -> bool:
+def must_outlive_variable(value: Any) -> bool:
     """Returns whether a dead variable must go on holding this object, as in eager, because the
     program has or may later make a weak reference to it, because it is one, whose callback is
     called only while it lives, or because its death does something (it closes a file)."""
@@ -163,7 +163,7 @@ def kept_when_dead(value: Any) -> bool:
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
     if kind in _HOLDERS:
-        if _holds(value, lambda held, left: _is_kept_within(held) or end_is_seen(held, left)):
+        if _holds(value, lambda held, left: _outlives_within(held) or end_is_seen(held, left)):
             return True
     elif leads_to_foreign(value):
         return True
@@ -178,10 +178,10 @@ def leads_to_foreign(value: Any) -> bool:
     kind = type(value)
     if kind in _BOUND_TYPES:
         return _is_bound(value.__self__) and _is_foreign(value.__self__)
-    return kind in _HOLDERS and _holds(value, lambda held, left: _is_kept_within(held))
+    return kind in _HOLDERS and _holds(value, lambda held, left: _outlives_within(held))
 
 
-def _is_kept_within(held: Any) -> bool:
+def _outlives_within(held: Any) -> bool:
     """Returns whether a container is kept for what it holds here."""
     return leads_to_foreign(held) or _is_foreign(held)
 

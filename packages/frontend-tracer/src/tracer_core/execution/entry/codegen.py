@@ -480,7 +480,7 @@ class CacheEntry:
                 "taken.append(lock)",
             )
         ]
-        lines = ["def attempt(S):", *self.constants.revived("return MISS"), "    taken = []"]
+        lines = ["def entry(S):", *self.constants.revived("return MISS"), "    taken = []"]
         lines += ["    try:", *(f"    {line}" for line in _tried(takes))]
         lines += ["        return entered(S)", "    finally:"]
         return [*lines, "        for lock in reversed(taken): lock.release()", ""]
@@ -517,7 +517,7 @@ class CacheEntry:
         if late:
             helpers, late = joined(late)
             lines += helpers
-        name = "entered" if locks else "attempt"
+        name = "entered" if locks else "entry"
         lines += [f"def {name}(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:

@@ -113,7 +113,7 @@ class RecompileLimit:
             return {"function": function, "count": count, "reason": "a guard failed"}
         known, values = cache.known(state), []
         for entry in self._entries.captured:
-            failed = entry.check_first.failed(state) if entry.attempt in known else None
+            failed = entry.check_first.failed(state) if entry.entry_function in known else None
             if failed is None or failed.source != last.source:
                 continue
             if failed.died or failed.seen not in values:

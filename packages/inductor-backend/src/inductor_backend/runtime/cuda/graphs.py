@@ -75,7 +75,7 @@ def recorded(
     inner = runner.with_run(run)
     module = runner.artifact.text if isinstance(runner.artifact, Artifact) else None
     wrapped: ModuleRunner = wrap(
-        inner, gm, spec, options, run_placed=placed(run), numbers=numbers,
+        inner, gm, spec, options, run_in_pools=placed(run), numbers=numbers,
         launches=runner.launches, module=module,
     )  # fmt: skip
     return runner if wrapped is inner else wrapped
