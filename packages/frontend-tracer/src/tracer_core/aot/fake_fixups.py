@@ -1,7 +1,7 @@
 """Corrects fake results of operators where the real kernels save something else for the backward.
 
 Only results that no other than backward operators read are changed. LoweringUnsupported is raised
-where the real result cannot be known. `tests/aten/test_training.py` compares with the kernels.
+where the real result cannot be known. `tests/aot/test_training.py` compares with the kernels.
 """
 
 from __future__ import annotations

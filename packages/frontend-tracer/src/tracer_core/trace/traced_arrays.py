@@ -33,7 +33,7 @@ from tracer_core.trace.tracing import Tracing
 
 numpy: Any = numpy_types.numpy
 
-#: Functions whose values torch computes as NumPy does (tests/tracer/test_natives_numpy.py compares
+#: Functions whose values torch computes as NumPy does (tests/natives/test_numpy.py compares
 #: them on edge values). Left out: shifts, whose count may exceed the width; float_power, einsum.
 _UFUNCS_TEXT = """
     add subtract multiply divide power floor_divide remainder negative positive absolute fabs
