@@ -39,7 +39,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("plugin_api",),
         ("bridges", "natives.tables", "reconstruct"),
         ("execution",),
-        ("explanation", "packages", "preparation"),
+        ("explanation", "export", "preparation"),
         ("api", "cache"),
         ("diagnosis", "saving"),
         ("__init__",),

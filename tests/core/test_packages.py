@@ -28,7 +28,8 @@ from tracer_core.errors import (
     PackageError,
     StoredError,
 )
-from tracer_core.packages import archive, requirements
+from tracer_core.export import requirements
+from tracer_core.storage import archive
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -575,7 +576,7 @@ def test_a_package_made_for_something_else_says_what_differs(tmp_path, monkeypat
         change(needs)
         return needs
 
-    monkeypatch.setattr("tracer_core.packages.save.here", elsewhere)
+    monkeypatch.setattr("tracer_core.export.save.here", elsewhere)
     tracer_core.package(lambda x, n: (x, n), (torch.ones(2), 3), tmp_path / "other.tracer")
     with pytest.raises(StoredError, match=says):
         tracer_core.load_package(tmp_path / "other.tracer")
@@ -746,7 +747,7 @@ inputs = torch.load(sys.argv[2])
 result = loaded(**inputs)
 torch.save(dict(result), sys.argv[3])
 banned = ("sympy", "transformers", "torchvision", "tests", "tracer_core.trace", "tracer_core.bytecode",
-          "tracer_core.fx_capture", "tracer_core.execution.capture.trace", "tracer_core.packages.save",
+          "tracer_core.fx_capture", "tracer_core.execution.capture.trace", "tracer_core.export.save",
           "tracer_core.natives.tables", "torch._inductor")
 found = sorted(n for n in sys.modules if any(n == b or n.startswith(b + ".") for b in banned))
 print(type(result).__name__, "found:", found)

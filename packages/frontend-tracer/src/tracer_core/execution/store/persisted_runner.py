@@ -23,7 +23,9 @@ def persisted_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFun
     raises."""
     if not data:
         return NOTHING.run
-    assert backend.deserialize is not None  # else `packages.save` and `kept` store nothing
+    assert (
+        backend.deserialize is not None
+    )  # else `export.save` and the persistent cache store nothing
     runner = Runner.of(resolve(backend.deserialize)(data, spec), "deserialize()")
     return versions_counted(runner.run, spec, runner.mutated_on_error)
 

@@ -16,8 +16,8 @@ from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import PackageError
-from tracer_core.packages.build import PackagedProgram, captured, prepared
-from tracer_core.packages.containers import Node
+from tracer_core.export.build import PackagedProgram, captured, prepared
+from tracer_core.export.containers import Node
 
 
 def package_library(

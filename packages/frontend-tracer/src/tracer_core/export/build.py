@@ -29,6 +29,9 @@ from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
 from tracer_core.execution.entry.builder import TraceWriter
+from tracer_core.export.containers import CannotDescribe, Node, builder, constant, describe
+from tracer_core.export.inputs import is_plain
+from tracer_core.export.tensors import can_hold
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,
@@ -42,9 +45,6 @@ from tracer_core.fx_capture.specialization_history import SpecializationHistory
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig
-from tracer_core.packages.containers import CannotDescribe, Node, builder, constant, describe
-from tracer_core.packages.inputs import is_plain
-from tracer_core.packages.tensors import can_hold
 from tracer_core.trace.tracer import Tracer
 
 

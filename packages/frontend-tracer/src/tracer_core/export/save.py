@@ -17,19 +17,19 @@ from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import MarkedSizeError, OptionError, PackageError
 from tracer_core.execution.store.describe import NotPortable
 from tracer_core.execution.store.writer import constant_to_json, serialized, spec_to_json
+from tracer_core.export.build import Call, PackagedProgram, State, captured, prepared, with_leaves
+from tracer_core.export.inputs import refusal
+from tracer_core.export.requirements import FORMAT, here
+from tracer_core.export.tensors import row_of, tensors_member
 from tracer_core.limits import MAX_SIZES_OF_ONE
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
 from tracer_core.options import CompileConfig
-from tracer_core.packages.archive import (
+from tracer_core.storage.archive import (
     CONSTANTS,
     WEIGHTS,
     Data,
     write_archive,
 )
-from tracer_core.packages.build import Call, PackagedProgram, State, captured, prepared, with_leaves
-from tracer_core.packages.inputs import refusal
-from tracer_core.packages.requirements import FORMAT, here
-from tracer_core.packages.tensors import row_of, tensors_member
 
 Dynamic = bool | None | Mapping[str, Mapping[int, Any]]
 

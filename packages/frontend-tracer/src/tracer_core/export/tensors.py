@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.errors import StoredError
-from tracer_core.packages.archive import Archive, Data
+from tracer_core.storage.archive import Archive, Data
 from tracer_core.torch_private import names
 
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.

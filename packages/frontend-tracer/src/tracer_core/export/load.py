@@ -17,11 +17,11 @@ from tracer_core.execution.store.persisted_runner import (
     spec_from_json,
     with_outputs,
 )
-from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
-from tracer_core.packages.containers import Node, builder
-from tracer_core.packages.inputs import ArgumentReader, Rules
-from tracer_core.packages.requirements import FORMAT, refuse_others
-from tracer_core.packages.tensors import dtype_of, placed, read_tensors
+from tracer_core.export.containers import Node, builder
+from tracer_core.export.inputs import ArgumentReader, Rules
+from tracer_core.export.requirements import FORMAT, refuse_others
+from tracer_core.export.tensors import dtype_of, placed, read_tensors
+from tracer_core.storage.archive import CONSTANTS, WEIGHTS, Archive
 from tracer_core.storage.private_file import open_private
 from tracer_core.storage.processor import processor
 

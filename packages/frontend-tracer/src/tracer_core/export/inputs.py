@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.errors import InputMismatchError
-from tracer_core.packages.containers import (
+from tracer_core.export.containers import (
     Mismatch,
     Node,
     constant,
