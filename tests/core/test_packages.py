@@ -327,6 +327,44 @@ def test_results_of_every_structure(tmp_path):
         loaded(*inputs)
 
 
+def test_constants_of_every_kind(tmp_path):
+    def scaled(x, key, steps, factor=complex("nan")):
+        return x * len(key) + sum(steps), key, steps, factor
+
+    path, x = tmp_path / "scaled.tracer", torch.ones(2)
+    tracer_core.package(scaled, (x, b"key", range(1, 9, 3)), path)
+    loaded = tracer_core.load_package(path)
+    got, want = loaded(x, b"key", range(1, 9, 3)), scaled(x, b"key", range(1, 9, 3))
+    assert torch.equal(got[0], want[0])
+    assert repr(got[1:]) == repr(want[1:])
+    assert loaded(x, b"key", range(1, 9, 3), complex("nan"))[1] == b"key"
+    with pytest.raises(InputMismatchError, match="key: .*constant b'key', not for 'key'"):
+        loaded(x, "key", range(1, 9, 3))
+    with pytest.raises(
+        InputMismatchError, match=r"steps: .*range\(1, 9, 3\), not for range\(1, 9\)"
+    ):
+        loaded(x, b"key", range(1, 9))
+
+
+class Counted(Pair):
+    pass
+
+
+def test_named_tuples_are_returned_as_they_were(tmp_path):
+    def pairs(x):
+        return Counted(x + 1, Pair(x * 2, 3))
+
+    path, x = tmp_path / "pairs.tracer", torch.ones(2)
+    tracer_core.package(pairs, (x,), path)
+    got = tracer_core.load_package(path)(x)
+    assert (type(got), type(got.second)) == (Counted, Pair)
+    torch.testing.assert_close(got, pairs(x))
+    labelled = Counted(x, 3)
+    labelled.label = "lost"
+    with pytest.raises(PackageError, match=r"pair is a .*Counted; a package takes"):
+        tracer_core.package(lambda pair: pair.first + 1, (labelled,), path)
+
+
 def test_a_program_without_operators(tmp_path):
     path = tmp_path / "nothing.tracer"
     tracer_core.package(lambda x, n: (x, n), (torch.ones(2), 3), path)
@@ -671,7 +709,7 @@ def _read_all(path):
 def test_a_file_that_was_cut_short(small, size):
     data = small.read_bytes()
     small.write_bytes(data[:size])
-    with pytest.raises(StoredError, match="is damaged, or is no package"):
+    with pytest.raises(StoredError, match="is damaged, or is no file"):
         tracer_core.load_package(small)
 
 
@@ -686,7 +724,7 @@ def test_archives_of_other_layouts_are_refused(small):
         members = [(name, file.read(name)) for name in file.namelist()]
     data = small.read_bytes()
 
-    def refused(says="is damaged, or is no package"):
+    def refused(says="is damaged, or is no file"):
         with pytest.raises(StoredError, match=says):
             tracer_core.load_package(small)
 
@@ -717,7 +755,7 @@ def test_archives_of_other_layouts_are_refused(small):
         ([("manifest.json", b"[1]"), "seal"], "no JSON object"),
         ([("manifest.json", b"{}"), ("seal.json", b"{}")], "seal is wrong|hash of its manifest"),
         ([("manifest.json", b'{"members": {}}'), ("a.bin", b"x"), "seal"], "not those that its"),
-        ([("manifest.json", b'{"format": 1, "members": {}}'), "seal"], "manifest is of no package"),
+        ([("manifest.json", b'{"format": "package 2", "members": {}}'), "seal"], "manifest is of another file"),
         ([("manifest.json", b'{"format": 99, "members": {}}'), "seal"], "format 99, this version"),
     ],
 )  # fmt: skip

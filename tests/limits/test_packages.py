@@ -39,5 +39,5 @@ def test_under(package, monkeypatch, name):
 def test_beyond(package, monkeypatch, name):
     path, _ = package
     change(monkeypatch, name, Watched(LIMITS[name][1]))
-    with pytest.raises(StoredError, match="is damaged, or is no package"):
+    with pytest.raises(StoredError, match="is damaged, or is no file"):
         tracer_core.load_package(path)

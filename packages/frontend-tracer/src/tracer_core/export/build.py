@@ -29,7 +29,7 @@ from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
 from tracer_core.execution.entry.builder import TraceWriter
-from tracer_core.export.containers import CannotDescribe, Node, builder, constant, describe
+from tracer_core.execution.store.values import Describer, Node, NotPortable, constant, maker
 from tracer_core.export.inputs import is_plain
 from tracer_core.export.tensors import can_hold
 from tracer_core.fx_capture.dynamic_shapes import (
@@ -161,7 +161,7 @@ def _parameter(
         if not isinstance(value, torch.Tensor):
             return None
         leaves.append(Leaf(where, value))
-        return {"kind": "tensor", "index": len(leaves) - 1}
+        return {"tensor": len(leaves) - 1}
 
     structure = None
     empty: dict[Any, Any] = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
@@ -169,8 +169,8 @@ def _parameter(
         argument = {parameter.name: empty[parameter.kind], **argument}
     if parameter.name in argument:
         try:
-            structure = describe(argument[parameter.name], leaf, parameter.name)
-        except CannotDescribe as error:
+            structure = Describer(leaf).describe(argument[parameter.name], parameter.name)
+        except NotPortable as error:
             raise PackageError(f"an input that no package can check: {error}") from error
     optional = parameter.default is not inspect.Parameter.empty
     default = constant(parameter.default) if optional else None
@@ -189,14 +189,14 @@ def with_leaves(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
 
     def leaf(value: Any, where: str) -> Node | None:
         known = isinstance(value, torch.Tensor) and id(value) in index
-        return {"kind": "tensor", "index": index[id(value)]} if known else None
+        return {"tensor": index[id(value)]} if known else None
 
     def replaced(value: Any) -> Any:
         try:
-            node = describe(value, leaf, "an argument")
-        except CannotDescribe:  # the object that a method is called on
+            node = Describer(leaf).describe(value, "an argument")
+        except NotPortable:  # the object that a method is called on
             return value
-        return builder(node, lambda value: lambda inputs: inputs[value["index"]])(tensors)
+        return maker(node, lambda leaf: lambda inputs: inputs[leaf["tensor"]])(tensors)
 
     leaves = [Leaf(leaf.name, tensor) for leaf, tensor in zip(call.leaves, tensors, strict=True)]
     args = tuple(map(replaced, call.args))
@@ -295,8 +295,8 @@ class ProgramWriter(TraceWriter):
         if self.tracer.recorder.asserted is not None:
             self.asserted = self._number_of(self.tracer.recorder.asserted)
         try:
-            self.structure = describe(value, self._output_leaf, "the result")
-        except CannotDescribe as error:
+            self.structure = Describer(self._output_leaf).describe(value, "the result")
+        except NotPortable as error:
             raise PackageError(f"{self.call.name}: {error}") from error
 
     def _effects(self) -> Iterator[str]:
@@ -332,37 +332,37 @@ class ProgramWriter(TraceWriter):
             value, source = value.value, value.source
             if not isinstance(value, torch.Tensor):
                 self._demand_fresh(value, source, where)
-                return describe(value, self._output_leaf, where)
+                return Describer(self._output_leaf).describe(value, where)
         if isinstance(value, torch.Tensor):
             index = self.leaf_index.get(id(value))
             if index is not None:
-                return {"kind": "input", "index": index}
+                return {"input": index}
             source = tracer.provenance.source_of(value) or source
             if source is not None:
-                return {"kind": "state", "name": self._state(value, source)}
-            return {"kind": "output", "index": self._number_of(value)}
+                return {"state": self._state(value, source)}
+            return {"output": self._number_of(value)}
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             if not value.node.expr.free_symbols:
                 return constant(tracer.scalars.concrete(value))
             node = tracer.recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return constant(node)
-            return {"kind": "output", "index": self.outputs.setdefault(node, len(self.outputs))}
+            return {"output": self.outputs.setdefault(node, len(self.outputs))}
         self._demand_fresh(value, tracer.provenance.source_of(value), where)
         return None
 
     def _demand_fresh(self, value: Any, source: Source | None, where: str) -> None:
-        """Raises CannotDescribe for a container that existed before the call: a copy would be
+        """Raises NotPortable for a container that existed before the call: a copy would be
         another object."""
         if source is not None and constant(value) is None and not isinstance(value, tuple):
             kind = type(value).__name__
-            raise CannotDescribe(f"{where} is {source.name}, a {kind} that existed before the call")
+            raise NotPortable(f"{where} is {source.name}, a {kind} that existed before the call")
 
     def _number_of(self, tensor: torch.Tensor) -> int:
         recorder = self.tracer.recorder
         node = recorder.node_of(tensor)
         if node is None or recorder.left_inside(tensor) is not None:
-            raise CannotDescribe("a result is a tensor that is no part of the graph")
+            raise NotPortable("a result is a tensor that is no part of the graph")
         return self.outputs.setdefault(node, len(self.outputs))
 
     # -- what the graph reads --

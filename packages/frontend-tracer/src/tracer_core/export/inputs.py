@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from tracer_core.errors import InputMismatchError
-from tracer_core.export.containers import (
+from tracer_core.execution.store.values import (
     Mismatch,
-    Node,
     constant,
-    fields_of,
+    as_text,
+    labels_of,
     leaves,
     shown,
     value_of,
@@ -103,20 +103,20 @@ class ArgumentReader:
         if name not in argument and item["kind"] not in _EMPTY:
             if node is None or (item["optional"] and node == item["default"]):
                 return
-            raise Mismatch(name, _needed(node), "nothing")
+            raise Mismatch(name, shown(node), "nothing")
         value: Any = argument.get(name, _EMPTY.get(item["kind"]))
         if node is None:
             if item["default"] is not None and constant(value) == item["default"]:
                 return
-            raise Mismatch(name, "calls without it", fields_of(value))
+            raise Mismatch(name, "calls without it", as_text(value))
         if item["kind"] == "VAR_KEYWORD":
-            names = [key["value"] for key, _ in node["items"]]
+            names = labels_of(node)
             if set(names) == set(value):
                 value = {key: value[key] for key in names}
         for leaf, tensor, where in leaves(node, value, name):
             if not isinstance(tensor, torch.Tensor):
-                raise Mismatch(where, "a tensor", fields_of(tensor))
-            tensors[leaf["index"]] = tensor
+                raise Mismatch(where, "a tensor", as_text(tensor))
+            tensors[leaf["tensor"]] = tensor
 
 
 class Rules:
@@ -174,7 +174,7 @@ class Rules:
                     upper = "" if row["ranges"][i][1] is None else f" to {high}"
                     wanted = f"{row['sizes'][i]} from {low}{upper}"
                     raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
-        raise Mismatch(row["name"], described(row), fields_of(tensor))
+        raise Mismatch(row["name"], described(row), as_text(tensor))
 
     def _check_identity(self, tensors: list[Any]) -> None:
         """Refuses tensors that share memory with one that the graph writes to, and other pairs of
@@ -272,10 +272,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-def _needed(node: Node) -> str:
-    return "a tensor" if node["kind"] == "tensor" else shown(node)
 
 
 def described(row: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from tracer_core.registry.discovery import get, rows
 from tracer_core.storage.processor import LEVELS, features, level, processor
 from tracer_core.torch_private import settings
 
-FORMAT = 1
+FORMAT = "package 2"
 
 
 def here(

@@ -16,6 +16,9 @@ from tracer_core.errors import StoredError
 from tracer_core.storage.archive import Archive, Data
 from tracer_core.torch_private import names
 
+#: The members of a package that hold tensors.
+WEIGHTS, CONSTANTS = "weights.safetensors", "constants.safetensors"
+
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.
 _NAMES = {
     names.name(dtype): code

@@ -35,8 +35,8 @@ from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.call import StartKey
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.describe import Finder, OtherSettings
 from tracer_core.execution.store.environment import environment
-from tracer_core.execution.store.find import Finder, OtherSettings
 from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
 from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference
@@ -45,7 +45,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 7
+FORMAT = 8
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.

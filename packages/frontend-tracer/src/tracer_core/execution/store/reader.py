@@ -38,8 +38,8 @@ from tracer_core.execution.capture.result import BreakRecord
 from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.describe import Finder, OtherSettings
 from tracer_core.execution.store.distributions import differing
-from tracer_core.execution.store.find import Finder, OtherSettings
 from tracer_core.execution.store.persisted_runner import (
     persisted_runner,
     spec_from_json,
