@@ -19,8 +19,8 @@ import torch
 from tracer_core.errors import InputMismatchError
 from tracer_core.execution.store.values import (
     Mismatch,
-    constant,
     as_text,
+    constant,
     labels_of,
     leaves,
     shown,
