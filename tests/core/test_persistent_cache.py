@@ -22,7 +22,7 @@ import torch
 import tracer_core
 from tracer_core import markers
 from tracer_core.execution.entry.guarded_cache import GuardedCache
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 from tracer_core.execution.tiers.eager_or_compiled import EagerRegion, TimedRegion
 from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.limits import MAX_VERDICT_USES
@@ -39,8 +39,8 @@ class Program:
 
     def started(self, text, **settings):
         """Runs the program's text anew; returns its module, whose `run` is compiled as `fast`."""
-        kept.flush()
-        kept._WRITER.written.clear()
+        persistent_cache.flush()
+        persistent_cache._WRITER.written.clear()
         tracer_core.reset()
         (self.folder / f"{self.name}.py").write_text(textwrap.dedent(text))
         sys.modules.pop(self.name, None)
@@ -54,7 +54,7 @@ class Program:
         return module
 
     def check(self, *args):
-        """Calls the compiled function and the original; returns what was said about kept entries."""
+        """Calls the compiled function and the original; returns what was said about stored entries."""
         module = sys.modules[self.name]
         with torch.no_grad():
             got, want = self.fast(*args), module.run(*args)
@@ -65,7 +65,7 @@ class Program:
 def told(fast):
     rows = tracer_core.last_compile(fast)
     assert rows, "nothing was looked up"
-    return rows[0].text if rows[0].name == "kept" else ""
+    return rows[0].text if rows[0].name == "persistent_cache" else ""
 
 
 def captures(fast):
@@ -78,7 +78,7 @@ def program(tmp_path, monkeypatch, fresh_cache):
     monkeypatch.syspath_prepend(str(tmp_path))
     result = Program(tmp_path)
     yield result
-    kept.flush()
+    persistent_cache.flush()
     tracer_core.reset()
     sys.modules.pop(result.name, None)
 
@@ -94,7 +94,7 @@ X = torch.linspace(-2, 2, 6)
 
 def test_a_later_process_captures_nothing(program):
     program.started(PLAIN)
-    assert program.check(X) == "miss: nothing was kept of this function"
+    assert program.check(X) == "miss: nothing was stored of this function"
     assert captures(program.fast) == 1
     program.started(PLAIN)
     assert program.check(X) == "hit: 1 entries of an earlier process"
@@ -691,7 +691,7 @@ def test_a_change_is_seen(program, what):
     assert first
 
 
-#: Programs whose entries are kept, and are found again.
+#: Programs whose entries are stored, and are found again.
 FOUND = [
     "the function itself", "a callee", "a callee's callee behind a decorator", "a global number",
     "a global tuple", "a global list", "a global text", "a default argument", "a closure",
@@ -784,7 +784,7 @@ def test_what_is_not_kept_is_said(program):
             return inner(x) + 1
     """
     program.started(text)
-    assert program.check(X) == "miss: nothing was kept of this function"
+    assert program.check(X) == "miss: nothing was stored of this function"
     program.started(text)
     assert "inner() is marked with allow_in_graph: it is not followed" in program.check(X)
     program.started(text.replace("* 2", "* 3").replace("+ 1", "+ 2"))
@@ -999,8 +999,8 @@ def test_another_file_in_the_same_place(program):
 def test_a_damaged_entry_is_a_miss(program, fresh_cache, damage):
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
-    files = [path for path in (Path(fresh_cache) / "kept").iterdir() if path.is_file()]
+    persistent_cache.flush()
+    files = [path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if path.is_file()]
     assert files
     for file in files:
         file.write_bytes(damage(file.read_bytes()))
@@ -1015,9 +1015,9 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     program.check(X)
     program.started(PLAIN.replace("* 2", "* 3"))
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()
     first, second = [
-        path for path in (Path(fresh_cache) / "kept").iterdir() if len(path.name) == 64
+        path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if len(path.name) == 64
     ]
     first_data, second_data = first.read_bytes(), second.read_bytes()
     first.write_bytes(second_data)
@@ -1032,15 +1032,15 @@ def test_nothing_is_kept_where_that_is_switched_off(program, fresh_cache, monkey
     with torch.no_grad():
         program.fast(X)
     assert tracer_core.last_compile(program.fast)[0].name == "trace"
-    kept.flush()
-    assert not (Path(fresh_cache) / "kept").exists()
+    persistent_cache.flush()
+    assert not (Path(fresh_cache) / "persistent_cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_to_costs_nothing_else(program, monkeypatch):
     monkeypatch.setenv("TRACER_CACHE_DIR", "/proc/nowhere")
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()
 
 
 # -- what is compiled
@@ -1140,11 +1140,13 @@ def test_random_numbers_are_those_of_eager(program):
 
 
 def test_the_thread_writes_without_being_asked(program, fresh_cache, monkeypatch):
-    monkeypatch.setattr(kept, "QUIET", 0.05)
+    monkeypatch.setattr(persistent_cache, "QUIET", 0.05)
     program.started(PLAIN)
     program.check(X)
     for _ in range(100):
-        if (Path(fresh_cache) / "kept").exists() and any((Path(fresh_cache) / "kept").iterdir()):
+        if (Path(fresh_cache) / "persistent_cache").exists() and any(
+            (Path(fresh_cache) / "persistent_cache").iterdir()
+        ):
             break
         time.sleep(0.05)
-    assert any((Path(fresh_cache) / "kept").iterdir())
+    assert any((Path(fresh_cache) / "persistent_cache").iterdir())
