@@ -593,14 +593,14 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda needs: needs.update(torch="2.0"), r"made with torch 2\.0, here it is 2\.\d+; make"),
-        (lambda needs: needs.update(tracer_core="0.0"), r"made with tracer_core 0\.0"),
+        (lambda needs: needs.update(torch="2.0"), r"torch was 2\.0 and is 2\.\d+ since it was made; make"),
+        (lambda needs: needs.update(tracer_core="0.0"), r"tracer_core was 0\.0 and is"),
         (lambda needs: needs["backend"].update(name="none", distribution="none-backend"),
          "needs the backend 'none'.*python -m pip install none-backend"),
-        (lambda needs: needs["backend"].update(version="0"), "inductor's version 0, here"),
+        (lambda needs: needs["backend"].update(version="0"), "inductor's version was 0 and is"),
         (lambda needs: needs["processor"]["features"].append("avx999"),
          "a processor with avx999 .*lacks"),
-        (lambda needs: needs["processor"].update(machine="Plan9 vax"), "the system Plan9 vax"),
+        (lambda needs: needs["processor"].update(machine="Plan9 vax"), "the system was Plan9 vax and is"),
         (lambda needs: needs.update(device="cuda:0", gpu={"name": "Z", "architecture": "sm_1"}),
          "(made for cuda:0.*no CUDA)|(the GPU)"),
         (lambda needs: needs["settings"].update(deterministic="'other'"), "deterministic was 'other'"),

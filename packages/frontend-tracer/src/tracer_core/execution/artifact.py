@@ -20,6 +20,7 @@ from tracer_core.contract.version import __version__
 from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.store.describe import Finder, NotPortable
+from tracer_core.execution.store.distributions import differing
 from tracer_core.execution.store.reader import entry_from_json
 from tracer_core.execution.store.writer import entry_to_json
 from tracer_core.storage.archive import opened_archive, write_archive
@@ -76,14 +77,10 @@ def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) ->
     """
     function = _compiled_function(compiled)
     with opened_archive(path, "load", FORMAT, trust) as archive:
-        made_by = archive.manifest["made_by"]
+        differs = differing(archive.manifest["made_by"], _versions(function))
         entries = json.loads(archive.read(_ENTRIES))
-    here = _versions(function)
-    for what, value in made_by.items():
-        if here.get(what) != value:
-            raise StoredError(
-                f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again"
-            )
+    if differs:
+        raise StoredError(f"{path}: {differs} since it was stored; store it again")
     finder = Finder(str(path), function.function)
     loaded = [entry_from_json(entry, function.config, finder) for entry in entries]
     for item in loaded:

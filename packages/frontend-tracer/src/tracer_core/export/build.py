@@ -21,10 +21,10 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.output_aliasing import InputItself, ViewOf
-from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.compiled_callable import call_object
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.execution.capture.capturer import starting
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
@@ -107,18 +107,10 @@ class PackagedProgram:
 def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Returns the call of a function, method or module with these arguments."""
     fn = markers.uncompiled(fn)
-    root: torch.nn.Module | None = None
-    function: Any = fn
-    signature: Any = fn
-    first: tuple[Any, ...] = ()
-    if isinstance(fn, torch.nn.Module):
-        function, first, signature, root = type(fn).__call__, (fn,), fn.forward, fn
-    elif inspect.ismethod(fn):
-        function, first = fn.__func__, (fn.__self__,)
-        root = fn.__self__ if isinstance(fn.__self__, torch.nn.Module) else None
-    elif not inspect.isfunction(fn):
-        function, first = call_object, (fn,)
-    result = inspect.signature(signature)
+    function, first = markers.traced_function(fn)
+    owner = first[0] if first else None
+    root = owner if isinstance(owner, torch.nn.Module) else None
+    result = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
     try:
         arguments = result.bind(*args, **kwargs).arguments
     except TypeError as error:
@@ -210,17 +202,7 @@ def captured(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     for leaf in call.leaves:
         _demand_plain(leaf)
 
-    def start(tracer: Tracer) -> list[Frame]:
-        make = tracer.provenance.sources.make
-        state = (*call.args, *call.kwargs.values())
-        unread = [
-            LazyValue(value, make(None, SourceKind.STATE, (i, call.labels[i])))
-            for i, value in enumerate(state)
-        ]
-        n_args = len(call.args)
-        named = dict(zip(call.kwargs, unread[n_args:], strict=True))
-        return tracer.start(call.function, unread[:n_args], named)
-
+    start = starting(call.function, call.args, call.kwargs, call.labels)
     # with the leaves, whose marks are looked for: those inside of dataclasses too
     state = (*call.args, *call.kwargs.values(), *(leaf.tensor for leaf in call.leaves))
     writer = functools.partial(ProgramWriter, call)

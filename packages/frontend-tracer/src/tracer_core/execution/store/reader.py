@@ -39,7 +39,7 @@ from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.describe import Finder, OtherSettings
-from tracer_core.execution.store.distributions import differing
+from tracer_core.execution.store.distributions import differing, installed
 from tracer_core.execution.store.persisted_runner import (
     persisted_runner,
     spec_from_json,
@@ -79,14 +79,10 @@ class LoadedEntry:
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
     """Returns an entry in JSON as one of this process. Raises StoredError, or what the backend
     raises, if it does not fit this process."""
-    name, now = entry["name"], settings.of_kernels()
-    for setting, value in entry["settings"].items():
-        if now.get(setting) != value:
-            said = (
-                f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
-            )
-            raise OtherSettings(f"{finder.path}: {said}")
-    if differs := differing(entry["distributions"]):
+    name = entry["name"]
+    if differs := differing(entry["settings"], settings.of_kernels()) or differing(
+        entry["distributions"], installed()
+    ):
         raise OtherSettings(f"{finder.path}: {differs} since {name} was captured")
     for described, expected in entry["code"]:
         result = finder.find(described)
