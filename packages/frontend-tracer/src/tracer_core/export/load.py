@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.ambient_modes import uncast, without_modes
 from tracer_core.contract.backend import Backend
 from tracer_core.dispatch.validation import build_options
 from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
@@ -202,16 +202,4 @@ def _runner(
             f"{path}: {detail} (it was made on {made_on}, and this is {processor()})"
         ) from error
     run = without_modes(stored["modes"], with_outputs(stored, run))
-    return _without_autocast(run, spec.device.type)
-
-
-def _without_autocast(run: Callable[[list[Any]], Any], device: str) -> Callable[[list[Any]], Any]:
-    """Returns a runner that autocast of the caller does not reach: the graph has its own casts."""
-
-    def run_without(inputs: list[Any]) -> Any:
-        if not torch.is_autocast_enabled(device):
-            return run(inputs)
-        with torch.autocast(device, enabled=False):
-            return run(inputs)
-
-    return run_without
+    return uncast(spec.device, run)  # the graph has its own casts

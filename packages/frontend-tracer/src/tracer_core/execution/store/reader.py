@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.ambient_modes import uncast, without_modes
 from tracer_core.aot.autograd_node import (
     Backward,
     NodePlan,
@@ -27,7 +27,6 @@ from tracer_core.aot.autograd_node import (
     in_grad_mode,
     items,
     node_step,
-    uncast,
     with_used_up,
 )
 from tracer_core.aot.recompute_forward import RecomputeForward
