@@ -17,6 +17,7 @@ import torch
 
 from tracer_core import markers
 from tracer_core.contract.version import __version__
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.store.describe import Finder, NotPortable
@@ -66,6 +67,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
     return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
 
 
+@collector_paused()
 def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) -> int:
     """Adds the cache entries stored at `path` to `compiled` and returns their number.
 

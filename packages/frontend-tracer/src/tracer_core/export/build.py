@@ -29,7 +29,7 @@ from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
 from tracer_core.execution.entry.builder import TraceWriter
-from tracer_core.execution.store.values import Describer, Node, NotPortable, constant, maker
+from tracer_core.execution.store.values import Describer, Node, NotPortable, constant, restore
 from tracer_core.export.inputs import is_plain
 from tracer_core.export.tensors import can_hold
 from tracer_core.fx_capture.dynamic_shapes import (
@@ -188,7 +188,7 @@ def with_leaves(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
             node = Describer(leaf).describe(value, "an argument")
         except NotPortable:  # the object that a method is called on
             return value
-        return maker(node, lambda leaf: lambda inputs: inputs[leaf["tensor"]])(tensors)
+        return restore(node, lambda leaf: tensors[leaf["tensor"]])
 
     leaves = [Leaf(leaf.name, tensor) for leaf, tensor in zip(call.leaves, tensors, strict=True)]
     args = tuple(map(replaced, call.args))

@@ -21,6 +21,7 @@ from tracer_core.execution.store.values import (
     Mismatch,
     as_text,
     constant,
+    is_same,
     labels_of,
     leaves,
     shown,
@@ -101,12 +102,12 @@ class ArgumentReader:
         """Puts the tensors of one argument in their places."""
         name, node = item["name"], item["structure"]
         if name not in argument and item["kind"] not in _EMPTY:
-            if node is None or (item["optional"] and node == item["default"]):
+            if node is None or (item["optional"] and is_same(node, item["default"])):
                 return
             raise Mismatch(name, shown(node), "nothing")
         value: Any = argument.get(name, _EMPTY.get(item["kind"]))
         if node is None:
-            if item["default"] is not None and constant(value) == item["default"]:
+            if item["default"] is not None and is_same(constant(value), item["default"]):
                 return
             raise Mismatch(name, "calls without it", as_text(value))
         if item["kind"] == "VAR_KEYWORD":

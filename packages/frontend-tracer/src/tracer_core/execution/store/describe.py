@@ -16,11 +16,10 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume import ResumeFunction
@@ -31,7 +30,9 @@ from tracer_core.execution.store.values import (
     Node,
     NotPortable,
     constant,
-    maker,
+    contents,
+    kind_of,
+    restore,
 )
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
@@ -260,12 +261,13 @@ class EntryDescriber(Describer):
             return None
         return [type(obj).__name__, sorted(map(self.refer, obj), key=repr)]
 
-    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[dict[str, Any]]:
-        return [
-            {item.name: getattr(f, item.name) for item in fields(f)}
-            | {"code": {"code": self.code(f.code)}}
-            for f in layouts
-        ]
+    def describe_own(self, value: Any) -> Node:
+        """Describes a dataclass of the tracer's own, or a tuple of some."""
+
+        def leaf(part: Any, where: str) -> Node | None:
+            return None if contents(part) is not None else self.refer(part)
+
+        return Describer(leaf).describe(value, "")
 
 
 def _is_json(key: Any) -> bool:
@@ -318,27 +320,15 @@ class Finder:
     def find(self, described: Node) -> Any:
         """Returns the object of a description. Raises StoredError."""
         try:
-            return maker(described, self._leaf)(None)
+            return restore(described, self._leaf)
         except (ImportError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StoredError(
                 f"{self.path}: cannot find {described}: {error}; store the entries again"
             ) from error
 
-    def _leaf(self, described: Node) -> Callable[[Any], Any]:
-        ((kind, facts),) = described.items()
-        result = _KINDS[kind].read(self, facts)
-        return lambda inputs: result
-
-    def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
-        def value(name: str, stored: Any) -> Any:
-            if name == "code":
-                return self.find(stored)
-            return tuple(stored) if isinstance(stored, list) else stored
-
-        return tuple(
-            FrameLayout(**{name: value(name, item) for name, item in row.items()})
-            for row in described
-        )
+    def _leaf(self, described: Node) -> Any:
+        kind, facts = kind_of(described)
+        return _KINDS[kind].read(self, facts)
 
 
 def _import(path: str) -> Any:
@@ -392,9 +382,9 @@ _KINDS = {
     ),
     "constant_of": ObjectKind(lambda f, facts: f.find(facts[0]).__code__.co_consts[facts[1]]),
     "layouts": ObjectKind(
-        lambda f, facts: ResumeFunction(f.layouts(facts[0]), facts[1], facts[2], stored=True),
+        lambda f, facts: ResumeFunction(f.find(facts[0]), facts[1], facts[2], stored=True),
         ResumeFunction,
-        lambda d, obj: [d.layouts(obj.layouts), obj.raises, obj.follows_graph],
+        lambda d, obj: [d.describe_own(obj.layouts), obj.raises, obj.follows_graph],
     ),
     "weak": ObjectKind(
         lambda f, node: OwnReference(f.find(node)), OwnReference, lambda d, obj: d.refer(obj())

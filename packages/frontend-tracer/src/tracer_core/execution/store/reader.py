@@ -14,7 +14,7 @@ import functools
 import marshal
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,15 +22,12 @@ import torch
 from tracer_core.aot.ambient_modes import uncast, without_modes
 from tracer_core.aot.autograd_node import (
     Backward,
-    NodePlan,
     autograd_function,
     in_grad_mode,
     items,
     node_step,
     with_used_up,
 )
-from tracer_core.aot.recompute_forward import RecomputeForward
-from tracer_core.aot.rng_replay import RngReplayNode
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import BreakRecord
@@ -101,7 +98,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
         json=entry,
-        key=tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"]),
+        key=tuple(entry["key"]) if entry["start"] else finder.find(entry["key"]),
         start=entry["start"],
         attempt=cache_entry,
         name=name,
@@ -194,7 +191,7 @@ def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> Stored
         run, device = _runner_from_json(parts, config)
         backward = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
         known[backward.tangents] = backward
-    return StoredBackwards(known, tuple(stored["node"]["tangents"]))
+    return StoredBackwards(known, tuple(stored["tangents"]))
 
 
 def _node_from_json(
@@ -206,30 +203,10 @@ def _node_from_json(
     finder: Finder,
 ) -> RunFunction:
     """Returns a graph with a backward as one autograd node."""
-    simple, again = stored["node"], stored["again"]
-    plan = NodePlan(
-        **{
-            **simple,
-            **{field: tuple(simple[field]) for field in _INDICES},
-            "sizes": tuple(map(tuple, simple["sizes"])),
-            "orders": dict(simple["orders"]),
-        }
-    )
+    plan, again = finder.find(stored["node"]), finder.find(stored["again"])
     scope = {item: finder.find(described) for item, described in stored["globals"].items()}
-    forward = define("forward", again["forward"], scope, f"{name}, captured")
-    captured = RecomputeForward(
-        **{
-            **again,
-            "forward": functools.partial(forward, None),
-            "differentiable": tuple(again["differentiable"]),
-            "tangents": tuple(again["tangents"]),
-            "drawn": tuple(map(RngReplayNode.from_json, again["drawn"])),
-            "mutations": frozenset(again["mutations"]),
-            "settings": {item: finder.find(value) for item, value in again["settings"].items()},
-            "versioned": tuple(again["versioned"]),
-            "positions": dict(again["positions"]),
-        }
-    )
+    forward = define("forward", again.forward, scope, f"{name}, captured")
+    captured = replace(again, forward=functools.partial(forward, None))
     step = node_step(plan, run_forward, backwards, captured, device)
     apply = direct_apply(autograd_function(name, step))
     leaves_of = items(plan.differentiable)
@@ -238,7 +215,3 @@ def _node_from_json(
         return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
 
     return run_node
-
-
-#: Fields of `NodePlan` that are tuples of indices.
-_INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")

@@ -1,8 +1,9 @@
 """Describes values as JSON for another process, and creates them again from their descriptions.
 
-A description is a dictionary of one entry: the kind of the value and its facts. Constants and
-containers are described here; what else a container may hold (an object that is found by import, an
-input of a package) is a leaf, which the caller describes and resolves. Nothing is pickled.
+A description is a dictionary of one entry, the kind of the value and its facts; of booleans, most
+integers and most strings it is the value itself. Constants and containers are described here; what else a container
+may hold (an object that is found by import, an input of a package) is a leaf, which the caller
+describes and resolves. Nothing is pickled.
 
 Imports nothing of the tracer: packages are loaded without it.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-Node = dict[str, Any]
+Node = Any
 
 
 class NotPortable(Exception):
@@ -66,7 +67,12 @@ class ConstantKind:
 
 
 _CONSTANTS = {
-    "literal": ConstantKind((type(None), bool, int, str, bytes), repr, ast.literal_eval),
+    "scalar": ConstantKind((), repr, lambda value: value),
+    "literal": ConstantKind(
+        (type(None), bool, int, str, bytes),
+        repr,
+        lambda text: None if text == "None" else ast.literal_eval(text),  # which takes longer
+    ),
     "float": ConstantKind((float,), repr, float),
     "complex": ConstantKind(
         (complex,),
@@ -91,7 +97,10 @@ _KIND_OF_TYPE = {cls: kind for kind, row in _CONSTANTS.items() for cls in row.ty
 
 def constant(value: Any) -> Node | None:
     """Returns the description of a constant; None for a value that is none."""
-    kind = _KIND_OF_TYPE.get(type(value))
+    cls = type(value)
+    kind = _KIND_OF_TYPE.get(cls)
+    if cls is bool or (cls is int and value.bit_length() < 64) or (cls is str and value.isascii()):
+        return value  # JSON has it
     try:
         return None if kind is None else {kind: _CONSTANTS[kind].write(value)}
     except ValueError:  # an integer of more digits than Python writes
@@ -100,8 +109,23 @@ def constant(value: Any) -> Node | None:
 
 def value_of(node: Node) -> Any:
     """Returns the constant of a description."""
-    ((kind, facts),) = node.items()
+    kind, facts = kind_of(node)
     return _CONSTANTS[kind].read(facts)
+
+
+def is_same(node: Node, other: Node) -> bool:
+    """Returns whether the descriptions of two constants are those of equal values of one type."""
+    return type(node) is type(other) and bool(node == other)
+
+
+def kind_of(node: Node) -> tuple[str, Any]:
+    """Returns the kind and the facts of a description."""
+    if type(node) is dict:
+        ((kind, facts),) = node.items()
+        return kind, facts
+    if type(node) not in (bool, int, str):
+        raise TypeError(f"{node!r} describes nothing")
+    return "scalar", node
 
 
 # -- containers
@@ -117,11 +141,14 @@ _CONTAINERS: dict[str, Callable[[Any, list[Any], list[Any]], Any]] = {
     ),
     "namedtuple": lambda cls, labels, parts: tuple.__new__(cls or tuple, parts),
     "structseq": lambda cls, labels, parts: tuple(parts) if cls is None else cls(parts),
+    # one of the tracer's own, whose fields have their order
+    "record": lambda cls, labels, parts: cls(*parts),
     "dataclass": lambda cls, labels, parts: (Fields if cls is None else cls)(
         **dict(zip(labels, parts, strict=True))
     ),
 }
-_INDEXED, _KEYED = ("list", "tuple"), ("dict", "OrderedDict")
+_WITHOUT_PATH = (list, tuple, dict, collections.OrderedDict)
+_INDEXED, _KEYED = ("list", "tuple", "record"), ("dict", "OrderedDict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +164,7 @@ class Contents:
     def items(self, where: str) -> Iterator[tuple[Any, str]]:
         """Yields the parts, each with its place in what the program writes as `where`."""
         for label, part in zip(self.labels, self.parts, strict=True):
-            is_item = self.kind in (*_INDEXED, *_KEYED)
+            is_item = self.kind in ("list", "tuple", *_KEYED)
             yield part, f"{where}[{label!r}]" if is_item else f"{where}.{label}"
 
 
@@ -156,7 +183,9 @@ def contents(value: Any) -> Contents | None:
         if issubclass(cls, dict):  # which leaves out fields that are None
             return Contents("dataclass", list(value), list(value.values()))
         names = [field.name for field in dataclasses.fields(cls)]
-        return Contents("dataclass", names, [getattr(value, name) for name in names])
+        parts = [getattr(value, name) for name in names]
+        is_own = cls.__module__.startswith("tracer_core.")
+        return Contents("record" if is_own else "dataclass", names, parts)
     return None
 
 
@@ -200,7 +229,10 @@ class Describer:
             raise NotPortable(f"{where} is found only through itself")
         self._open.add(id(value))
         try:
-            return self._leaf(value, where) or constant(value) or self._container(value, where)
+            for described in (self._leaf(value, where), constant(value)):
+                if described is not None:
+                    return described
+            return self._container(value, where)
         finally:
             self._open.discard(id(value))
 
@@ -215,9 +247,23 @@ class Describer:
         if labels is not None and None in labels:
             key = inside.labels[labels.index(None)]
             raise NotPortable(f"{where} has a {type(key).__name__} as a key")
-        path = None if inside.kind in (*_INDEXED, *_KEYED) else class_path(cls)
+        path = None if cls in _WITHOUT_PATH else class_path(cls)
         parts = [self.describe(part, at) for part, at in inside.items(where)]
         return {inside.kind: [path, labels, parts]}
+
+
+def restore(node: Node, leaf: Callable[[Node], Any]) -> Any:
+    """Returns the value of a description, whose leaves `leaf` resolves."""
+    kind, facts = kind_of(node)
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind].read(facts)
+    if kind not in _CONTAINERS:
+        return leaf(node)
+    path, labels, parts = facts
+    if labels is not None:
+        labels = [restore(label, leaf) for label in labels]
+    values = [restore(part, leaf) if type(part) is dict else part for part in parts]
+    return _CONTAINERS[kind](None if path is None else imported_class(path), labels, values)
 
 
 def maker(node: Node, leaf: Callable[[Node], Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -228,7 +274,7 @@ def maker(node: Node, leaf: Callable[[Node], Callable[[Any], Any]]) -> Callable[
         leaf: Returns the function that reads the value of a leaf from what the returned function
             is called with.
     """
-    ((kind, facts),) = node.items()
+    kind, facts = kind_of(node)
     if kind in _CONSTANTS:
         fixed = value_of(node)
         return lambda inputs: fixed
@@ -246,13 +292,13 @@ def maker(node: Node, leaf: Callable[[Node], Callable[[Any], Any]]) -> Callable[
 
 def labels_of(node: Node) -> list[Any]:
     """Returns the index, key or name of each part of a container."""
-    ((_, labels, parts),) = node.values()
+    _, (_, labels, parts) = kind_of(node)
     return list(range(len(parts)) if labels is None else map(value_of, labels))
 
 
 def leaf_nodes(node: Node) -> Iterator[Node]:
     """Yields the descriptions of the leaves in a description."""
-    ((kind, facts),) = node.items()
+    kind, facts = kind_of(node)
     if kind in _CONTAINERS:
         for part in facts[2]:
             yield from leaf_nodes(part)
@@ -266,9 +312,9 @@ def leaf_nodes(node: Node) -> Iterator[Node]:
 def leaves(node: Node, value: Any, where: str) -> Iterator[tuple[Node, Any, str]]:
     """Yields (description, value, where) of the leaves of an input. Raises Mismatch if the input has
     another structure."""
-    ((kind, facts),) = node.items()
+    kind, facts = kind_of(node)
     if kind in _CONSTANTS:
-        if constant(value) != node:
+        if not is_same(constant(value), node):
             raise Mismatch(where, f"the constant {shown(node)}", as_text(value))
     elif kind not in _CONTAINERS:
         yield node, value, where
@@ -295,7 +341,7 @@ def _contents_as(kind: str, cls: str | None, value: Any) -> Contents | None:
 
 def shown(node: Node) -> str:
     """Returns a description in words."""
-    ((kind, facts),) = node.items()
+    kind, facts = kind_of(node)
     if kind in _CONSTANTS:
         return repr(value_of(node))
     if kind in _INDEXED:

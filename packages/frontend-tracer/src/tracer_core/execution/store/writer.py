@@ -27,8 +27,15 @@ from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.generated_code import compiled
 from tracer_core.execution.store.code_identity import code_hash
-from tracer_core.execution.store.describe import EntryDescriber, NotPortable
+from tracer_core.execution.store.describe import EntryDescriber
 from tracer_core.execution.store.distributions import modules_in, of_modules
+from tracer_core.execution.store.values import (
+    Describer,
+    Node,
+    NotPortable,
+    constant,
+    contents,
+)
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
 from tracer_core.limits import MAX_PERSISTED_INT_BITS, MAX_PERSISTED_TENSOR_BYTES
 from tracer_core.options import CompileConfig
@@ -70,7 +77,7 @@ def entry_to_json(
     describe = EntryDescriber(record, function)
     start = _is_start(key)
     lines = _NAMES_LINES in record.text
-    place = list(key) if start else describe.layouts(key)
+    place = list(key) if start else describe.describe_own(key)
     constants = {name: describe.constant(name, obj) for name, obj in record.constants.items()}
     code = [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)]
     modules = {*modules_in([place, list(constants.values()), code]), *_modules_of(record)}
@@ -242,17 +249,11 @@ def _training_to_json(
     assert record.graph is not None
     code = record.graph.graph.python_code("self")
     used = _names_in(compiled(code.src))
-    fields = {field.name: getattr(again, field.name) for field in dataclasses.fields(again)}
+    with_text = dataclasses.replace(again, forward=code.src)  # type: ignore[arg-type]
     return {
-        "node": {**dataclasses.asdict(node), "orders": list(node.orders.items())},
-        "again": {
-            **fields,
-            "forward": code.src,
-            "drawn": [dataclasses.asdict(item) for item in again.drawn],
-            "mutations": sorted(again.mutations),
-            "positions": list(again.positions.items()),
-            "settings": {name: describe.refer(item) for name, item in again.settings.items()},
-        },
+        "tangents": node.tangents,
+        "node": describe.describe_own(node),
+        "again": describe.describe_own(with_text),
         "globals": {
             name: describe.constant(name, value)
             for name, value in code.globals.items()
@@ -267,23 +268,14 @@ def _names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names_in, inner))
 
 
-def _to_json(value: Any) -> Any:
-    """Converts a field of a spec to JSON: rows to dictionaries, symbolic sizes to text."""
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, (tuple, list)):
-        return [_to_json(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if value is None or isinstance(value, (int, str)):
-        return value
-    return str(value).removeprefix("torch.")
-
-
-def spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+def spec_to_json(spec: CompileSpec) -> Node:
     """Returns a spec without its options, for `persisted_runner.spec_from_json`."""
-    stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
-    del stored["options"]
-    return stored
+    return Describer(_spec_leaf).describe(dataclasses.replace(spec, options=None), "spec")
+
+
+def _spec_leaf(value: Any, where: str) -> Node | None:
+    if isinstance(value, enum.Enum):
+        return {type(value).__name__: value.value}
+    if constant(value) is not None or contents(value) is not None:
+        return None
+    return str(value)  # a symbolic size: "s0 + 1"
