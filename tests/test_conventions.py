@@ -178,3 +178,26 @@ def test_the_check_sees_what_is_decided_by_a_text(test):
     assert not list(
         decided_by_text(ast.parse("try: f()\nexcept E as error:\n    raise F(str(error))"))
     )
+
+
+def test_the_files_that_start_first_exist():
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text())
+    (names,) = (
+        node.value.func.value.value.split()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONG"
+    )
+    assert [name for name in names if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+#: A longer file has several subjects.
+MAX_TEST_FILE_LINES = 600
+
+
+def test_test_files_are_short():
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {
+        str(path.relative_to(ROOT)): length
+        for path, length in lengths.items()
+        if length > MAX_TEST_FILE_LINES
+    } == {}

@@ -34,9 +34,9 @@ PYTEST = (
 )  # fmt: skip
 
 SAMPLE = """
-tests/core/test_end_to_end.py tests/tracer/test_data_sizes.py tests/tracer/test_fake_cache.py
-tests/tracer/test_torch_higher_order.py tests/tracer/test_torch_settings.py
-tests/aten/test_lower.py tests/inductor/test_random.py tests/test_readme.py
+tests/core/test_end_to_end.py tests/fx_capture/test_data_sizes.py tests/fx_capture/test_fake_cache.py
+tests/fx_capture/test_torch_higher_order.py tests/fx_capture/test_torch_settings.py
+tests/aot/test_lower.py tests/inductor/test_random.py tests/test_readme.py
 """.split()
 
 

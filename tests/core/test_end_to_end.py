@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import tracer_core
+from tests.support.comparison import assert_same_calls
 from tracer_core.plugin_api import hookimpl
 
 
@@ -28,11 +29,6 @@ class Graphs(list):
 def graphs():
     yield Graphs()
     tracer_core.reset()
-
-
-def check(fast, eager, *args, calls=2):
-    for _ in range(calls):
-        torch.testing.assert_close(fast(*args), eager(*args))
 
 
 class Block(nn.Module):
@@ -69,7 +65,7 @@ def cosine(x, y):
 
 
 def test_function_decorator_and_method(graphs):
-    check(tracer_core.compile(cosine, backend=graphs), cosine, X, X)
+    assert_same_calls(tracer_core.compile(cosine, backend=graphs), cosine, X, X)
 
     class Model:
         scale = 3.0
@@ -82,40 +78,40 @@ def test_function_decorator_and_method(graphs):
             return x - self.scale
 
     model = Model()
-    check(model.run, lambda x: torch.tanh(x) * 3.0, X)
-    check(tracer_core.compile(model.other, backend=graphs), model.other, X)
+    assert_same_calls(model.run, lambda x: torch.tanh(x) * 3.0, X)
+    assert_same_calls(tracer_core.compile(model.other, backend=graphs), model.other, X)
     assert len(graphs) == 3
 
 
 def test_callable_objects(graphs):
-    check(tracer_core.compile(torch.neg, backend=graphs), torch.neg, X)
+    assert_same_calls(tracer_core.compile(torch.neg, backend=graphs), torch.neg, X)
     half = functools.partial(cosine, X)
-    check(tracer_core.compile(half, backend=graphs), half, X)
+    assert_same_calls(tracer_core.compile(half, backend=graphs), half, X)
     assert len(graphs) == 2
 
 
 def test_module_with_hooks(graphs, block):
     fast = tracer_core.compile(block, backend=graphs, fullgraph=True)
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     block.register_forward_hook(lambda module, args, output: output * 2)
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     block.linear.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     assert len(graphs) == 3, "each new hook is a guard that fails once"
 
 
 def test_module_changed_after_compile(graphs, block):
     fast = tracer_core.compile(block, backend=graphs, fullgraph=True)
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     block.linear.weight.mul_(2)
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     block.load_state_dict(Block().state_dict())
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     assert len(graphs) == 1, "parameters are inputs: new values need no new graph"
     block.linear = nn.Linear(4, 4, bias=False)
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     block.double()
-    check(fast, block, X.double())
+    assert_same_calls(fast, block, X.double())
 
 
 def test_methods_reach_the_compiled_forward(graphs, block):
@@ -135,10 +131,10 @@ def test_a_wrapper_and_a_copy(graphs, block):
         def forward(self, *args):
             return self.module(*args)
 
-    check(Wrapper(fast), block, X)
+    assert_same_calls(Wrapper(fast), block, X)
     other = copy.deepcopy(fast)
     other.linear.weight.zero_()
-    check(fast, block, X)
+    assert_same_calls(fast, block, X)
     assert not torch.equal(other(X), fast(X))
     assert len(graphs) == 1
 
@@ -153,9 +149,9 @@ def test_compiled_inside_compiled_is_one_graph(graphs, block):
     def plain(x):
         return cosine(block(x), x) * 2
 
-    check(tracer_core.compile(outer, backend=graphs, fullgraph=True), plain, X)
+    assert_same_calls(tracer_core.compile(outer, backend=graphs, fullgraph=True), plain, X)
     assert len(graphs) == 1
-    check(
+    assert_same_calls(
         tracer_core.compile(nn.Sequential(inner, nn.Tanh()), backend=graphs, fullgraph=True),
         nn.Sequential(block, nn.Tanh()),
         X,
@@ -172,7 +168,9 @@ def test_a_decorator_above_compile_keeps_its_effect_when_inlined(graphs):
         return outer
 
     inner = doubled(tracer_core.compile(cosine, backend=graphs))
-    check(tracer_core.compile(lambda x: inner(x, x), backend=graphs), lambda x: 2 * cosine(x, x), X)
+    assert_same_calls(
+        tracer_core.compile(lambda x: inner(x, x), backend=graphs), lambda x: 2 * cosine(x, x), X
+    )
 
 
 def test_disable_runs_natively_between_two_graphs(graphs):
@@ -197,13 +195,13 @@ def test_disable_runs_natively_between_two_graphs(graphs):
 def test_torchs_disable_is_honoured(graphs):
     native = torch.compiler.disable(lambda x: x.add(1))
     fast = tracer_core.compile(lambda x: native(x * 2) * 3, backend=graphs)
-    check(fast, lambda x: (x * 2 + 1) * 3, X)
+    assert_same_calls(fast, lambda x: (x * 2 + 1) * 3, X)
     assert len(graphs) == 2
 
 
 def test_a_disabled_module_breaks_the_graph(graphs, block):
     native = tracer_core.disable(block)
-    check(
+    assert_same_calls(
         tracer_core.compile(lambda x: native(x * 2) * 3, backend=graphs),
         lambda x: block(x * 2) * 3,
         X,
@@ -217,7 +215,7 @@ def test_graph_break(graphs):
         tracer_core.graph_break("on purpose")
         return x + 1
 
-    check(tracer_core.compile(f, backend=graphs), lambda x: x * 2 + 1, X)
+    assert_same_calls(tracer_core.compile(f, backend=graphs), lambda x: x * 2 + 1, X)
     assert len(graphs) == 2
 
 
@@ -236,7 +234,7 @@ def test_allow_in_graph_is_one_node(graphs):
     def opaque(x):
         return x.sin().cos()
 
-    check(
+    assert_same_calls(
         tracer_core.compile(lambda x: opaque(x) + 1, backend=graphs, fullgraph=True),
         lambda x: x.sin().cos() + 1,
         X,
@@ -252,7 +250,7 @@ def test_disallow_in_graph_breaks(graphs):
         return x.sin()
 
     tracer_core.disallow_in_graph(refused)
-    check(
+    assert_same_calls(
         tracer_core.compile(lambda x: refused(x * 2) + 1, backend=graphs),
         lambda x: (x * 2).sin() + 1,
         X,
@@ -294,9 +292,9 @@ def test_mark_static_keeps_a_size_constant(graphs):
 
 def test_reset_compiles_again(graphs):
     fast = tracer_core.compile(cosine, backend=graphs)
-    check(fast, cosine, X, X)
+    assert_same_calls(fast, cosine, X, X)
     tracer_core.reset()
-    check(fast, cosine, X, X)
+    assert_same_calls(fast, cosine, X, X)
     assert len(graphs) == 2
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.comparison import assert_same
 from tracer_core import bridges
 from tracer_core.plugin_api import Backend
 from tracer_core.registry import torch_style
@@ -33,17 +34,12 @@ def test_the_entry_points_are_published():
         assert published[name] == f"tracer_core.bridges:{name}"
 
 
-def same(results, expected):
-    for result, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(result, other)
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_by_name(dynamic):
     fast = torch.compile(gated, backend="tracer_eager", fullgraph=True, dynamic=dynamic)
     for size in (3, 5, 8):
         x, y = torch.randn(size, size), torch.randn(size, size)
-        same(fast(x, y), gated(x, y))
+        assert_same(fast(x, y), gated(x, y))
 
 
 def test_an_aten_backend_gets_lowered_graphs():
@@ -64,7 +60,7 @@ def test_an_aten_backend_gets_lowered_graphs():
     with torch.no_grad():
         x, y = torch.randn(4), torch.randn(4)
         for _ in range(2):
-            same(fast(x, y), gated(x, y))
+            assert_same(fast(x, y), gated(x, y))
     assert seen == ["aten.relu.default"]
 
 
@@ -75,7 +71,7 @@ def test_gradients_flow():
     ours = x.grad.clone(), y.grad.clone()
     x.grad = y.grad = None
     (gated(x, y)[0].sum() + gated(x, y)[1]).backward()
-    same(ours, (x.grad, y.grad))
+    assert_same(ours, (x.grad, y.grad))
 
 
 def test_settings_are_checked_like_ours():
@@ -109,7 +105,7 @@ def test_ours_inside_torch_compile(warm):
             lambda x, y: function(compiled(x), y), backend="eager", fullgraph=True
         )
         for _ in range(2):
-            same(outer(x, y), gated(module(x), y))
+            assert_same(outer(x, y), gated(module(x), y))
 
 
 def test_torch_compile_inside_ours():
@@ -119,7 +115,7 @@ def test_torch_compile_inside_ours():
     x, y = torch.randn(4), torch.randn(4)
     with torch.no_grad():
         for _ in range(2):
-            same(outer(x, y), gated(module(x) + 1, y))
+            assert_same(outer(x, y), gated(module(x) + 1, y))
 
 
 def test_inductor_under_torch_compile():
@@ -150,7 +146,7 @@ def test_the_graph_is_inductors(tmp_path, monkeypatch):
     fast = torch.compile(gated, backend="tracer_inductor", fullgraph=True)
     with torch.no_grad():
         x, y = torch.randn(64), torch.randn(64)
-        same(fast(x, y), gated(x, y))
+        assert_same(fast(x, y), gated(x, y))
     assert [file for file in tmp_path.rglob("*.py") if "module" in file.name], list(
         tmp_path.rglob("*")
     )

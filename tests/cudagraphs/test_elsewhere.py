@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cudagraphs.test_results import LARGE, large, same, small
+from tests.cudagraphs.test_results import LARGE, large, small
+from tests.support.comparison import assert_equal
 from tests.support.threads import together
 
 
@@ -23,7 +24,7 @@ def test_threads_share_a_compiled_function(world):
             x = torch.randn(LARGE // 4, device=world.device, generator=generator)
             kept.append((compiled(x), large(x)))
             for actual, expected in kept[-2:]:
-                same(actual, expected)
+                assert_equal(actual, expected)
 
     together(work, threads=4)
     assert world.replays > 6
@@ -35,8 +36,8 @@ def test_streams_take_turns(simulated):
     for turn in range(8):
         with simulated.simulated.stream(turn % 3):
             x = simulated.randn(32)
-            same(compiled(x, x), small(x, x))
-            same(other(x), x.exp() * 2)
+            assert_equal(compiled(x, x), small(x, x))
+            assert_equal(other(x), x.exp() * 2)
 
 
 def test_a_recording_waits_for_the_stream_that_read_its_result(simulated):
@@ -47,9 +48,9 @@ def test_a_recording_waits_for_the_stream_that_read_its_result(simulated):
             x = simulated.randn(LARGE)
             results = compiled(x)
         with simulated.simulated.stream((turn + 1) % 3):  # where `compiled` is called next
-            same(other(x), x.exp() * 2)
+            assert_equal(other(x), x.exp() * 2)
         with simulated.simulated.stream(turn % 3):
-            same(results, large(x))
+            assert_equal(results, large(x))
             del results
     assert simulated.recordings == 2
 
@@ -63,7 +64,7 @@ def test_results_that_another_process_may_read_are_copied(simulated, monkeypatch
         for _ in range(4):
             x = simulated.randn(LARGE)
             results = compiled(x)
-            same(results, large(x))
+            assert_equal(results, large(x))
         return [any(pool.holds(result) for pool in simulated.simulated.pools) for result in results]
 
     compiled = simulated.compile(large)
@@ -138,7 +139,7 @@ def test_a_result_that_another_stream_still_reads(world):
             del first, second
     torch.cuda.synchronize()
     for x, actual in zip(inputs, read, strict=True):
-        same(actual, large(x))
+        assert_equal(actual, large(x))
     assert world.recordings == 2
 
 

@@ -16,7 +16,8 @@ import cudagraphs_backend
 import tracer_core
 from cudagraphs_backend.plugin import BACKEND
 from cudagraphs_backend.state import states
-from tests.cudagraphs.test_results import LARGE, large, same, small
+from tests.cudagraphs.test_results import LARGE, large, small
+from tests.support.comparison import assert_equal
 from tracer_core.plugin_api import OptionError, get_backend, resolve
 from tracer_core.registry.eager import compile_eager
 
@@ -58,7 +59,7 @@ def test_indices_are_recorded(world, program):
     compiled = world.compile(program)
     for values in ([3, 1, 2, 0], [1, 1, 3, 1], [0, 2, 3, 1], [2, 2, 2, 0], [3, 3, 0, 0]):
         x, index = world.randn(4, 6), torch.tensor(values, device=world.device)
-        same(compiled(x, index), program(x, index))
+        assert_equal(compiled(x, index), program(x, index))
     assert world.replays == 4
 
 
@@ -69,7 +70,7 @@ def test_a_mask_as_an_index_is_not_recorded(world, caplog):
     compiled = world.compile(program)
     for _ in range(4):
         x = world.randn(16)
-        same(compiled(x, x > 0), program(x, x > 0))
+        assert_equal(compiled(x, x > 0), program(x, x > 0))
     assert "counted on the host" in caplog.text
 
 
@@ -85,7 +86,7 @@ def test_operators_that_wait_are_left_out(world, caplog):
         torch.manual_seed(seed)
         actual = compiled(x)
         torch.manual_seed(seed)
-        same(actual, program(x))
+        assert_equal(actual, program(x))
     assert world.replays == 8  # the parts before and after
     assert "multinomial" in caplog.text and "on the host" in caplog.text
 
@@ -98,7 +99,7 @@ def test_a_histogram_waits_for_the_range_of_its_input(world, limits, parts):
     compiled = world.compile(program)
     for _ in range(4):
         x = world.randn(32)
-        same(compiled(x), program(x))
+        assert_equal(compiled(x), program(x))
     assert world.replays == 3 * parts
 
 
@@ -122,14 +123,14 @@ def test_a_recording_that_fails(world, caplog):
         torch.manual_seed(seed)
         actual, after = compiled(x), torch.rand(2, device=world.device)
         torch.manual_seed(seed)
-        same(actual, program(x))
-        same(after, torch.rand(2, device=world.device))
+        assert_equal(actual, program(x))
+        assert_equal(after, torch.rand(2, device=world.device))
     assert "runs without a recording" in caplog.text
     assert "captur" in world.reasons
     other = world.compile(small)
     for _ in range(4):
         x = world.randn(16)
-        same(other(x, x), small(x, x))
+        assert_equal(other(x, x), small(x, x))
     assert world.replays == 3
 
 
@@ -155,11 +156,11 @@ def test_a_call_that_finds_no_memory_gets_that_of_the_recordings(world, caplog):
         recorded(x, y)
     assert world.recordings == 1
     other = world.compile(lambda x: torch.ops.graphtests.large(x, 0) + 1)
-    same(other(x), x * 2 + 1)
+    assert_equal(other(x), x * 2 + 1)
     assert "some was free by then" in caplog.text and "at fault" not in caplog.text
     assert world.recordings == 0
     for _ in range(3):
-        same(recorded(x, y), small(x, y))
+        assert_equal(recorded(x, y), small(x, y))
     assert world.recordings == 1
 
 
@@ -175,7 +176,7 @@ def test_the_error_of_a_program_is_its_own(world):
     calls = {"left": 1}
     compiled = world.compile(lambda x: torch.ops.graphtests.fails(x) * 2)
     x = world.randn(4)
-    same(compiled(x), (x + 1) * 2)
+    assert_equal(compiled(x), (x + 1) * 2)
     with pytest.raises(ValueError, match="no more"):
         compiled(x)
 
@@ -189,7 +190,7 @@ def test_the_least_recently_used_is_thrown_away(world):
         kept.append((compiled[which](x), (x * which).tanh()))
         kept = kept[-3:]
         for actual, expected in kept:
-            same(actual, expected)
+            assert_equal(actual, expected)
         assert world.recordings <= 2
     assert world.replays >= 12
 
@@ -198,7 +199,7 @@ def test_too_large_for_its_budget(world):
     compiled = world.compile(large, memory_mib=2)
     for _ in range(3):
         x = world.randn(4 * LARGE)
-        same(compiled(x), large(x))
+        assert_equal(compiled(x), large(x))
     assert world.replays == 0 and "memory_mib" in world.reasons
 
 
@@ -214,11 +215,11 @@ def test_reset_gives_memory_back(world):
     tracer_core.reset()
     assert world.recordings == 0
     for item in kept:
-        same(item, large(x))
+        assert_equal(item, large(x))
     if world.simulated is not None:
         assert world.simulated.given_back
     for _ in range(3):
-        same(compiled(x), large(x))
+        assert_equal(compiled(x), large(x))
     if world.simulated is None:
         del kept, item, compiled
         gc.collect()
@@ -245,7 +246,7 @@ def test_inside_somebody_elses_recording(simulated):
     device = simulated.simulated
     graph, result = device.capture(lambda: compiled(x, x), device.new_pool(), ())
     graph.replay()
-    same(result, small(x, x))
+    assert_equal(result, small(x, x))
 
 
 @pytest.mark.gpu
@@ -260,7 +261,7 @@ def test_inside_a_cuda_recording(world):
         result = compiled(x, x)
     x.copy_(world.randn(8))
     graph.replay()
-    same(result, small(x, x))
+    assert_equal(result, small(x, x))
 
 
 def test_wrapping_another_backends_runner(world):
@@ -287,7 +288,7 @@ def test_wrapping_another_backends_runner(world):
     compiled = tracer_core.compile(small, backend=backend)
     for _ in range(6):
         x, y = world.randn(8), world.randn(8)
-        same(compiled(x, y), small(x, y))
+        assert_equal(compiled(x, y), small(x, y))
     assert len(calls) == 2  # the plain run and the recording
     assert world.replays == 5
 
@@ -368,7 +369,7 @@ def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
             x = simulated.randn(4 * LARGE)
             kept = [*kept[-4:], (item(x), chain(x))]
             for actual, expected in kept:
-                same(actual, expected)
+                assert_equal(actual, expected)
     nbytes = 16 * LARGE  # of one tensor
     sizes = sorted(pool.nbytes for pool in simulated.simulated.pools)
     assert simulated.recordings == 6, simulated.rows
@@ -395,7 +396,7 @@ def test_a_capture_that_fails_leaves_the_scratch_memory_of_others(simulated):
     fails = simulated.compile(lambda x: torch.ops.graphtests.reads(torch.stack(chain(x))) + 1)
     for number in range(6):
         x = simulated.randn(4 * LARGE)
-        same(compiled(x), chain(x))
+        assert_equal(compiled(x), chain(x))
         if number == 3:
             for _ in range(3):
                 fails(simulated.randn(4 * LARGE))
@@ -414,7 +415,7 @@ def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
         x = simulated.randn(4 * LARGE)
         kept += [(compiled(x), large(x)), (other(x), chain(x))]
         for actual, expected in kept:
-            same(actual, expected)
+            assert_equal(actual, expected)
     assert simulated.replays == 6
 
 
@@ -443,8 +444,8 @@ def test_a_recording_that_is_thrown_away_during_another_capture(world, where):
         graph, result = state.device.capture(body, state.device.new_pool(), ())
     assert created.closed and len(state._thrown) == 1
     graph.replay()
-    same(result, x * 2 + 1)
-    same(compiled(y := world.randn(LARGE)), large(y))
+    assert_equal(result, x * 2 + 1)
+    assert_equal(compiled(y := world.randn(LARGE)), large(y))
     assert state._thrown == []  # the next recording threw it away
 
 
@@ -461,7 +462,7 @@ def test_a_recording_that_is_thrown_away_while_another_thread_replays(simulated)
         thread.start()
         thread.join()
     assert graph.steps is not None
-    same(other(x := simulated.randn(LARGE)), x.exp() * 2)
+    assert_equal(other(x := simulated.randn(LARGE)), x.exp() * 2)
     assert graph.steps is None and kept._graph.steps is not None
 
 

@@ -15,8 +15,8 @@ from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
-from tests.cudagraphs.test_results import same
-from tests.cudagraphs.test_training import Net, agree, seeded
+from tests.cudagraphs.test_training import Net, seeded
+from tests.support.comparison import assert_equal, assert_same_training
 from tracer_core.plugin_api import InputSpec, Phase, Role
 
 
@@ -30,7 +30,7 @@ UNQUERIED = {"measured": True, "outputs": "saved"}
 def calls(compiled, world, times=8, size=64):
     for _ in range(times):
         x = world.randn(size)
-        same(compiled(x), program(x))
+        assert_equal(compiled(x), program(x))
 
 
 def test_recorded_where_the_host_sets_the_pace(simulated):
@@ -69,7 +69,7 @@ def test_verdicts_of_earlier_processes(simulated, pace):
 
     class Verdicts:
         known = staticmethod(kept.get)
-        keep = staticmethod(kept.__setitem__)
+        store = staticmethod(kept.__setitem__)
 
     def made():
         spec = types.SimpleNamespace(
@@ -90,23 +90,23 @@ def test_verdicts_of_earlier_processes(simulated, pace):
         item = made()
         for _ in range(8):
             x = simulated.randn(64)
-            same(item([x])[0], program(x))
+            assert_equal(item([x])[0], program(x))
         replays.append(item.row().replays)
         simulated.simulated.seconds = (1e-3, 7e-3 if pace[0] == pace[1] else 1e-3)
     assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(kept) == 1
 
 
 def test_verdicts_are_kept_by_module_size_and_device(fresh_cache, monkeypatch):
-    from inductor_backend.runtime.cuda.graphs import _Verdicts
+    from cudagraphs_backend.policy import Verdicts
 
     name = ["H100"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name[0])
 
     def of(text, *, from_store):
-        return _Verdicts(text, torch.device("cuda:0"), from_store=from_store)
+        return Verdicts(text, torch.device("cuda:0"), from_store=from_store)
 
-    of("module", from_store=False).keep("(2, 3)", "")
-    of("module", from_store=False).keep("(4, 3)", "the device sets its pace")
+    of("module", from_store=False).store("(2, 3)", "")
+    of("module", from_store=False).store("(4, 3)", "the device sets its pace")
     again = of("module", from_store=True)
     assert again.known("(2, 3)") == "" and again.known("(4, 3)") == "the device sets its pace"
     assert again.known("(5, 3)") is None and of("other", from_store=True).known("(2, 3)") is None
@@ -145,7 +145,7 @@ def test_parameters_in_new_memory_in_each_call(simulated):
         module.weight.data = torch.randn(64)
         x = simulated.randn(64)
         with torch.no_grad():
-            same(compiled(x), module(x))
+            assert_equal(compiled(x), module(x))
     (runner,) = (runner for runner in _runners() if all(runner is not other for other in others))
     (entry,) = runner._entries.values()
     assert "fit a recording" in entry.reason and simulated.recordings == 0
@@ -154,7 +154,7 @@ def test_parameters_in_new_memory_in_each_call(simulated):
         module.weight.data = torch.randn(64)
         x = simulated.randn(64)
         with torch.no_grad():
-            same(compiled(x), module(x))
+            assert_equal(compiled(x), module(x))
     assert simulated.simulated.captures == captures
 
 
@@ -167,7 +167,7 @@ def test_results_that_share_memory_are_not_recorded(simulated):
     for _ in range(8):
         x = simulated.randn(16)
         full, part = compiled(x)
-        same(full, x.cos() * 2)
+        assert_equal(full, x.cos() * 2)
         full.zero_()
         assert not part.any()
 
@@ -185,7 +185,7 @@ def test_what_the_program_sees_is_its_own(world):
     places = {result.data_ptr() for result, _ in kept}
     assert len(places) == len(kept)
     for result, expected in kept:
-        same(result, expected)
+        assert_equal(result, expected)
         assert not any(pool.holds(result) for pool in world.simulated.pools)
 
 
@@ -199,7 +199,7 @@ def test_training(world):
         for net in (compiled, twin):
             net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
     if world.simulated is not None:
         assert world.replays >= 8
         assert _in_a_pool(world, model) == 1  # no copy of them
@@ -217,7 +217,7 @@ def _steps(world, model, compiled, twin, numbers, after=lambda grad: None):
         for net in (compiled, twin):
             net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
         after(model.first.weight.grad)
 
 
@@ -243,7 +243,7 @@ def test_gradients_are_summed_over_several_steps(simulated):
             if number % 3 == 0:
                 net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
     assert simulated.replays >= 12
 
 

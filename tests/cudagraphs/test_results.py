@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.support.comparison import assert_equal
+
 #: Elements: results of this size stay in the recording's memory, for graphs of few operators.
 LARGE = 1 << 20
 
@@ -23,10 +25,6 @@ def large(x):
     return (x * 2).tanh(), x + 1
 
 
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-
-
 def test_results_are_kept_across_calls(world):
     compiled = world.compile(small)
     kept = []
@@ -34,7 +32,7 @@ def test_results_are_kept_across_calls(world):
         x, y = world.randn(64), world.randn(64)
         kept.append((compiled(x, y), small(x, y)))
         for actual, expected in kept:
-            same(actual, expected)
+            assert_equal(actual, expected)
     assert world.replays == 5 and world.recordings == 1
 
 
@@ -46,7 +44,7 @@ def test_large_results_are_kept_across_calls(world, hold):
         x = world.randn(LARGE)
         first, second = compiled(x)
         expected = large(x)
-        same((first, second), expected)
+        assert_equal((first, second), expected)
         if hold == "tensor":
             kept.append((first, expected[0]))
         elif hold == "view":
@@ -61,7 +59,7 @@ def test_large_results_are_kept_across_calls(world, hold):
         for actual, wanted in kept:
             if hold == "storage":
                 actual, wanted = (torch.empty(0, device=x.device).set_(s) for s in (actual, wanted))
-            same(actual, wanted)
+            assert_equal(actual, wanted)
             del actual, wanted
     assert world.replays == 4
     assert (
@@ -73,7 +71,7 @@ def test_large_results_that_are_dropped_need_one_recording(world):
     compiled = world.compile(large)
     for _ in range(5):
         x = world.randn(LARGE)
-        same(compiled(x), large(x))
+        assert_equal(compiled(x), large(x))
     assert world.recordings == 1 and world.replays == 4
 
 
@@ -82,7 +80,7 @@ def test_a_loop_that_rebinds_its_result_needs_two(world):
     for _ in range(7):
         x = world.randn(LARGE)
         result = compiled(x)
-        same(result, large(x))
+        assert_equal(result, large(x))
     assert world.recordings == 2 and world.replays == 6
 
 
@@ -94,9 +92,9 @@ def test_results_may_be_written_to(world):
         first.add_(1)
         second.zero_()
         second.requires_grad_()
-        same(first, large(x)[0] + 1)
+        assert_equal(first, large(x)[0] + 1)
         assert not compiled(x)[1].requires_grad
-        same(second.detach(), torch.zeros_like(x))
+        assert_equal(second.detach(), torch.zeros_like(x))
 
 
 @pytest.mark.gpu
@@ -107,10 +105,10 @@ def test_a_result_whose_storage_is_resized(world):
     for _ in range(5):
         x = world.randn(LARGE)
         first, second = compiled(x)
-        same((first, second), large(x))
+        assert_equal((first, second), large(x))
         first.untyped_storage().resize_(0)
         kept = compiled(x)
-        same(kept, large(x))
+        assert_equal(kept, large(x))
 
 
 def test_two_models_take_turns(world):
@@ -139,7 +137,7 @@ def test_sizes_change(world):
         x, y = world.randn(size, 3), world.randn(size, 3)
         kept.append((compiled(x, y), small(x, y)))
     for actual, expected in kept:
-        same(actual, expected)
+        assert_equal(actual, expected)
     assert world.replays >= 4
 
 
@@ -150,7 +148,7 @@ def test_numbers_change(world):
     compiled = world.compile(program)
     for k in [1.5, 2.5, 3.5, 2.5, 2.5, -0.0, 0.0, 3, 4, 3, 3]:
         x = world.randn(8)
-        same(compiled(x, k), program(x, k))
+        assert_equal(compiled(x, k), program(x, k))
 
 
 def test_results_fed_back_as_inputs(world):
@@ -165,7 +163,7 @@ def test_results_fed_back_as_inputs(world):
             x = world.randn(size)
             ours, mean = compiled(ours, x)
             eager, wanted = step(eager, x)
-            same((ours, mean), (eager, wanted))
+            assert_equal((ours, mean), (eager, wanted))
 
 
 def test_inputs_are_written_to(world):
@@ -179,15 +177,15 @@ def test_inputs_are_written_to(world):
     for turn in range(6):
         x, at = world.randn(1, 8), torch.tensor([turn % 4], device=world.device)
         before = lasting._version
-        same(compiled(lasting, x, at), program(twin, x, at))
-        same(lasting, twin)
+        assert_equal(compiled(lasting, x, at), program(twin, x, at))
+        assert_equal(lasting, twin)
         assert lasting._version > before  # autograd would miss a write
     for turn in range(6):  # a cache at another address each time
         fresh = [world.randn(4, 8) for _ in range(turn + 1)][-1]
         other = fresh.clone()
         x, at = world.randn(1, 8), torch.tensor([turn % 4], device=world.device)
-        same(compiled(fresh, x, at), program(other, x, at))
-        same(fresh, other)
+        assert_equal(compiled(fresh, x, at), program(other, x, at))
+        assert_equal(fresh, other)
     assert world.replays > 6
 
 
@@ -198,7 +196,7 @@ def test_buffers_are_written_to(world):
     for _ in range(5):
         x = world.randn(16, 8)
         torch.testing.assert_close(compiled(x), twin(x))
-        same(dict(model.named_buffers()), dict(twin.named_buffers()))
+        assert_equal(dict(model.named_buffers()), dict(twin.named_buffers()))
     assert world.replays == 4
 
 
@@ -214,8 +212,8 @@ def test_a_cache_is_written_in_place_again_after_it_was_replaced(world):
     for turn, (cache, expected) in enumerate([*caches, *caches]):
         for _ in range(40):
             x = world.randn(8, 16)
-            same(compiled(cache, x), _append(expected, x))
-            same(cache, expected)
+            assert_equal(compiled(cache, x), _append(expected, x))
+            assert_equal(cache, expected)
         assert world.recordings == min(turn, 2) + 1
         assert all(0 in plan.direct and plan.written == (0,) for plan in world.plans)
     assert world.plain <= 2  # of the first cache alone
@@ -227,7 +225,7 @@ def test_an_input_that_begins_to_move_is_copied(world):
     expected = cache.clone()
     for _ in range(40):
         x = world.randn(8, 16)
-        same(compiled(cache, x), _append(expected, x))
+        assert_equal(compiled(cache, x), _append(expected, x))
     eager = world.plain
     held = []
     for _ in range(20):
@@ -235,8 +233,8 @@ def test_an_input_that_begins_to_move_is_copied(world):
         expected = cache.clone()
         held.append(cache)
         x = world.randn(8, 16)
-        same(compiled(cache, x), _append(expected, x))
-        same(cache, expected)
+        assert_equal(compiled(cache, x), _append(expected, x))
+        assert_equal(cache, expected)
     assert world.plain <= eager + 2
     assert [plan.direct for plan in world.plans] == [()]
 
@@ -267,8 +265,8 @@ def test_dropout_draws_anew_and_by_seed(world):
         after = torch.rand(4, device=world.device)
         assert not torch.equal(first, second)
         torch.manual_seed(7)
-        same((first, second), (program(x), program(x)))
-        same(after, torch.rand(4, device=world.device))
+        assert_equal((first, second), (program(x), program(x)))
+        assert_equal(after, torch.rand(4, device=world.device))
     assert world.replays >= 6
 
 
@@ -284,11 +282,11 @@ def test_inputs_of_every_layout(world):
             turn % 3
         ]
         actual, expected = compiled(x, y), program(x, y)
-        same(actual, expected)
+        assert_equal(actual, expected)
         assert actual[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     empty = world.randn(0, 8)
     for _ in range(4):
-        same(compiled(empty.T, world.randn(8, 0)), program(empty.T, world.randn(8, 0)))
+        assert_equal(compiled(empty.T, world.randn(8, 0)), program(empty.T, world.randn(8, 0)))
 
 
 def test_inference_mode_and_settings(world):
@@ -296,12 +294,12 @@ def test_inference_mode_and_settings(world):
     for _ in range(3):
         with torch.inference_mode():
             x = world.randn(LARGE)
-            same(compiled(x), large(x))
+            assert_equal(compiled(x), large(x))
         x = world.randn(LARGE, requires_grad=True)
         with torch.no_grad():
             first, _ = compiled(x)
         first.requires_grad_()  # an inference tensor refuses
-        same(first.detach(), large(x)[0].detach())
+        assert_equal(first.detach(), large(x)[0].detach())
 
 
 def test_precision_that_is_set_by_backend(world):
@@ -313,7 +311,7 @@ def test_precision_that_is_set_by_backend(world):
             torch.backends.cuda.matmul.fp32_precision = precision
             for _ in range(3):
                 x = world.randn(256, 256)
-                same(compiled(x), (x @ x).relu())
+                assert_equal(compiled(x), (x @ x).relu())
     finally:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.fp32_precision = before
@@ -360,7 +358,7 @@ def test_random_schedules(world):
             del actual, expected, result, pair
             held = held[: draw.randrange(1, 10)]
             for ours, eager in held:
-                same(ours, eager)
+                assert_equal(ours, eager)
 
 
 def _by_offset(x):
@@ -376,4 +374,4 @@ def test_memory_that_is_read_by_its_offset(world, part):
         kept.append(world.randn(40))
         x = kept[-1][part]
         for ours, eager in zip(compiled(x), _by_offset(x), strict=True):
-            same(ours, eager)
+            assert_equal(ours, eager)

@@ -12,6 +12,7 @@ from torch import nn
 
 from cudagraphs_backend import wrapping
 from cudagraphs_backend.options import CudaGraphsOptions
+from tests.support.comparison import assert_same_training
 from tracer_core import torch_private
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
@@ -35,16 +36,6 @@ def pair(world):
     return model, world.compile(model), copy.deepcopy(model)
 
 
-def agree(model, twin):
-    for (name, ours), (_, eager) in zip(
-        model.named_parameters(), twin.named_parameters(), strict=True
-    ):
-        torch.testing.assert_close(
-            ours.grad, eager.grad, msg=lambda text, name=name: f"{name}: {text}"
-        )
-    torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
-
-
 def seeded(seed, function, *args):
     torch.manual_seed(seed)
     return function(*args)
@@ -65,7 +56,7 @@ def test_steps_of_an_optimizer(world, pair, set_to_none):
             loss.backward()
             optimizer.step()
             losses.append(loss)
-        agree(model, twin)
+        assert_same_training(model, twin)
     for first, second in zip(losses[::2], losses[1::2], strict=True):
         torch.testing.assert_close(first, second)
     assert {row.phase for row in world.rows if row.replays >= 3} == {"forward", "backward"}, (
@@ -94,7 +85,7 @@ def test_forwards_before_backwards(world, pair, forwards):
             order = reversed(results) if turn % 2 else results
             for result in order:
                 result.square().mean().backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
     assert world.replays > 8
 
 
@@ -104,7 +95,7 @@ def test_gradients_accumulate(world, pair):
         x = world.randn(16, 32)
         seeded(turn, compiled, x).square().mean().backward()
         seeded(turn, twin, x).square().mean().backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
 
 
 def test_a_backward_twice(world, pair):
@@ -116,7 +107,7 @@ def test_a_backward_twice(world, pair):
             loss = seeded(turn, called, x).square().mean()
             loss.backward(retain_graph=True)
             loss.backward()
-        agree(model, twin)
+        assert_same_training(model, twin)
 
 
 def test_forwards_without_a_backward(world, pair):
@@ -130,7 +121,7 @@ def test_forwards_without_a_backward(world, pair):
     for ours, eager in reversed(kept):
         (ours.sum() + 0).backward()
         eager.sum().backward()
-    agree(model, twin)
+    assert_same_training(model, twin)
 
 
 def test_gradients_of_inputs_are_kept(world, pair):
@@ -157,7 +148,7 @@ def test_training_and_evaluation_take_turns(world, pair):
             module.eval()
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), twin(x))
-        agree(model, twin)
+        assert_same_training(model, twin)
 
 
 def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
@@ -173,7 +164,7 @@ def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
             results.append(called(x))
             results[-1].square().mean().backward()
         kept.append([result.detach() for result in results])
-        agree(model, twin)
+        assert_same_training(model, twin)
         for ours, eager in kept:
             torch.testing.assert_close(ours, eager)
     assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, (

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
-from tests.aten.programs import PROGRAMS, randn, runs_as_eager
+from tests.aot.programs import PROGRAMS, randn, runs_as_eager
 from tests.engines.running import compiled
 from tests.support.threads import together
 from tracer_core.testing import compare, error_ratio

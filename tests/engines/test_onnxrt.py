@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
-from tests.aten.programs import randn
+from tests.aot.programs import randn
 from tests.engines.running import compiled, peak_growth
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tracer_core
 from tests.support import torchvision_ops
+from tests.support.comparison import assert_same_calls
 from tracer_core.plugin_api import ValueClass, add_value_check, checks_indices
 
 ENGINES = {"onnxrt": "onnxruntime", "tvm": "tvm"}
@@ -32,16 +33,6 @@ def outcome(program, *inputs):
 def eagerly(fast):
     """What runs without the engine, and why."""
     return [record.text for record in tracer_core.last_compile(fast) if record.name == "fallback"]
-
-
-def same(fast, program, *inputs):
-    """Results or error; says whether it was an error."""
-    ours, expected = outcome(fast, *inputs), outcome(program, *inputs)
-    if isinstance(expected[0], type):
-        assert ours == expected
-        return True
-    torch.testing.assert_close(ours, expected, equal_nan=True, rtol=1e-5, atol=1e-6)
-    return False
 
 
 TABLE = torch.arange(15.0).view(5, 3) - 7
@@ -94,7 +85,10 @@ def test_indices_that_eager_refuses_raise_its_error(engine, name):
     program, wrong = READS[name]
     fast = tracer_core.compile(program, backend=engine)
     inputs = [row for row in INDICES if name != "of int32" or max(row) < 2**31]
-    errors = [same(fast, program, torch.tensor(row)) for row in inputs]
+    errors = [
+        assert_same_calls(fast, program, torch.tensor(row), calls=1, rtol=1e-5, atol=1e-6)
+        for row in inputs
+    ]
     assert sum(errors) == wrong - (name == "of int32")
     assert not eagerly(fast)
 
@@ -105,7 +99,13 @@ def test_indices_of_writes_and_losses(name):
     pytest.importorskip("onnxruntime")
     program, wrong = WRITES[name]
     fast = tracer_core.compile(program, backend="onnxrt")
-    assert sum(same(fast, program, torch.tensor(row)) for row in INDICES) == wrong
+    assert (
+        sum(
+            assert_same_calls(fast, program, torch.tensor(row), calls=1, rtol=1e-5, atol=1e-6)
+            for row in INDICES
+        )
+        == wrong
+    )
     assert not eagerly(fast)
 
 
@@ -140,7 +140,11 @@ def test_sizes_that_change_and_frozen_tables(engine, dynamic, freeze):
             continue
         index = torch.randint(0, rows, (2, 3))
         index[1, 2] = last
-        errors.append(same(fast, model, index, torch.randn(rows, 3)))
+        errors.append(
+            assert_same_calls(
+                fast, model, index, torch.randn(rows, 3), calls=1, rtol=1e-5, atol=1e-6
+            )
+        )
     assert sum(errors) == (4 if dynamic else 2) and not eagerly(fast)
 
 
@@ -280,5 +284,5 @@ def test_extremes_and_bounds_with_nan_and_infinities(engine):
         x = eager.clone()
         if row is not None:
             x[row, row:] = value
-        assert not same(fast, extremes, x)
+        assert not assert_same_calls(fast, extremes, x, calls=1, rtol=1e-5, atol=1e-6)
     assert not eagerly(fast)

@@ -1,2 +1,2 @@
-"""The store and the process under faults: `nox -s store_faults` runs all, tests/core/test_store_faults.py
+"""The store and the process under faults: `nox -s store_faults` runs all, tests/storage/test_store_faults.py
 a sample."""

@@ -9,8 +9,9 @@ from torch import nn
 from torch._higher_order_ops import while_loop
 
 import tracer_core
-from tests.inductor.test_scan_loops import R, run, same, scan
+from tests.inductor.test_scan_loops import R, run, scan
 from tests.inductor.test_scan_loops import texts as texts
+from tests.support.comparison import assert_same_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -82,7 +83,7 @@ def test_branches_are_compiled(name, grad, texts):
     compiled = tracer_core.compile(owner, backend="inductor", fullgraph=True)
     for args in (inputs(1), inputs(-1), inputs(0.01), inputs(1)):
         got, want = run(compiled, owner, args, grad), run(owner, owner, args, grad)
-        same(got[0], want[0])
+        assert_same_sums(got[0], want[0])
         for item, other in zip(got[1], want[1], strict=True):
             torch.testing.assert_close(item, torch.zeros_like(item) if other is None else other,
                                        rtol=1e-4, atol=1e-5)  # fmt: skip
@@ -118,7 +119,7 @@ def test_control_flow_in_control_flow(grad):
         args = (R(30 + seed, 2, 3), R(3, 3))
         for got, want in zip(run(compiled, None, args, grad), run(recurrent, None, args, grad),
                              strict=True):  # fmt: skip
-            same(got, want)
+            assert_same_sums(got, want)
     assert not [item for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
@@ -129,7 +130,7 @@ def test_other_sizes_are_symbols(texts):
             args = (R(n, 3).detach() * sign, R(3, 4).detach())
             for got, want in zip(run(compiled, None, args, False), run(two_results, None, args, False),
                                  strict=True):  # fmt: skip
-                same(got, want)
+                assert_same_sums(got, want)
     assert len([text for text in texts if "= branches_of(" in text]) == 2
 
 
@@ -167,7 +168,7 @@ def sorted_once(x, w):
 def test_a_while_loop_is_compiled(function, calls, native, texts):
     compiled = tracer_core.compile(function, backend="inductor", fullgraph=True)
     for args in calls:
-        same(compiled(*args), function(*args))
+        assert_same_sums(compiled(*args), function(*args))
     actual = [text for text in texts if "library.function('loop_" in text]
     python = [text for text in texts if "= while_of(" in text]
     assert bool(actual) == native and bool(python) != native
@@ -180,7 +181,7 @@ def test_a_while_loop_leaves_its_inputs():
     result = compiled(x, w)[0]
     result.zero_()
     torch.testing.assert_close(x, kept, rtol=0, atol=0)
-    same(compiled(x, w), powers(x, w))
+    assert_same_sums(compiled(x, w), powers(x, w))
 
 
 def test_a_while_loop_with_gradients_runs_as_captured():
@@ -188,4 +189,4 @@ def test_a_while_loop_with_gradients_runs_as_captured():
     compiled = tracer_core.compile(powers, backend="inductor", fullgraph=True)
     for got, want in zip(run(compiled, None, (x, w), True), run(powers, None, (x, w), True),
                          strict=True):  # fmt: skip
-        same(got, want)
+        assert_same_sums(got, want)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.eager_reference import same
 from tests.support.graphs import kernels_of
-from tests.tracer.eager_reference import same
 
 BACKENDS = ["eager", "aten_eager", "inductor"]
 

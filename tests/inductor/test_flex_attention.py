@@ -1,5 +1,5 @@
 """flex_attention's C++ kernels: values, logarithms of sums and gradients beside the whole matrix of
-scores in float64. tests/tracer/test_torch_flex_attention.py has what holds for every backend."""
+scores in float64. tests/fx_capture/test_torch_flex_attention.py has what holds for every backend."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import tracer_core
 from inductor_backend import device_codegen
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
+from tests.fx_capture.test_torch_flex_attention import dense, positions
 from tests.support.attention import attend_by
-from tests.tracer.test_torch_flex_attention import dense, positions
 
 BATCH, HEADS = 2, 4
 BIAS = torch.randn(HEADS, 400)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import tracer_core
 from inductor_backend.kernels import native, packed_weights
 from inductor_backend.kernels.packed_weights import Geometry, kernel_of
+from tests.support.comparison import assert_as_accurate_as_eager
 from tracer_core.aot import frozen_parameters as core_frozen
 from tracer_core.errors import BackendError, OptionError
 
@@ -37,20 +38,6 @@ def prepared_counts(monkeypatch) -> list[int]:
 
     monkeypatch.setattr(core_frozen.Frozen, "_prepared", counted)
     return seen
-
-
-def same(ours: torch.Tensor, model: nn.Module, *inputs: torch.Tensor) -> None:
-    """Sizes, strides and dtype of eager's result, and at most three times its error against
-    float64.
-    """
-    eager = model(*inputs)
-    truth = copy.deepcopy(model).double()(
-        *(x.double() if x.is_floating_point() else x for x in inputs)
-    )
-    assert (ours.shape, ours.stride(), ours.dtype) == (eager.shape, eager.stride(), eager.dtype)
-    scale = truth.abs().max().item()
-    error, of_eager = ((value - truth).abs().max().item() for value in (ours, eager))
-    assert error <= 3 * of_eager + 1e-6 * scale, (error, of_eager)
 
 
 class Block(nn.Module):
@@ -90,8 +77,8 @@ def test_an_image_model_is_eager_s_within_rounding(options, sizes) -> None:
     with torch.no_grad():
         for batch, size in sizes:
             x = torch.randn(batch, 3, size, size)
-            same(fast(x), model, x)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
 
 
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
@@ -101,7 +88,7 @@ def test_images_leave_the_graph_with_eager_s_strides(options) -> None:
     with torch.no_grad():
         for layout in (torch.contiguous_format, torch.channels_last):
             x = torch.randn(2, 16, 19, 21).to(memory_format=layout)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
 
 
 GEOMETRIES = [
@@ -204,7 +191,7 @@ def test_a_transformer(dynamic: bool) -> None:
     with torch.no_grad():
         for batch, tokens in ((2, 40), (2, 41), (1, 100)):
             x = torch.randn(batch, tokens, 64)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
 
 
 def test_products_of_one_input_are_one_product(texts) -> None:
@@ -212,7 +199,7 @@ def test_products_of_one_input_are_one_product(texts) -> None:
     fast = compiled(model)
     x = torch.randn(2, 40, 64)
     with torch.no_grad():
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
     (text,) = texts
     assert text.count(" run_packed(") == 4  # queries, keys and values; then o, up and down
 
@@ -224,7 +211,7 @@ def test_nothing_is_prepared_twice_without_a_change(monkeypatch) -> None:
     x = torch.randn(64, 64)
     with torch.no_grad():
         for _ in range(4):
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
     assert seen == [4]
 
 
@@ -246,10 +233,10 @@ def test_a_changed_parameter_is_seen(change: str, monkeypatch) -> None:
     fast = compiled(model)
     x = torch.randn(64, 64)
     with torch.no_grad():
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
         CHANGES[change](model)
-        same(fast(x), model, x)
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
     assert len(seen) == 2
 
 
@@ -262,7 +249,7 @@ def test_writes_that_leave_no_trace_need_refresh() -> None:
         model.weight.data[7, 5] = 3.0
         assert torch.equal(fast(x), before)  # as documented
         fast.refresh()
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
@@ -273,8 +260,8 @@ def test_steps_of_fused_optimizers_are_seen(kind) -> None:
     optimizer = kind(model.parameters(), lr=0.05, fused=True)
     for _ in range(3):
         with torch.no_grad():
-            same(fast(x), model, x)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
         model(x).square().mean().backward()
         optimizer.step()
 
@@ -286,13 +273,13 @@ def test_statistics_that_batch_norm_gathers_are_seen(channels) -> None:
     fast, x = compiled(model), torch.randn(2, 3, 8, 8)
     for _ in range(3):
         with torch.no_grad():
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
             model.train()(x + 1)
             model.eval()
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
     with torch.no_grad():
         model[1].running_mean.numpy()[-1] = 5
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
 
 
 def test_refresh_of_a_function_and_a_method() -> None:
@@ -477,7 +464,7 @@ def test_release_originals_gives_the_memory_back_and_says_so_to_readers() -> Non
             torch.eye(256)
         )  # both again: the other one has no values to prepare from
         model[2].weight = nn.Parameter(torch.eye(256))
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
 
 
 def test_what_the_graph_reads_itself_is_not_released() -> None:
@@ -488,9 +475,9 @@ def test_what_the_graph_reads_itself_is_not_released() -> None:
     fast = compiled(model)
     places = torch.randint(0, 1000, (40,))
     with torch.no_grad():
-        same(fast(places), model, places)
+        assert_as_accurate_as_eager(fast(places), model, places)
         assert fast.release_originals() == 0
-        same(fast(places), model, places)
+        assert_as_accurate_as_eager(fast(places), model, places)
 
 
 MEMORY = """

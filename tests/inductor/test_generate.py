@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tracer.generating import generated, left_padded, model_of, prompt
+from tests.support.text_generation import generated, left_padded, model_of, prompt
 
 pytestmark = pytest.mark.sweep(keep=1)
 

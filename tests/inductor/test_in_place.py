@@ -7,7 +7,7 @@ import torch
 
 import tracer_core
 from inductor_backend.lowering.in_place import in_place_writes
-from tests.tracer.eager_reference import twin
+from tests.support.eager_reference import twin
 from tracer_core.plugin_api import lower
 
 ROWS, POSITION, CACHE = torch.tensor([3, 0]), torch.tensor(2), (2, 3, 8, 4)

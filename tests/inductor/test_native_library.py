@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,117 +21,20 @@ from inductor_backend.native_library import writer
 from inductor_backend.native_library.interface import C_TYPES, Parameter, identifier
 from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
+from tests.support.native_libraries import (
+    Library,
+    Words,
+    close,
+    library,
+    like_eager,
+    ran,
+    stays_inside,
+)
 from tracer_core.contract.backend import resolve
 from tracer_core.errors import PackageError
-from tracer_core.plugin_api import BackendError, CompileSpec
-from tracer_core.torch_private.releases import is_before
+from tracer_core.plugin_api import BackendError
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-#: As strict as a compiler gets, for what is generated.
-C_FLAGS = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-parameter")
-
-
-def ran(words: list[str], folder: Path, env: dict[str, str] = ONE_THREAD) -> str:
-    """What a program prints."""
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@dataclass
-class Library:
-    """A library that was written into a folder, and its example program. order: which argument of
-    the function each input is.
-    """
-
-    folder: Path
-    order: list[int]
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return json.loads((self.folder / f"{self.name}.json").read_text())
-
-    def build(self, source: str, text: str) -> None:
-        words = ["gcc", "-std=gnu11", *C_FLAGS, source, f"{self.name}.so"]
-        ran([*words, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", text], self.folder)
-
-    def written(self, *inputs: torch.Tensor, to: str = "inputs") -> None:
-        """Writes the arguments' memory as it lies."""
-        with (self.folder / to).open("wb") as file:
-            for number, item in zip(self.order, self.about["inputs"], strict=True):
-                tensor = inputs[number]
-                steps = zip(tensor.shape, tensor.stride(), strict=True)
-                extent = 1 + sum((size - 1) * stride for size, stride in steps)
-                assert item["bytes"] in (extent * tensor.itemsize, 0) or self.sizes(inputs)
-                flat = tensor.as_strided((extent if tensor.numel() else 0,), (1,))
-                file.write(bytes(flat.view(torch.uint8).numpy()))
-
-    def sizes(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, int]:
-        """The sizes that the library takes, by name."""
-        sources = [item["source"] for item in self.about["inputs"]]
-        actual = {}
-        for item in self.about["sizes"]:
-            source, dim = re.fullmatch(r"(.*)\.shape\[(\d+)\]", item["source"]).groups()
-            actual[item["name"]] = inputs[self.order[sources.index(source)]].shape[int(dim)]
-        return actual
-
-    def results(self, names: dict[str, int], file: str = "outputs") -> list[torch.Tensor]:
-        def value(number: int | str) -> int:
-            return eval(str(number), {}, names)
-
-        data, found = bytearray((self.folder / file).read_bytes()), []
-        for one in self.about["outputs"]:
-            count = value(one["bytes"])
-            flat = torch.tensor(data[:count], dtype=torch.uint8)
-            flat = flat.view(getattr(torch, one["dtype"]))
-            sizes, strides = (list(map(value, one[what])) for what in ("sizes", "strides"))
-            found.append(flat.as_strided(sizes, strides).clone())
-            del data[:count]
-        assert not data
-        return found
-
-    def __call__(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
-        self.written(*inputs)
-        env, names = {**os.environ, "OMP_NUM_THREADS": str(threads)}, self.sizes(inputs)
-        ran(["./example", "inputs", "outputs", "0", *map(str, names.values())], self.folder, env)
-        return self.results(names)
-
-
-def library(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
-    """The library of ``fn(*inputs)``, its example built, and warnings are errors."""
-    return written(fn, *frozen_graph(fn, *inputs), folder)
-
-
-def written(fn: Any, gm: torch.fx.GraphModule, spec: CompileSpec, folder: Path) -> Library:
-    resolve(BACKEND.write_library)(gm, spec, folder)
-    full = isinstance(fn, nn.Module)
-    names = list(inspect.signature(fn.forward if full else fn).parameters)
-    names = [f"args[{number}]" for number in range(len(names))] if full else names
-    library = Library(folder, [names.index(value.source) for value in spec.inputs])
-    library.build("example.c", "example")
-    return library
-
-
-def close(ours: torch.Tensor, eager: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
-
-
-def like_eager(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
-    """A library whose results are eager's, with one thread and with two."""
-    result = library(fn, *inputs, folder=folder)
-    with torch.no_grad():
-        eager = fn(*inputs)
-    wanted = list(eager) if isinstance(eager, (tuple, list)) else [eager]
-    for threads in (1, 2):
-        ours = result(*inputs, threads=threads)
-        assert len(ours) == len(wanted)
-        for item, other in zip(ours, wanted, strict=True):
-            close(item, other)
-    return result
 
 
 class Images(nn.Module):
@@ -151,25 +52,6 @@ class Images(nn.Module):
         x = F.max_pool2d(self.norm(self.stem(images)).relu(), 3, 2, 1)
         x = self.point(F.silu(self.wide(x)) + x)
         return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-class Words(nn.Module):
-    """An embedding, and a layer of a transformer with a mask."""
-
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.table = nn.Embedding(100, width)
-        self.inner, self.outer = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 100)
-        self.head.weight = self.table.weight
-
-    def forward(self, ids, seen):
-        x = self.table(ids)
-        heads = self.inner(x).view(*ids.shape, 3, 4, -1).permute(2, 0, 3, 1, 4)
-        mask = torch.where(seen, 0.0, -torch.inf)[:, None, None, :]
-        y = F.scaled_dot_product_attention(*heads.unbind(0), attn_mask=mask)
-        x = self.norm(x + self.outer(y.transpose(1, 2).flatten(2)))
-        return self.head(F.gelu(x)).softmax(-1)
 
 
 @pytest.fixture(scope="module")
@@ -309,45 +191,6 @@ int main(void) {
     assert printed == f"{null} 0 {null} {null} a pointer is null, an unknown code"
 
 
-GUARDED = """
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include "NAME.h"
-
-/* memory that ends where a page begins which nothing may touch */
-static void *guarded(size_t bytes) {
-    const size_t page = 4096, size = (bytes + page - 1) / page * page;
-    char *start = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    mprotect(start + size, page, PROT_NONE);
-    return start + size - bytes;
-}
-
-int main(void) {
-    NAME_context *context;
-    NAME_inputs inputs = {0};
-    NAME_outputs outputs = {0};
-FILLED
-    return NAME_open(&context) || NAME_run(context, &inputs, &outputs);
-}
-"""
-
-
-def stays_inside(library: Library, ones: str) -> None:
-    """Runs a library on memory that ends at a page that nothing may touch. ones: inputs of ones."""
-    filled = []
-    for what in ("inputs", "outputs"):
-        for item in library.about[what]:
-            place = f"{what}.{item['name']}"
-            filled.append(f"    {place} = guarded({item['bytes']});")
-            if item["source"] in ones.split():
-                filled.append(f"    memset((void *){place}, 1, {item['bytes']});")
-    text = GUARDED.replace("FILLED", "\n".join(filled)).replace("NAME", library.name)
-    (library.folder / "guarded.c").write_text(text)
-    library.build("guarded.c", "guarded")
-    ran(["./guarded"], library.folder)
-
-
 def test_nothing_beyond_a_tensor_is_touched(words) -> None:
     stays_inside(words, ones="args[1]")
 
@@ -398,229 +241,6 @@ def test_two_libraries_in_one_process(words, tmp_path) -> None:
     ran(["g++", "-x", "c++", "both.c", "-x", "none", "words.so", *words_h, "-Wl,-rpath,$ORIGIN",
          "-o", "both"], words.folder)  # fmt: skip
     assert ran(["./both"], words.folder) == f"1.0000 {2 * F.gelu(torch.tensor(2.0)):.4f}"
-
-
-def several(x, scale):
-    """Results of several dtypes and layouts, a constant, and an empty one."""
-    y = x.double() * 2
-    shifted = x.t() + 1
-    return (
-        shifted, y.sum(), y > 1, torch.arange(4) * 3, (x * 2)[:, :0], x.half() * 2, x.bfloat16() * 3,
-        torch.stack([x, x * scale]).transpose(0, 2) * 1, x.int(), (shifted * 2)[1:, ::2] + 0,
-    )  # fmt: skip
-
-
-def test_results_of_all_kinds(tmp_path) -> None:
-    x = torch.randn(4, 6).t()
-    result = library(several, x, torch.tensor(3), folder=tmp_path / "several")
-    for inputs in ((x, torch.tensor(3)), (torch.randn(4, 6).t(), torch.tensor(-2))):
-        for ours, eager in zip(result(*inputs), several(*inputs), strict=True):
-            assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape)
-            close(ours, eager)
-
-
-def test_results_that_lie_elsewhere(tmp_path) -> None:
-    """An input, a weight, and parts of a tensor are copied to the caller's memory."""
-    layer = nn.Linear(3, 4)
-
-    def parts(x):
-        first, second = (layer(x) * 2).split(2, 1)
-        return first, second.t()
-
-    x = torch.randn(5, 3)
-    gm, spec = frozen_graph(parts, x)
-    (output,) = gm.graph.find_nodes(op="output")
-    weight = gm.graph.find_nodes(op="get_attr")[0]
-    (inputs,) = gm.graph.find_nodes(op="placeholder")
-    output.args = ((*output.args[0], inputs, weight, weight),)
-    gm.recompile()
-    result = written(parts, gm, spec, tmp_path / "parts")
-    eager = gm(x)
-    ours = result(x)
-    assert len(ours) == len(eager) >= 4
-    for item, other in zip(ours, eager, strict=True):
-        assert item.is_contiguous()
-        close(item, other)
-
-
-class Products(nn.Module):
-    """Products and convolutions for which the Python module would call ATen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines, self.gate = nn.Conv1d(6, 8, 3, padding=2, stride=2), nn.Conv2d(1, 4, 3)
-        self.layers = nn.LSTM(8, 16, batch_first=True)
-
-    def forward(self, x, y, z):
-        scaled = torch.addmm(y[0], x[0], z[0], beta=0.5, alpha=2)
-        batch = torch.baddbmm(y, x, z, beta=3)
-        lines = self.lines(x).transpose(1, 2)
-        image = F.conv2d(x[None], z[None, :4, :5, :6].expand(3, -1, -1, -1)[:, :, :2] * 1.0)
-        scores = (x @ z).softmax(-1) @ y
-        long = F.scaled_dot_product_attention(*(x.repeat(1, 100, 9)[None] for _ in range(3)))
-        return (
-            scaled,
-            batch,
-            self.layers(lines)[0],
-            scores,
-            self.gate(y[:, None]),
-            long[..., :3],
-            image,
-        )
-
-
-def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
-    torch.manual_seed(0)
-    x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
-    stays_inside(like_eager(Products().eval(), x, y, z, folder=tmp_path / "products"), ones="")
-
-
-class Windows(nn.Module):
-    """Transposed convolutions, and groups of few channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.ConvTranspose2d(
-            8, 6, (3, 2), (2, 3), (1, 0), (1, 2), groups=2, dilation=(2, 1)
-        )
-        self.line, self.crop = nn.ConvTranspose1d(6, 4, 4, 2, 1), nn.ConvTranspose2d(6, 5, 1, 2, 2)
-        self.groups, self.deep = nn.Conv2d(8, 12, 3, groups=4), nn.Conv2d(8, 8, (2, 9), groups=8)
-
-    def forward(self, x, filters):
-        up = self.up(x)
-        turned = F.conv_transpose2d(x, filters, stride=2, bias=None)
-        return up, self.line(up[:, :, 2]), self.crop(up), self.groups(x), self.deep(x), turned
-
-
-def test_convolutions_of_all_kinds(tmp_path) -> None:
-    torch.manual_seed(0)
-    x, filters = torch.randn(2, 8, 5, 11), torch.randn(8, 3, 2, 3)
-    stays_inside(like_eager(Windows().eval(), x, filters, folder=tmp_path / "windows"), ones="")
-
-
-def test_products_of_other_dtypes(tmp_path) -> None:
-    def products(x, y, bias):
-        wide, counts = x.double(), (y * 9).long()
-        low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
-        return (
-            torch.addmm(bias.double(), wide, y.double(), alpha=2), counts.t() @ counts, low,
-            (x * 2e9).int() @ (y * 9).int(), (x * 50).to(torch.int8) @ (y * 50).to(torch.int8),
-            torch.stack([wide, wide + 1]) @ torch.stack([y, y]).double(),
-        )  # fmt: skip
-
-    x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
-    result = library(products, x, y, bias, folder=tmp_path / "products")
-    for ours, eager in zip(result(x, y, bias), products(x, y, bias), strict=True):
-        torch.testing.assert_close(ours, eager)
-
-
-class Steps(nn.Module):
-    """A scan with a cell, after a while_loop: both are loops in C++."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(6, 8)
-
-    def forward(self, rows, ids):
-        def step(h, row):
-            h = self.cell(row, h)
-            return h, h * 2
-
-        (count, start), first = (
-            while_loop(
-                lambda n, h: n < 5,
-                lambda n, h: (n + 1, h * 0.5 + n),
-                (ids.sum(), rows[0, :, :1] * 0),
-            ),
-            self.cell.weight_hh[ids],
-        )
-        last, every = scan(step, start.repeat(1, 8) + first, rows)
-        return last, every, count
-
-
-def scan(step, h, rows):
-    if tracer_core.is_compiling():
-        from torch._higher_order_ops import scan as torch_scan
-
-        return torch_scan(step, h, rows)
-    parts = []
-    for row in rows:
-        h, part = step(h, row)
-        parts.append(part)
-    return h, torch.stack(parts)
-
-
-def while_loop(more, step, state):
-    if tracer_core.is_compiling():
-        from torch._higher_order_ops import while_loop as torch_loop
-
-        return torch_loop(more, step, state)
-    while more(*state):
-        state = step(*state)
-    return state
-
-
-@pytest.mark.skipif(is_before("2.13"), reason="a scan breaks the graph before torch 2.13")
-def test_loops(tmp_path) -> None:
-    torch.manual_seed(0)
-    rows, ids = torch.randn(7, 3, 6), torch.tensor([1, 0, 2])
-    made = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
-    made.written(rows, torch.tensor([1, 0, 24]))
-    done = subprocess.run(
-        ["./example", "inputs", "outputs"], cwd=made.folder, capture_output=True, text=True
-    )
-    assert done.stderr == "steps_run: index out of range in self\n"
-
-
-def test_sizes_that_the_caller_gives(tmp_path) -> None:
-    """A batch and a length, within the ranges and conditions of the captured graph."""
-    torch.manual_seed(0)
-    model = Words().eval()
-
-    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-        seen = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
-        return torch.randint(0, 100, (batch, length)), seen
-
-    first = inputs(3, 24)
-    for one in first:
-        tracer_core.mark_dynamic(one, 0, min=2, max=40)
-        tracer_core.mark_dynamic(one, 1, min=2, max=100)
-    made = library(model, *first, folder=tmp_path / "sized")
-    assert [(item["least"], item["most"]) for item in made.about["sizes"]] == [(2, 40), (2, 100)]
-    with torch.no_grad():
-        for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
-            given = inputs(batch, length)
-            for threads in (1, 2):
-                (ours,) = made(*given, threads=threads)
-                close(ours, model(*given))
-    wrong = made.about["errors"]["SIZED_BAD_SIZE"]
-    made.written(*inputs(2, 2))
-    (made.folder / "wrong.c").write_text("""
-#include <stdio.h>
-#include "sized.h"
-int main(void) {
-    static int64_t ids[1 << 14];
-    static uint8_t seen[1 << 14];
-    static float result[1 << 21];
-    sized_context *context;
-    const sized_outputs outputs = {result};
-    sized_inputs inputs = {SIZES, ids, seen};
-    if (sized_open(&context)) return 1;
-    const int64_t sizes[][2] = {{3, 100}, {1, 5}, {41, 5}, {-3, 5}, {4, 1}, {4, 101}, {40, 5}};
-    for (int k = 0; k < 7; ++k) {
-        inputs.FIRST = sizes[k][0];
-        inputs.SECOND = sizes[k][1];
-        printf("%d ", sized_run(context, &inputs, &outputs));
-    }
-    printf("%lld", (long long)sized_output_0_bytes(&inputs));
-    sized_close(context);
-    return 0;
-}
-""".replace("SIZES", "0, 0").replace("FIRST", made.about["sizes"][0]["name"])
-    .replace("SECOND", made.about["sizes"][1]["name"]))  # fmt: skip
-    made.build("wrong.c", "wrong")
-    wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
-    assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
 
 
 def test_a_library_of_the_core(tmp_path) -> None:

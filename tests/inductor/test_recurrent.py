@@ -4,14 +4,13 @@ steps.
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 import tracer_core
 from inductor_backend.kernels.native import lanes
+from tests.support.comparison import assert_as_accurate_as_eager
 
 FREEZE = {"freeze": True}
 
@@ -19,20 +18,6 @@ FREEZE = {"freeze": True}
 def flat(result) -> list[torch.Tensor]:
     y, (hidden, cells) = result
     return [y, hidden, cells]
-
-
-def same(ours, model: nn.Module, *inputs) -> None:
-    """Eager's sizes, strides and dtype, and at most three times its error against float64."""
-    eager = flat(model(*inputs))
-    double = [
-        tuple(item.double() for item in value) if isinstance(value, tuple) else value.double()
-        for value in inputs
-    ]
-    truth = flat(copy.deepcopy(model).double()(*double))
-    for leaf, other, exact in zip(flat(ours), eager, truth, strict=True):
-        assert (leaf.shape, leaf.stride(), leaf.dtype) == (other.shape, other.stride(), other.dtype)
-        error, of_eager = ((t - exact).abs().max().item() for t in (leaf, other))
-        assert error <= 3 * of_eager + 3e-7, (error, of_eager)
 
 
 LAYERS = {
@@ -57,8 +42,8 @@ def test_layers_are_eager_s_within_rounding(settings, sizes, texts) -> None:
         for scale in (1.0, 4.0):
             x = torch.randn(sequence) * scale
             state = (torch.randn(count, batch, units), torch.randn(count, batch, units))
-            same(fast(x), model, x)
-            same(fast(x, state), model, x, state)
+            assert_as_accurate_as_eager(fast(x), model, x, floor=3e-7)
+            assert_as_accurate_as_eager(fast(x, state), model, x, state, floor=3e-7)
     if units % lanes() == 0:
         assert all("run_lstm(" in text and "mkldnn_rnn_layer" not in text for text in texts)
 
@@ -70,7 +55,7 @@ def test_lengths_and_batches_that_change() -> None:
     with torch.no_grad():
         for batch, steps in ((2, 5), (3, 7), (4, 2)):
             x = torch.randn(batch, steps, 32)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x, floor=3e-7)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -113,11 +98,11 @@ def test_layers_of_many_steps_need_no_constants(settings, texts) -> None:
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(sequence)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x, floor=3e-7)
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) / 10)
         few = torch.randn([min(size, 3) for size in sequence[:2]] + [24])
-        same(fast(few), model, few)
+        assert_as_accurate_as_eager(fast(few), model, few, floor=3e-7)
     if 48 % lanes() == 0:
         assert "run_lstm(" in texts[0]
         assert "mkldnn_rnn_layer" not in texts[0]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.comparison import assert_same
 from tracer_core.debug.stages import observe
 
 LAYERS = 10
@@ -68,13 +69,6 @@ def tokens(length=7):
     return torch.randint(0, 50, (2, length))
 
 
-def same(item, other):
-    torch.testing.assert_close(item, other)
-    if isinstance(item, torch.Tensor):
-        item, other = [item], [other]
-    assert [tensor.stride() for tensor in item] == [tensor.stride() for tensor in other]
-
-
 @pytest.mark.parametrize("caches", [False, True])
 def test_the_layers_of_a_transformer(told, caches):
     net = Deep(caches=caches).eval()
@@ -82,7 +76,7 @@ def test_the_layers_of_a_transformer(told, caches):
     with torch.no_grad():
         for _ in range(3):
             x = tokens()
-            same(fast(x), net(x))
+            assert_same(fast(x), net(x))
     (text,) = told
     assert text.endswith("times: four are lowered")
 
@@ -95,7 +89,7 @@ def test_every_layer_has_its_own_weights():
         fast(x)
         for layer in net.layers:
             layer.down.bias.add_(torch.randn(32))
-            same(fast(x), net(x))
+            assert_same(fast(x), net(x))
 
 
 def test_gradients(told):
@@ -118,9 +112,9 @@ def test_frozen_layers(told):
     with torch.no_grad():
         for _ in range(2):
             x = tokens()
-            same(fast(x), net(x))
+            assert_same(fast(x), net(x))
         net.layers[5].down.weight.mul_(2)
-        same(fast(x), net(x))
+        assert_same(fast(x), net(x))
     assert told[0].endswith("four are lowered")
 
 
@@ -130,7 +124,7 @@ def test_sizes_that_change(told):
     with torch.no_grad():
         for length in (7, 9, 16, 7):
             x = tokens(length)
-            same(fast(x), net(x))
+            assert_same(fast(x), net(x))
     assert told[0].endswith("four are lowered")
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import tracer_core
 from inductor_backend.ir.target import interpreted
+from tests.support.comparison import assert_equal
 
 DTYPES = [torch.bfloat16, torch.float16]
 LANGUAGES = ["cpp", "triton"]
@@ -86,14 +87,6 @@ def written_in(language):
     return interpreted() if language == "triton" else contextlib.nullcontext()
 
 
-def equal(got, want):
-    assert len(got) == len(want)
-    for place, (mine, other) in enumerate(zip(got, want, strict=True)):
-        assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
-        same = (mine == other) | (mine != mine) & (other != other)
-        assert same.all(), (place, mine[~same][:4], other[~same][:4])
-
-
 @pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -104,7 +97,7 @@ def test_equals_eager(chain, language, dtype):
         compiled = tracer_core.compile(program, dynamic=False)
         for seed in range(1 if language == "triton" else 3):
             a, b = operands(dtype, seed)
-            equal(compiled(a.clone(), b.clone()), program(a.clone(), b.clone()))
+            assert_equal(compiled(a.clone(), b.clone()), program(a.clone(), b.clone()))
 
 
 def overflows(x):
@@ -152,7 +145,7 @@ def test_division_with_rounding(dtype):
     a = torch.cat([torch.randn(5000, generator=make) * 30, special.repeat(13)]).to(dtype)
     b = torch.cat([torch.randn(5000, generator=make), special.repeat_interleave(13)]).to(dtype)
     got, want = tracer_core.compile(division)(a, b), division(a, b)
-    equal(got, want)
+    assert_equal(got, want)
     for mine, other in zip(got[:2], want[:2], strict=True):
         zeros = other == 0
         assert torch.equal(mine[zeros].signbit(), other[zeros].signbit())
@@ -173,7 +166,7 @@ def test_numbers_beside_16_bits_are_rounded_where_eager_rounds_them(dtype):
     make = torch.Generator().manual_seed(0)
     x = (torch.randn(4000, generator=make) * 4).to(dtype)
     i = torch.randint(-5000, 5000, (4000,), generator=make)
-    equal(tracer_core.compile(with_numbers)(x, i), with_numbers(x, i))
+    assert_equal(tracer_core.compile(with_numbers)(x, i), with_numbers(x, i))
 
 
 def chain_of_sums(x, y):
@@ -186,7 +179,7 @@ def test_eager_numerics_round_every_result(dtype, language):
     x, y = operands(dtype)
     with written_in(language):
         compiled = tracer_core.compile(chain_of_sums, options={"numerics": "eager"})
-        equal([compiled(x, y)], [chain_of_sums(x, y)])
+        assert_equal([compiled(x, y)], [chain_of_sums(x, y)])
 
 
 def test_smooth_chains_keep_more_bits():
@@ -228,7 +221,7 @@ def test_at_sizes_that_change(dtype):
     for rows in (3, 7, 24):
         a, b = (operand[:rows] for operand in operands(dtype))
         b = b.clamp_min(0.1)
-        equal(compiled(a, b), program(a, b))
+        assert_equal(compiled(a, b), program(a, b))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

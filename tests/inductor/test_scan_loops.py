@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import tracer_core
+from tests.support.comparison import assert_same_sums
 from tracer_core.torch_private.releases import is_before
 
 pytestmark = [
@@ -186,17 +187,6 @@ def run(program, owner, args, grad):
     return results, torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
-def same(got, want):
-    """A gradient is a sum over the steps: its elements are exact to the place of the largest one."""
-    assert len(got) == len(want)
-    for item, other in zip(got, want, strict=True):
-        largest = 1.0 if other is None or not other.numel() else float(other.abs().max())
-        torch.testing.assert_close(item, other, rtol=2e-4, atol=2e-5 * max(1.0, largest))
-        if other is not None:
-            assert item.stride() == other.stride()
-            assert item.requires_grad == other.requires_grad
-
-
 @pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -207,7 +197,7 @@ def test_a_scan_is_a_loop(name, grad, texts):
     for args in [calls[0], *calls]:
         if args is not None:
             for got, want in zip(run(compiled, owner, args, grad), run(owner, owner, args, grad)):
-                same(got, want)
+                assert_same_sums(got, want)
     scans = [text for text in texts if "scan" in text or "loop_" in text]
     assert scans
     assert not any("ops.tracer_core.scan" in text for text in texts)
@@ -238,7 +228,7 @@ def test_what_a_step_detaches_keeps_the_gradient_of_its_first_value():
     args = (R(3), R(40, 3))
     compiled = tracer_core.compile(forgetful, backend="inductor", fullgraph=True)
     for got, want in zip(run(compiled, None, args, True), run(forgetful, None, args, True)):
-        same(got, want)
+        assert_same_sums(got, want)
 
 
 def test_a_map_is_a_loop(texts):
@@ -256,7 +246,7 @@ def test_a_map_is_a_loop(texts):
     for n in (100, 100, 120, 130):
         args = (R(n, 2, 3), R(3, 4))
         for got, want in zip(run(compiled, None, args, True), run(mapped, None, args, True)):
-            same(got, want)
+            assert_same_sums(got, want)
     assert any("library.function('loop_" in text for text in texts)
 
 
@@ -277,7 +267,7 @@ def test_a_step_that_calls_an_operator_is_compiled(grad, texts):
     compiled = tracer_core.compile(convolved, backend="inductor", fullgraph=True)
     for args in calls:
         for got, want in zip(run(compiled, None, args, grad), run(convolved, None, args, grad)):
-            same(got, want)
+            assert_same_sums(got, want)
     assert any("loop_0 = steps_of(" in text for text in texts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.tracer.eager_reference import same
+from tests.support.eager_reference import same
 
 
 def doubled(x):

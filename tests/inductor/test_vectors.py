@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import tracer_core
 from inductor_backend.codegen.cpp import column_writer, streaming, tiling, vectors
+from tests.support.comparison import assert_same
 
 pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
 
@@ -62,10 +63,6 @@ def written(monkeypatch):
     return count
 
 
-def same(ours, eager):
-    torch.testing.assert_close(ours, eager, equal_nan=True, rtol=2e-5, atol=2e-6)
-
-
 STREAMED = ("two results, one long", "across", "bfloat16 results", "softmax")
 
 
@@ -84,7 +81,7 @@ def test_values(name, streamed, written, monkeypatch):
         ours, eager = compiled(x), function(x)
         if name.startswith(("bfloat16", "half")):
             assert torch.equal(ours, eager)
-        same(ours, eager)
+        assert_same(ours, eager, rtol=2e-5, atol=2e-6)
     assert written[0] > 0
 
 
@@ -113,7 +110,7 @@ def test_special_values_at_any_place(name, written):
         x[:, place] = torch.tensor(SPECIAL)
         if name == "gelu":  # at infinity eager's depends on the vector that an element falls into
             x[x.isinf()] = 1.0
-        same(compiled(x), function(x))
+        assert_same(compiled(x), function(x), rtol=2e-5, atol=2e-6)
     assert written[0] > 0
 
 
@@ -137,7 +134,7 @@ def test_gradients(written):
     for size in SIZES[:2]:
         x, w = torch.randn(size, requires_grad=True), torch.randn(size[1], requires_grad=True)
         ours = torch.autograd.grad(compiled(x, w), (x, w))
-        same(ours, torch.autograd.grad(function(x, w), (x, w)))
+        assert_same(ours, torch.autograd.grad(function(x, w), (x, w)), rtol=2e-5, atol=2e-6)
     assert written[0] > 0
 
 
@@ -150,7 +147,9 @@ def test_column_sums_of_what_is_equal_along_the_columns(rows):
         lambda x, w: (x.sum(0), (x * x).sum(0), x.amax(0)),
         lambda x, w: x.softmax(0) * w,
     ):
-        same(tracer_core.compile(function)(x, weight), function(x, weight))
+        assert_same(
+            tracer_core.compile(function)(x, weight), function(x, weight), rtol=2e-5, atol=2e-6
+        )
 
 
 def before_a_hole(count):
@@ -177,8 +176,8 @@ def test_nothing_beyond_a_row_is_touched(count, written):
         return y
 
     twin = row.clone()
-    same(tracer_core.compile(function)(row), function(twin))
-    same(row, twin)
+    assert_same(tracer_core.compile(function)(row), function(twin), rtol=2e-5, atol=2e-6)
+    assert_same(row, twin, rtol=2e-5, atol=2e-6)
     assert written[0] > 0
     del memory
 
@@ -196,7 +195,7 @@ def test_plain_loops_give_the_same(monkeypatch):
                 torch.randn(3, 40, dtype=torch.float64),
                 torch.randn(3, 40),
             ):
-                same(tracer_core.compile(function)(x), function(x))
+                assert_same(tracer_core.compile(function)(x), function(x), rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("place", [0, 16, 31, 40, 99])
@@ -216,9 +215,9 @@ def test_waves_of_large_numbers_at_any_place(place, written):
     x[1:, place] = torch.tensor([3e5, -1.7e30, 3.1e4])
     for step in (function, in_place):
         compiled = tracer_core.compile(step)
-        same(compiled(x.clone()), step(x.clone()))
+        assert_same(compiled(x.clone()), step(x.clone()), rtol=2e-5, atol=2e-6)
         x[0, place] = float("inf")  # once more, with NaN as the result
-        same(compiled(x.clone()), step(x.clone()))
+        assert_same(compiled(x.clone()), step(x.clone()), rtol=2e-5, atol=2e-6)
         x[0, place] = 1.0
     assert written[0] > 1
 
@@ -227,7 +226,12 @@ def test_wide_column_sums_past_the_caches(monkeypatch):
     monkeypatch.setattr(column_writer, "STREAMED", 0)
     x = torch.randn(301, 200)
     compiled = tracer_core.compile(lambda x: (x.sum(0), (x * x).mean(0)))
-    same(compiled(x), (x.double().sum(0).float(), (x * x).double().mean(0).float()))
+    assert_same(
+        compiled(x),
+        (x.double().sum(0).float(), (x * x).double().mean(0).float()),
+        rtol=2e-5,
+        atol=2e-6,
+    )
 
 
 def test_gelu_at_the_ends_is_that_of_eager():
@@ -235,7 +239,7 @@ def test_gelu_at_the_ends_is_that_of_eager():
         [-float("inf"), float("nan"), -3e38, -20.0, -0.0, 0.0, 1.0, 1e-40, -1e-40, 3e38] * 5
     )
     ours, eager = tracer_core.compile(F.gelu)(x), F.gelu(x.double()).float()
-    same(ours, eager)
+    assert_same(ours, eager, rtol=2e-5, atol=2e-6)
     assert torch.equal(ours.signbit()[4:6], eager.signbit()[4:6])
     # eager itself: inf for one float, for strided floats and for doubles, NaN in a row of floats
     assert tracer_core.compile(F.gelu)(torch.full((40,), float("inf"))).isposinf().all()
@@ -253,5 +257,7 @@ def test_tiles_are_turned_in_vectors(monkeypatch):
             torch.randn(columns, rows).half(),
         )
         for function in (lambda x, y, z: x + y.t(), lambda x, y, z: x - y.t() * z.t()):
-            same(tracer_core.compile(function)(x, y, z), function(x, y, z))
+            assert_same(
+                tracer_core.compile(function)(x, y, z), function(x, y, z), rtol=2e-5, atol=2e-6
+            )
     assert {True, False} == set(seen)

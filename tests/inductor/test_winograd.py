@@ -13,7 +13,7 @@ from torch import nn
 import tracer_core
 from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.packed_weights import Geometry, for_result
-from tests.inductor.test_freeze import same
+from tests.support.comparison import assert_as_accurate_as_eager
 
 FREEZE = {"freeze": True}
 
@@ -50,7 +50,7 @@ def test_a_block_is_eager_s_within_rounding(options, padding, sizes, texts) -> N
     x = torch.randn(batch, inside, height, width)
     with torch.no_grad():
         for given in (x, x.contiguous(memory_format=torch.channels_last), x * 3):
-            same(fast(given), model, given)
+            assert_as_accurate_as_eager(fast(given), model, given)
     assert any("run_winograd(" in text for text in texts)
 
 
@@ -62,7 +62,7 @@ def test_all_sizes_that_a_symbolic_one_takes() -> None:
     with torch.no_grad():
         for batch, height, width in ((2, 16, 16), (3, 5, 33), (2, 3, 3), (5, 4, 6)):
             x = torch.randn(batch, 32, height, width)
-            same(fast(x), model, x)
+            assert_as_accurate_as_eager(fast(x), model, x)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -129,6 +129,6 @@ def test_parameters_that_change_are_packed_again() -> None:
     fast = tracer_core.compile(model, options=FREEZE, fullgraph=True)
     x = torch.randn(1, 64, 12, 12)
     with torch.no_grad():
-        same(fast(x), model, x)
+        assert_as_accurate_as_eager(fast(x), model, x)
         model.weight.mul_(-0.5)
-        same(fast(x), copy.deepcopy(model), x)
+        assert_as_accurate_as_eager(fast(x), copy.deepcopy(model), x)

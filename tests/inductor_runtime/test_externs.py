@@ -23,6 +23,7 @@ from inductor_backend.kernels import (
 from inductor_backend.kernels.packed_ops import OPERATORS
 from inductor_backend.kernels.selection import FALLBACKS, RULES, Operand, best
 from tests.support import torch_server
+from tests.support.comparison import assert_as_accurate
 
 aten = torch.ops.aten
 ACTIVATIONS = {
@@ -45,14 +46,8 @@ def operand(value: Any) -> Any:
 
 
 def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
-    """Eager's strides, and an error within three times eager's own (or a rounding of the greatest
-    value).
-    """
-    assert got.shape == eager.shape and got.stride() == eager.stride() and got.dtype == eager.dtype
-    own_error = (got.double() - truth).abs().max().item()
-    allowed = 3 * (eager.double() - truth).abs().max().item()
-    floor = 1e-6 if truth.numel() < 500 else 2e-7  # of few values, eager may get all right by luck
-    assert own_error <= max(allowed, floor * truth.abs().max().item()), (own_error, allowed)
+    # of few values, eager may get all right by luck
+    assert_as_accurate(got, eager, truth, floor=1e-6 if truth.numel() < 500 else 2e-7)
 
 
 @pytest.mark.parametrize("layout", ["nk", "kn"])

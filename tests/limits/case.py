@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.eager_reference import outcome
+from tests.support.eager_reference import outcome
 from tracer_core.execution import capture_lock
 from tracer_core.execution.capture import trace as capture  # noqa: F401  (imported late)
 from tracer_core.execution.entry import resume_codegen  # noqa: F401  (imported late)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import tracer_core
+from tests.limits import programs, state_programs  # noqa: F401  (they register)
 from tests.limits.case import Case, Run, Watched, change, run
 from tests.limits.kernel_programs import CASES as KERNELS
-from tests.limits.programs import CASES as PROGRAMS
+from tests.limits.registered import CASES as PROGRAMS
 from tracer_core.limit_table import SHOWN
 from tracer_core.registry import limits
 from tracer_core.torch_private.releases import is_before

@@ -25,10 +25,13 @@ from tests.mutation_tests.plant import source_root
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: The suite that must find a fault, quick and likely ones first; then random programs.
-_FIRST = ("test_soundness.py", "test_regressions.py", "test_effects.py", "test_breaks.py",
-"test_guards_values.py",
-          "test_state_containers.py", "test_control.py", "test_functions.py",
-          "test_generators.py")  # fmt: skip
+_FIRST = (
+    "guards/test_one_change_between_calls.py", "trace/test_regressions_objects.py",
+    "reconstruct/test_effects.py", "fx_capture/test_graph_breaks.py", "guards/test_values.py",
+    "reconstruct/test_state_containers.py", "bytecode/test_control.py",
+    "bytecode/test_functions.py", "bytecode/test_generators.py",
+)  # fmt: skip
+_FOLDERS = ("bytecode", "trace", "natives", "fx_capture", "guards", "reconstruct", "execution")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.M)
 _PROGRAMS = "400"
 _MAX_UNFIT = 5
@@ -84,9 +87,10 @@ def _environment(fault: Fault) -> dict[str, str]:
 
 
 def _by_tests(fault: Fault) -> str:
-    folder = _ROOT / "tests" / "tracer"
-    first = [folder / name for name in _FIRST if (folder / name).exists()]
-    rest = [path for path in sorted(folder.glob("test_*.py")) if path not in first]
+    tests = _ROOT / "tests"
+    first = [tests / name for name in _FIRST]
+    files = [path for folder in _FOLDERS for path in sorted((tests / folder).glob("test_*.py"))]
+    rest = [path for path in files if path not in first]
     unfit: list[str] = []
     while len(unfit) < _MAX_UNFIT:
         left_out = [f"--deselect={name}" for name in unfit]
@@ -101,7 +105,7 @@ def _by_tests(fault: Fault) -> str:
         eager = {name: value for name, value in _environment(fault).items() if name != "MUTATION"}
         fails_again = _pytest(_environment(fault), names[0]).returncode == 1
         if fails_again and _pytest(eager, names[0]).returncode == 0:
-            return names[0].removeprefix("tests/tracer/")
+            return names[0].removeprefix("tests/")
         unfit.append(names[0])  # it fails anyhow, or now and then
     raise RuntimeError(f"tests fail without a fault too: {unfit}")
 

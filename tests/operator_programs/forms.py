@@ -8,11 +8,22 @@ decides which it takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
+from tests.operator_programs.form import (
+    RULES,
+    Form,
+    Kind,
+    anything,
+    boolean,
+    floating,
+    forms,
+    functions,
+    inexact,
+    integral,
+    lines_of,
+    real,
+)
 from tests.operator_programs.rules import (
     Rule,
     apart,
@@ -21,124 +32,57 @@ from tests.operator_programs.rules import (
     divisible,
     finite,
     multipliable,
-    signed,
     summable,
-    without_infinity,
     writable,
 )
 
-Kind = Callable[[torch.Tensor], bool]
-
-
-def anything(x: torch.Tensor) -> bool:
-    return True
-
-
-def floating(x: torch.Tensor) -> bool:
-    return x.is_floating_point()
-
-
-def integral(x: torch.Tensor) -> bool:
-    return not x.is_floating_point() and not x.is_complex() and x.dtype is not torch.bool
-
-
-def real(x: torch.Tensor) -> bool:
-    return not x.is_complex()
-
-
-def inexact(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
-def boolean(x: torch.Tensor) -> bool:
-    return x.dtype is torch.bool
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """kinds: what a, b and c have to be. function: the text is the call of a function of torch, which
-    may be had in place and with ``out=``, too. writes: it changes a."""
-
-    text: str
-    kinds: tuple[Kind, ...] = (anything,)
-    rules: tuple[Rule, ...] = ()
-    function: bool = False
-    writes: bool = False
-
-
-def _lines(texts: str) -> list[str]:
-    return [line.strip() for line in texts.strip().splitlines()]
-
-
-def _forms(
-    texts: str, *kinds: Kind, rules: tuple[Rule, ...] = (), writes: bool = False
-) -> list[Form]:
-    return [Form(text, kinds or (anything,), rules, writes=writes) for text in _lines(texts)]
-
-
-def _functions(
-    names: str, arguments: str, *kinds: Kind, rules: tuple[Rule, ...] = ()
-) -> list[Form]:
-    return [
-        Form(f"{name}({arguments})", kinds, (*rules, *_RULES.get(name, ())), function=True)
-        for name in names.split()
-    ]
-
-
-#: Rules of some functions of a group.
-_RULES = {
-    **dict.fromkeys(("copysign", "signbit"), (signed,)),
-    **dict.fromkeys(("var_mean", "std_mean"), (without_infinity,)),
-}
-
-
-UNARY = _functions(
+UNARY = functions(
     """abs neg sign sgn positive reciprocal square sqrt rsqrt exp exp2 expm1 log log2 log10 log1p
     sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid isnan isinf isfinite
     logical_not angle conj_physical""",
     "{a}", anything, rules=(finite,),
-) + _functions(
+) + functions(
     """abs neg sign floor ceil round trunc frac isposinf isneginf signbit nan_to_num deg2rad rad2deg
     erf erfc erfinv lgamma digamma i0 sinc logit relu fix special.entr special.ndtr special.log_ndtr
     special.ndtri special.i0e special.i1 special.i1e special.erfcx bitwise_not""",
     "{a}", real,
-) + _functions("round", "{a}, decimals=2", floating) + _functions(
+) + functions("round", "{a}, decimals=2", floating) + functions(
     "nan_to_num", "{a}, {k}, {l}, -1.0", floating
 )  # fmt: skip
 
-BINARY = _functions(
+BINARY = functions(
     "add sub mul eq ne", "{a}, {b}", anything, anything, rules=(finite,)
-) * 2 + _functions("div pow", "{a}, {b}", anything, anything, rules=(finite,)) + _functions(
+) * 2 + functions("div pow", "{a}, {b}", anything, anything, rules=(finite,)) + functions(
     """maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2 copysign nextafter ldexp xlogy
     special.xlog1py lt le gt ge heaviside gcd lcm logical_and logical_or logical_xor bitwise_and
     bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift float_power isclose
     special.zeta""",
     "{a}, {b}", real, real, rules=(divisible,),
-) + _functions(
+) + functions(
     "floor_divide remainder fmod", "{a}, {b}", real, real, rules=(divisible,)
-) + _functions(
+) + functions(
     "div", "{a}, {b}, rounding_mode='floor'", real, real, rules=(divisible,)
-) + _functions(
+) + functions(
     "div", "{a}, {b}, rounding_mode='trunc'", real, real, rules=(divisible,)
-) + _functions("add sub", "{a}, {b}, alpha={k}", real, real, rules=(summable,)) + _functions(
+) + functions("add sub", "{a}, {b}, alpha={k}", real, real, rules=(summable,)) + functions(
     "lerp", "{a}, {b}, {k}", floating, floating, rules=(summable,)
-) + _functions("lerp", "{a}, {b}, {c}", floating, floating, floating, rules=(summable,)) + _functions(
+) + functions("lerp", "{a}, {b}, {c}", floating, floating, floating, rules=(summable,)) + functions(
     "addcmul addcdiv", "{a}, {b}, {c}, value={k}", real, real, real, rules=(summable,)
-) + _functions("clamp", "{a}, {b}, {c}", real, real, real) + _forms("""
+) + functions("clamp", "{a}, {b}, {c}", real, real, real) + forms("""
     torch.where({c}, {a}, {b})
     torch.where({c}, {a}, {k})
     torch.where({c}, {k}, {a})
     torch.masked_fill({a}, {c}, 1)
-""", anything, anything, boolean) + _forms("""
+""", anything, anything, boolean) + forms("""
     torch.where({a} > {b}, {a}, {b})
     torch.where({a} != {b}, {k}, {b})
     {a}.masked_fill({b} == {b}, 2)
-""", real, real) + _forms("""
+""", real, real) + forms("""
     {a} + {b}
     {a} - {b}
     {a} * {b}
     {a} / {b}
-""", anything, anything, rules=(finite,)) + _forms("""
+""", anything, anything, rules=(finite,)) + forms("""
     {a} // {b}
     {a} % {b}
     {a} ** {b}
@@ -146,7 +90,7 @@ BINARY = _functions(
     {a} >= {b}
     torch.polar({a}, {b})
     torch.complex({a}, {b})
-""", real, real, rules=(divisible,)) + _forms("""
+""", real, real, rules=(divisible,)) + forms("""
     {a} & {b}
     {a} | {b}
     {a} ^ {b}
@@ -154,13 +98,13 @@ BINARY = _functions(
     {a} >> {b}
 """, real, real)  # fmt: skip
 
-SCALAR = _functions(
+SCALAR = functions(
     "add sub mul div eq ne", "{a}, {k}", anything, rules=(finite,)
-) + _functions(
+) + functions(
     """pow fmod remainder floor_divide lt le gt ge float_power xlogy clamp_min clamp_max
     bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift copysign""",
     "{a}, {k}", real, rules=(divisible,),
-) + _functions("clamp", "{a}, {k}, {l}", real) + _functions("clamp", "{a}, max={k}", real) + _forms("""
+) + functions("clamp", "{a}, {k}, {l}", real) + functions("clamp", "{a}, max={k}", real) + forms("""
     {k} - {a}
     {k} / {a}
     {k} ** {a}
@@ -175,7 +119,7 @@ SCALAR = _functions(
     {a}.masked_fill({a} != {a}, 2)
     {a} == {k}
     torch.isin({a}, {k})
-""", real) + _forms("""
+""", real) + forms("""
     {k} // {a}
     {k} % {a}
     torch.div({a}, {k}, rounding_mode='floor')
@@ -192,9 +136,9 @@ _AXIS = """
 
 def _over(names: str, kind: Kind, rules: tuple[Rule, ...] = (), texts: str = _AXIS) -> list[Form]:
     return [
-        Form(text.replace("{f}", f"torch.{name}"), (kind,), (*rules, *_RULES.get(name, ())))
+        Form(text.replace("{f}", f"torch.{name}"), (kind,), (*rules, *RULES.get(name, ())))
         for name in names.split()
-        for text in _lines(texts)
+        for text in lines_of(texts)
     ]
 
 
@@ -214,7 +158,7 @@ REDUCED = _over("sum mean", anything, (finite, summable)) * 2 + _over(
     "softmax log_softmax", real, texts="{f}({a}, {d})"
 ) + _over("sort", real, texts="{f}({a}, dim={d}, stable=True)\n{f}({a}, dim={d}, stable=True, descending=True)") + _over(
     "var_mean std_mean", floating, (summable,), "{f}({a}, {d})\n{f}({a}, {d}, correction=0)\n{f}({a})"
-) + _forms(  # eager's median of an expanded tensor along a dimension reads what nobody wrote
+) + forms(  # eager's median of an expanded tensor along a dimension reads what nobody wrote
     """
     {a}.sum({d}, dtype=torch.float64)
     {a}.sum({d}, dtype=torch.int32) if not {a}.is_floating_point() else {a}.sum({d})
@@ -243,7 +187,7 @@ REDUCED = _over("sum mean", anything, (finite, summable)) * 2 + _over(
     torch.renorm({a}, 2, {d}, 1.5)
     torch.cdist({a}, {a})
     torch.cov({a})
-""", floating, rules=(summable,)) + _forms("""
+""", floating, rules=(summable,)) + forms("""
     torch.unique({a})
     torch.unique_consecutive({a})
     torch.nonzero({a})
@@ -258,7 +202,7 @@ REDUCED = _over("sum mean", anything, (finite, summable)) * 2 + _over(
     torch.histc({a}, 4, -2, 2)
 """, real)  # fmt: skip
 
-VIEWS = _forms("""
+VIEWS = forms("""
     {a}.view({a}.shape)
     {a}.view(-1)
     {a}.reshape(-1)
@@ -314,19 +258,19 @@ VIEWS = _forms("""
     {a}.unflatten({d}, (1, -1))
     {a}.flatten(0, 1)
     {a}.adjoint() if {a}.dim() > 1 else {a}.conj()
-""") + _forms("""
+""") + forms("""
     {a}.view(torch.uint8)
     {a}.view(torch.int16)
     {a}.view(torch.int32)
     {a}.view(torch.int64)
-""", lambda x: integral(x) or boolean(x)) + _forms("""
+""", lambda x: integral(x) or boolean(x)) + forms("""
     {a}.contiguous(memory_format=torch.channels_last)
     {a}.to(memory_format=torch.channels_last)
     {a}.clone(memory_format=torch.contiguous_format)
     {a}.permute(0, 2, 3, 1)
 """, lambda x: x.dim() == 4)  # fmt: skip
 
-MOVED = _forms("""
+MOVED = forms("""
     {a}.flip({d})
     {a}.flip(())
     {a}.roll(1, {d})
@@ -383,7 +327,7 @@ MOVED = _forms("""
     torch.hstack([{a}, {a}])
     torch.channel_shuffle({a}[None], 1)
     torch.resolve_conj({a})
-""", rules=(finite,)) + _forms("""
+""", rules=(finite,)) + forms("""
     torch.cat([{a}, {b}])
     torch.cat([{a}, {b}], -1)
     torch.cat([{a}, {b}, {a}], {d})
@@ -397,17 +341,17 @@ MOVED = _forms("""
     {a}.reshape({b}.shape)
     {a}.select_scatter({b}, 0, 0)
     torch.dstack([{a}, {b}])
-""", floating, anything, rules=(finite,)) + _forms("""
+""", floating, anything, rules=(finite,)) + forms("""
     torch.cat([{a}, {b}])
     torch.cat([{a}, {b}, {a}], {d})
     torch.stack([{a}, {b}])
-""", anything, anything) + _forms("""
+""", anything, anything) + forms("""
     {a}.masked_scatter({b}, {a}.flip(0))
     {a}[{b}]
     torch.masked_select({a}, {b})
     {a}.masked_fill({b}, 0)
     {a}.index_put(({b},), {a}.new_ones(()))
-""", anything, boolean) + _forms("""
+""", anything, boolean) + forms("""
     {a}[{b} % {a}.shape[0]]
     {a}.index_select({d}, {b}.reshape(-1).long().abs() % {a}.shape[{d}])
     {a}[..., {b}.long() % {a}.shape[-1]]
@@ -418,7 +362,7 @@ MOVED = _forms("""
     torch.bincount({b}.reshape(-1) % 5)
     {a}.gather({d}, {b}.long() % {a}.shape[{d}])
     {a}.repeat_interleave({b}.reshape(-1)[:1].long() % 3, {d})
-""", anything, integral, rules=(lambda operands: divisible(operands[1:]),)) + _forms("""
+""", anything, integral, rules=(lambda operands: divisible(operands[1:]),)) + forms("""
     {a}.index_add({d}, {b}.reshape(-1)[:1].long() % {a}.shape[{d}], {a}.narrow({d}, 0, 1))
     {a}.scatter_add({d}, {b}.long() % {a}.shape[{d}], {a})
     {a}.scatter_reduce({d}, torch.zeros_like({a}, dtype=torch.int64), {a}, 'amax')
@@ -429,7 +373,7 @@ MOVED = _forms("""
 """, real, integral, rules=(summable, divisible))  # fmt: skip
 
 CASTS = (
-    _forms(
+    forms(
         "\n".join(
             f"{{a}}.to(torch.{name})"
             for name in "float32 float32 float64 bfloat16 float16 bool complex64".split()
@@ -440,10 +384,10 @@ CASTS = (
         for name in "int64 int32 int16 int8 uint8 uint16 uint32".split()
         for info in [torch.iinfo(getattr(torch, name))]
     ]
-    + _forms("{a}.to({b}.dtype)\n{a}.to({b})\n{a}.type_as({b})", inexact, inexact)
+    + forms("{a}.to({b}.dtype)\n{a}.to({b})\n{a}.type_as({b})", inexact, inexact)
 )
 
-MATMUL = _forms("""
+MATMUL = forms("""
     {a} @ {b}
     {a} @ {b}.mT
     torch.matmul({b}, {a})
@@ -465,7 +409,7 @@ MATMUL = _forms("""
     {a}.mT @ {a}
 """, anything, anything, rules=(finite, summable))  # fmt: skip
 
-NN = _forms("""
+NN = forms("""
     F.gelu({a})
     F.gelu({a}, approximate='tanh')
     F.silu({a})
@@ -488,7 +432,7 @@ NN = _forms("""
     F.silu({a}.clone(), inplace=True)
     F.glu({a}, {d})
     F.prelu({a}, {a}.new_full((1,), 0.2))
-""", floating) + _forms("""
+""", floating) + forms("""
     F.max_pool1d({a}.reshape(1, 1, -1), 3, 2, 1)
     F.max_pool2d({a}[None], 2)
     F.max_pool2d({a}[None, None], (1, 2))
@@ -513,7 +457,7 @@ NN = _forms("""
     F.normalize({a}, p=1, dim={d})
     F.kl_div({a}, {a}.exp(), reduction='sum')
     F.affine_grid({a}.new_ones((1, 2, 3)), (1, 1, 2, 2))
-""", floating, rules=(summable,)) + _forms("""
+""", floating, rules=(summable,)) + forms("""
     F.mse_loss({a}, {b})
     F.mse_loss({a}, {b}, reduction='none')
     F.l1_loss({a}, {b})
@@ -541,7 +485,7 @@ NN = _forms("""
     F.margin_ranking_loss({a}, {b}, {b}.sign())
 """, floating, floating, rules=(summable,))  # fmt: skip
 
-WRITES = _forms("""
+WRITES = forms("""
     {a}.fill_(2)
     {a}.zero_()
     {a}[0] = 1
@@ -584,7 +528,7 @@ WRITES = _forms("""
     {a}.detach().add_(1)
     {a}.relu_()
     F.relu({a}, inplace=True)
-""", real, rules=(writable, divisible), writes=True) + _forms("""
+""", real, rules=(writable, divisible), writes=True) + forms("""
     {a}.copy_({b})
     {a}[0] = {b}
     {a}[..., 0] = {b}
@@ -594,7 +538,7 @@ WRITES = _forms("""
     {a}[...] = {b}
     {a}[()] = {b}
     {a}[0] = {b}[0]
-""", real, anything, rules=(finite, apart, castable_to_the_first), writes=True) * 2 + _forms("""
+""", real, anything, rules=(finite, apart, castable_to_the_first), writes=True) * 2 + forms("""
     {a} += {b}
     {a} *= {b}
     {a} -= {b}
@@ -608,7 +552,7 @@ WRITES = _forms("""
     {a}.select({d}, 0).add_({b}.select({d}, -1))
     {a}.view(-1)[0] = {b}.sum()
     torch._foreach_mul_([{a}], [{b}])
-""", real, real, rules=(apart, summable, castable_to_the_first), writes=True) + _forms("""
+""", real, real, rules=(apart, summable, castable_to_the_first), writes=True) + forms("""
     {a}.masked_fill_({b}, 1)
     {a}[{b}] = 0
     {a}.masked_scatter_({b}, {a}.clone())

@@ -18,7 +18,7 @@ from inductor_backend.codegen.triton import wrapper
 from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
-from tests.tracer.test_torch_flex_attention import dense, positions
+from tests.fx_capture.test_torch_flex_attention import dense, positions
 
 pytestmark = pytest.mark.skipif(
     not interpreting(), reason="Triton compiles for a GPU in this process"

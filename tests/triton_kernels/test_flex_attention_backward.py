@@ -16,8 +16,8 @@ from inductor_backend.codegen.triton import wrapper
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from tests.fx_capture.test_torch_flex_attention import dense, positions
 from tests.support.attention import attend_by
-from tests.tracer.test_torch_flex_attention import dense, positions
 from tests.triton_kernels.test_flex_attention import (
     HEADS,
     alibi,

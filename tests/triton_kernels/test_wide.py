@@ -17,6 +17,7 @@ import tracer_core
 from inductor_backend.codegen.triton import addressing, block_sizes
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
+from tests.support.comparison import assert_equal
 from tests.triton_kernels.test_interpreted import checked
 
 MANY = 2**31 + 77
@@ -82,13 +83,6 @@ def memory():
         torch.cuda.empty_cache()
 
 
-def same(ours, eager):
-    ours, eager = ([x] if isinstance(x, torch.Tensor) else list(x) for x in (ours, eager))
-    for a, b in zip(ours, eager, strict=True):
-        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
-        assert torch.equal(a, b)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(no_room, reason="no GPU with 30 GiB free")
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -98,7 +92,7 @@ def test_offsets_beyond_32_bits(name):
     actual = tracer_core.compile(fn)(*inputs)
     if name == "added to":
         inputs[0].zero_()
-    same(actual, fn(*inputs))
+    assert_equal(actual, fn(*inputs))
 
 
 @pytest.mark.gpu
@@ -107,7 +101,7 @@ def test_a_size_that_grows_beyond_32_bits():
     fast = tracer_core.compile(lambda x: (x * 3 + 1, x.sum()), dynamic=True)
     for count in (1000, 4003, MANY):
         x = small_numbers(count)
-        same(fast(x), (x * 3 + 1, x.sum()))
+        assert_equal(fast(x), (x * 3 + 1, x.sum()))
 
 
 @pytest.mark.gpu

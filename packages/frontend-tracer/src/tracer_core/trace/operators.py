@@ -18,7 +18,7 @@ import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, WRAPPED, is_constant
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, INTERNED, WRAPPED, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -37,6 +37,10 @@ from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.tracing import Tracing
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: Types of numbers and strings, each with what stands for them in a trace.
+_SAME_TYPE = (
+    {int, torch.SymInt}, {float, torch.SymFloat}, {bool, torch.SymBool}, {str}, {bytes}, {complex},
+)  # fmt: skip
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
 
@@ -297,7 +301,7 @@ class Operations(Component):
             self.native_operands(left, right)
             return self.apply(native, left, right)
         if symbol in ("==", "!="):
-            return self.same(left, right) == (symbol == "==")
+            return self.same_object(left, right) == (symbol == "==")
         raise TypeError(
             f"'{symbol}' not supported between instances of {self._types_of(left, right)}"
         )
@@ -321,7 +325,7 @@ class Operations(Component):
             equal = self._compared("__eq__", receiver, other, native)
             return equal if equal is NotImplemented else not self.truth(equal)
         if method is object.__eq__:
-            return True if self.same(receiver, other) else NotImplemented
+            return True if self.same_object(receiver, other) else NotImplemented
         if owner is object:
             return NotImplemented
         if isinstance(receiver, _HOLDERS) and owner in _HOLDERS:
@@ -341,7 +345,9 @@ class Operations(Component):
         self.native_operands(receiver, other)
         result = method(receiver, other)
         if result is False:
-            self.same(receiver, other)  # guards that objects compared by identity stay different
+            self.same_object(
+                receiver, other
+            )  # guards that objects compared by identity stay different
         return result
 
     def has_buffer(self, value: Any) -> bool:
@@ -389,7 +395,7 @@ class Operations(Component):
         if isinstance(item, CONTAINERS) and isinstance(other, CONTAINERS):
             self._guard_difference(item, other)
         else:
-            self.same(item, other)
+            self.same_object(item, other)
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""
@@ -406,6 +412,20 @@ class Operations(Component):
         )
 
     def same(self, left: Any, right: Any) -> bool:
+        kinds = {type(left), type(right)}
+        if not any(kinds <= alike for alike in _SAME_TYPE):
+            return self.same_object(left, right)
+        if kinds.isdisjoint(SYMBOLS):
+            return self.provenance.same_constant(left, right)
+        if not self.truth(self.compare("==", left, right)):
+            return False
+        integers = torch.SymFloat not in kinds
+        if integers and self.tracer.scalars.concrete(left) in INTERNED:
+            return True
+        raise Break("native_python", "whether two equal numbers are one object")
+
+    def same_object(self, left: Any, right: Any) -> bool:
+        """Returns ``left is right`` for values other than symbolic scalars, which stay symbolic."""
         left, right = self.provenance.original(left), self.provenance.original(right)
         if left is right:
             return True  # reached by two paths; a guard keeps both leading to one object
@@ -426,7 +446,7 @@ class Operations(Component):
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             value = self.tracer.fakes.current(value)
-            known = self.recorder.ranges.truth(value)
+            known = self.recorder.ranges.as_bool(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
             if known is None:

@@ -119,7 +119,7 @@ def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
 
 def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     """Compares as containers compare their elements: identity first, then ==."""
-    if tracer.operators.same(left, right):
+    if tracer.operators.same_object(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         raise Break("data_dependent_branch", "tensors are compared inside containers")

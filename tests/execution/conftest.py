@@ -1,0 +1,5 @@
+"""Fixtures of several files."""
+
+from tests.support.call_costs import costs  # noqa: F401
+from tests.support.persistent_programs import program  # noqa: F401
+from tests.support.short_tests import no_endless_loop  # noqa: F401

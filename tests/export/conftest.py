@@ -1,0 +1,3 @@
+"""The fixture of `tests.support.packaged_programs`."""
+
+from tests.support.packaged_programs import mixed  # noqa: F401

@@ -1,0 +1,98 @@
+"""What random programs are made of: arguments, changes between calls, compound statements, loops and
+patterns."""
+
+from __future__ import annotations
+
+PARAMETERS = (
+    "T",
+    "T",
+    "I",
+    "L",
+    "S",
+    "D",
+    "B",
+    "F",
+    "LT",
+    "DT",
+    "O",
+    "N",
+    "U",
+    "FN",
+    "FT",
+    "V",
+    "ST",
+    "P",
+    "C",
+    "G",
+    "Q",
+)
+TENSOR_ARGUMENTS = (
+    "torch.ones(2, 3)", "torch.arange(6.).reshape(2, 3) - 2", "torch.full((2, 3), 0.5)",
+    "torch.ones(2, 3)",
+    "torch.arange(6.).reshape(2, 3) - 2", "torch.ones(2, 3, dtype=torch.float64)",
+    "torch.tensor([1.0, -2.0, 3.0])",
+    "torch.ones(2, 1)",
+    "torch.arange(6.).reshape(3, 2).t()", "torch.ones(2, 3, requires_grad=True)",
+    "torch.tensor(-1.5)",
+    "torch.arange(6).reshape(2, 3)",
+    "torch.arange(12.).reshape(2, 6)[:, ::2]", "torch.ones(3)[None].expand(2, 3)",
+    "torch.zeros(2, 3, dtype=torch.bfloat16)", "nn.Parameter(torch.ones(2, 3))",
+)  # fmt: skip
+WORLD_CHANGES = (
+    "G_INT = {I}", "G_FLAG = not G_FLAG", "G_STR = {S}", "G_LIST.append({I})", "G_LIST[:] = {L}",
+    "G_DICT[{K}] = {I}", "G_DICT.clear()", "G_TENSOR = torch.ones(2, 3)",
+    "G_TENSOR.add_(1)", "OBJ.a = {I}", "OBJ.t = torch.ones(3)", "OBJ = Sub({I})", "Obj.count += 1",
+    "OBJ.extra = 1",
+    "NET.eval()", "NET.scale = {I}", "NET.lin.weight.data.mul_(2)", "NET.parts[1] = nn.Tanh()",
+    "POINT.n = {I}", "SLOTS.a = {I}", "G_SET.add(9)", "G_TUPLE = {U}", "G_FLOAT = {F}",
+    "Obj.bump = lambda self, by=1: by", "counter()", "mutable_default.__defaults__ = ([1, 2],)",
+    "keywords.__kwdefaults__ = {'c': 9}", "VEC.v.append(3)", "G_TDICT['a'] = torch.zeros(3)",
+    "G_TENSORS.append(torch.ones(3))", "G_NESTED['a'][1].append(7)", "NET.requires_grad_(False)",
+    "torch.set_grad_enabled(False)",
+    "NET.lin.register_forward_hook(lambda m, i, o: o + 1)", "ATTRS['k'] = 5", "G_DEQUE.append(7)",
+    "G_TENSORS[0] = G_TENSORS[-1]", "del OBJ.a", "torch.set_grad_enabled(True)",
+    "G_DICT = {'b': 7, 'a': 1}",
+    "PAIR = Pair(5, torch.zeros(2, 3))",
+    "NET.parts.append(nn.Linear(3, 3, bias=False))", "Sub.bump = Obj.bump", "memo.cache_clear()",
+    "decorated.calls = 2", "OBJ.items = G_LIST", "globals().pop('G_INT', None)", "NET.half()" ,
+    "NET.double()",
+    "G_LIST = tuple(G_LIST)",
+)  # fmt: skip
+COMPOUND = (
+    (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"),
+    (1.5,
+    "comprehension_sum"), (1, "match"), (1, "unpack"), (0.7, "early_return"), (0.6, "delete"),
+    (0.6, "class_inside"), (0.4, "except_star"), (0.5, "while_none"), (0.2, "delete_global"), (0.3,
+    "class_body"),
+    (0.3, "import"), (0.5, "gradient"), (0.9, "iterate_by_hand"), (0.5, "send"),
+)  # fmt: skip
+#: (target, iterable, what is bound: suffix of the name -> type).
+LOOPS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("NAME", "range(3)", {"": "I"}), ("NAME", "range({I} % 4)", {"": "I"}), ("NAME", "{L}",
+    {"": "I"}),
+    ("NAMEa, NAMEb", "enumerate({L})", {"a": "I", "b": "I"}),
+    ("NAMEa, NAMEb", "{D}.items()", {"a": "S", "b": "I"}), ("NAME", "{D}", {"": "S"}),
+    ("NAMEa, NAMEb",
+    "zip({L}, {U})", {"a": "I", "b": "I"}), ("NAME", "{G}", {"": "I"}), ("NAME", "{LT}", {"": "T"}),
+    ("NAMEa, NAMEb", "{DT}.items()", {"a": "S", "b": "T"}), ("NAME", "tensors({T}, 2)", {"": "T"}),
+    ("NAME",
+    "{Q}.copy()", {"": "I"}), ("NAME", "{V}", {"": "I"}), ("NAME", "({T}).expand(2, 3)", {"": "T"}),
+    ("NAME", "sorted({ST})", {"": "I"}), ("NAME", "list({L})", {"": "I"}), ("NAME",
+    "NET.parameters()", {"": "T"}),
+    ("NAMEa, NAMEb", "zip({LT}, {L})", {"a": "T", "b": "I"}), ("NAMEa, NAMEb",
+    "itertools.product({U}, [1, 2])", {"a": "I", "b": "I"}),
+    ("NAMEa, (NAMEb, NAMEc)", "enumerate(zip({L}, {U}))", {"a": "I", "b": "I", "c": "I"}), ("NAME",
+    "count_up(3)", {"": "I"}), ("NAME", "Color", {"": "C"}), ("NAME", "reversed({U})", {"": "I"}),
+    ("NAME",
+    "{S}", {"": "S"}),
+)  # fmt: skip
+MATCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("{I}", ("0", "1 | 2", "int(m_n)", "-1", "bool()", "3 as m_k")),
+    ("{L}", ("[]", "[m_a]", "[m_a, *m_rest]", "[1, m_b, *_]", "[_, _]", "(m_p, m_q, m_r)")),
+    ("{D}", ("{'a': m_v}", "{'b': 1 | 2}", "{'a': m_v, **m_more}", "{}", "{'z': _}")),
+    ("{O}", ("Sub(a=m_a)", "Obj(a=1)", "Obj(a=m_b, items=[m_i, *_])", "Slots()")),
+    ("{P}", ("Point(m_n, m_t)", "Point(1)", "Point(tag='p')")),
+    ("{X}", ("None", "str(m_s)", "float()", "[*_]", "{'a': _}", "torch.Tensor()", "Color.RED",
+    "Pair(m_p, m_q)")),
+    ("({I}, {S})", ("(0, _)", "(m_n, 'a' | 'b')", "(int(), str(m_s))", "[m_x, m_y]")),
+)  # fmt: skip

@@ -1,0 +1,13 @@
+"""Modules whose parameters are the same in each run."""
+
+from __future__ import annotations
+
+import torch
+
+
+def seeded(make):
+    def made():
+        torch.manual_seed(0)
+        return make()
+
+    return made
