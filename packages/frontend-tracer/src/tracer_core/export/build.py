@@ -50,57 +50,67 @@ from tracer_core.trace.tracer import Tracer
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A tensor among the arguments. name: as the program writes it."""
+    """A tensor among the arguments."""
 
+    #: As the program writes it.
     name: str
     tensor: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is captured: function(*args, **kwargs) is traced. n_own: how many of `args` are
-    the program's own object. labels: names of the arguments. root: the module that the function is a
-    method of, if any. parameters: rows of the manifest. leaves: of the arguments. same: groups of
-    leaves that are one tensor."""
+    """The call that is captured: ``function(*args, **kwargs)`` is traced."""
 
     function: Callable[..., Any]
+    #: How many of `args` are the program's own object.
     n_own: int
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    #: Names of all arguments.
     labels: list[str]
+    #: Of the program.
     name: str
+    #: The module that the function is a method of, if any.
     root: torch.nn.Module | None
+    #: Rows of the manifest.
     parameters: list[dict[str, Any]]
+    #: Of the arguments.
     leaves: list[Leaf]
+    #: Groups of leaves that are one tensor.
     same: list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tensor of the program. weight: its state_dict has it under this name."""
+    """A tensor of the program."""
 
     name: str
     tensor: torch.Tensor
+    #: All its names: tied weights have several.
     names: tuple[str, ...]
+    #: Whether the state_dict of the program has it under this name.
     weight: bool
+    #: Whether the graph writes to it.
     written: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedProgram:
-    """What was captured. inputs: what each input of the graph is: ("input", index of a leaf) or
-    ("state", name). states: the tensors of the program that the graph reads. written: the
-    names of those that it writes to. outputs: the structure of the result. rules: of the
-    manifest, what is checked of the inputs. asserted: the output that
-    must be true. runner: None where the program runs no operator."""
+    """What was captured."""
 
     call: Call
+    #: None where the program runs no operator.
     runner: CompiledGraph | None
     gm: torch.fx.GraphModule | None
+    #: What each input of the graph is: ("input", index of a leaf) or ("state", name).
     inputs: tuple[tuple[str, Any], ...]
+    #: The tensors of the program that the graph reads, by name.
     states: dict[str, State]
+    #: The description of the result.
     outputs: Node
+    #: Of the manifest: what is checked of the inputs.
     rules: dict[str, Any]
+    #: The output that must be true.
     asserted: int | None
 
 

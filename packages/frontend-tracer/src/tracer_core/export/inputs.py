@@ -65,10 +65,10 @@ def _default(parameter: dict[str, Any]) -> Any:
 
 
 def _text(text: str, argument: str, name: str) -> Callable[[Any], Any]:
-    made: Callable[[Any], Any] = eval(
+    function: Callable[[Any], Any] = eval(
         compile(f"lambda {argument}: {text}", f"<package {name}>", "eval"), dict(_FUNCTIONS)
     )
-    return made
+    return function
 
 
 class ArgumentReader:
@@ -95,7 +95,9 @@ class ArgumentReader:
             for parameter in self._parameters:
                 self._take(parameter, arguments, tensors)
         except Mismatch as error:
-            raise InputMismatchError(self._name, error.where, error.expected, error.found) from None
+            raise InputMismatchError(
+                self._name, error.where, error.expected, error.actual
+            ) from None
         return tensors
 
     def _take(self, item: dict[str, Any], argument: dict[str, Any], tensors: list[Any]) -> None:
@@ -140,7 +142,7 @@ class Rules:
         try:
             self._check_all(tensors)
         except Mismatch as error:
-            return InputMismatchError(self._name, error.where, error.expected, error.found)
+            return InputMismatchError(self._name, error.where, error.expected, error.actual)
         return None
 
     def _check_all(self, tensors: list[torch.Tensor]) -> None:
@@ -285,7 +287,7 @@ def described(row: dict[str, Any]) -> str:
     return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
 
 
-def refusal(
+def mismatch_of(
     name: str, rules: dict[str, Any], same: list[list[int]], tensors: list[torch.Tensor]
 ) -> InputMismatchError | None:
     """Returns why a graph with these rules does not take these tensors; None if it does."""

@@ -20,7 +20,7 @@ from tracer_core.execution.store.persisted_runner import (
 from tracer_core.execution.store.values import Node, maker
 from tracer_core.export.inputs import ArgumentReader, Rules
 from tracer_core.export.requirements import FORMAT, refuse_others
-from tracer_core.export.tensors import CONSTANTS, WEIGHTS, dtype_of, placed, read_tensors
+from tracer_core.export.tensors import CONSTANTS, WEIGHTS, dtype_of, with_layout, read_tensors
 from tracer_core.storage.archive import Archive, opened_archive
 from tracer_core.storage.processor import processor
 
@@ -48,8 +48,8 @@ class Graph:
         ]
         self._asserted: int | None = described["asserted"]
 
-    def __call__(self, given: list[torch.Tensor]) -> Any:
-        tensors = self.rules.laid_out(given)
+    def __call__(self, arguments: list[torch.Tensor]) -> Any:
+        tensors = self.rules.laid_out(arguments)
         inputs = [state if at is None else tensors[at] for at, state in self._inputs]
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -60,7 +60,7 @@ class Graph:
             raise AssertionError(
                 f"{self._name}: what the program asserts of its inputs does not hold"
             )
-        return self._result((given, outputs))
+        return self._result((arguments, outputs))
 
     def _leaf(self, node: Node) -> Callable[[Any], Any]:
         """Returns what reads a leaf of the result from (inputs, outputs of the graph)."""
@@ -175,7 +175,7 @@ def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | N
         for row in rows:
             if row["name"] in inputs:
                 own = inputs[row["name"]].detach().clone()
-                states[row["name"]] = placed(own, row)
+                states[row["name"]] = with_layout(own, row)
     runs = [_runner(path, manifest, manife, members, backend) for manife in manifest["graphs"]]
     return Package(manifest, runs, states)
 

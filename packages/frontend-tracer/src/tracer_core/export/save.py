@@ -18,7 +18,7 @@ from tracer_core.errors import MarkedSizeError, OptionError, PackageError
 from tracer_core.execution.store.values import NotPortable
 from tracer_core.execution.store.writer import graph_to_json
 from tracer_core.export.build import Call, PackagedProgram, State, captured, prepared, with_leaves
-from tracer_core.export.inputs import refusal
+from tracer_core.export.inputs import mismatch_of
 from tracer_core.export.requirements import FORMAT, here
 from tracer_core.export.tensors import CONSTANTS, WEIGHTS, row_of, tensors_member
 from tracer_core.limits import MAX_SIZES_OF_ONE
@@ -96,7 +96,7 @@ def _captured(call: Call, config: CompileConfig) -> list[PackagedProgram]:
         for index, dim in group:
             tensors[index] = _of_one(tensors[index], dim)
         other = with_leaves(call, tensors)
-        if any(refusal(call.name, item.rules, call.same, tensors) is None for item in programs):
+        if any(mismatch_of(call.name, item.rules, call.same, tensors) is None for item in programs):
             continue
         try:
             programs.append(_checked(other, config, f"package_{len(programs)}"))
@@ -110,7 +110,7 @@ def _checked(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     """Returns the graph of a call, which its own inputs must fit."""
     program = captured(call, config, name)
     tensors = [leaf.tensor for leaf in call.leaves]
-    refused = refusal(call.name, program.rules, call.same, tensors)
+    refused = mismatch_of(call.name, program.rules, call.same, tensors)
     if refused is not None:
         raise PackageError(f"the package would not take its own example: {refused}")
     return program

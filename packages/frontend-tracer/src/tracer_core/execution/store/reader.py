@@ -50,14 +50,13 @@ from tracer_core.torch_private import direct_apply, is_accumulator_held, setting
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
-    """An entry that another process captured. json: as it was stored. key: of its code region, among
-    the starts if `start`. cache entry, break_, shapes, numbers, name, op_count: as `Captured` has
-    them.
-    backwards: of its graph, None without any.
-    """
+    """An entry that another process captured. What has no comment is as in `Captured`."""
 
+    #: As it was stored.
     json: dict[str, Any]
+    #: Of its code region.
     key: Any
+    #: Whether this is a region where calls begin.
     start: bool
     entry_function: Callable[[Any], Any]
     name: str
@@ -65,6 +64,7 @@ class LoadedEntry:
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
+    #: Of its graph; None without any.
     backwards: StoredBackwards | None
 
     def conditions(self) -> list[str]:
@@ -158,13 +158,15 @@ def _runner_from_json(
 
 @dataclass(slots=True)
 class StoredBackwards:
-    """The backwards that were compiled in the process that captured the graph. Mutable. known: by the
-    outputs that have a tangent. tangents: those that may have one. unknown: how many calls wanted
-    others. capture_again: is called once they are too many."""
+    """The backwards that were compiled in the process that captured the graph. Mutable."""
 
+    #: By the outputs that have a tangent.
     known: dict[tuple[int, ...], Backward]
+    #: The outputs that may have one.
     tangents: tuple[int, ...]
+    #: How many calls wanted other backwards.
     unknown: int = 0
+    #: Is called once they are too many.
     capture_again: Callable[[], None] | None = None
 
     @property

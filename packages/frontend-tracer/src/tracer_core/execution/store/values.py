@@ -30,14 +30,14 @@ class NotPortable(Exception):
 class Mismatch(Exception):
     """A value differs from its description."""
 
-    def __init__(self, where: str, expected: str, found: str) -> None:
-        super().__init__(where, expected, found)
+    def __init__(self, where: str, expected: str, actual: str) -> None:
+        super().__init__(where, expected, actual)
         #: The value as the program writes it.
         self.where = where
         #: What it should be, in words.
         self.expected = expected
         #: What it is, in words.
-        self.found = found
+        self.actual = actual
 
 
 class Fields(dict[str, Any]):
