@@ -20,7 +20,7 @@ from tracer_core.execution.store.persisted_runner import (
 from tracer_core.execution.store.values import Node, maker
 from tracer_core.export.inputs import ArgumentReader, Rules
 from tracer_core.export.requirements import FORMAT, refuse_others
-from tracer_core.export.tensors import CONSTANTS, WEIGHTS, dtype_of, with_layout, read_tensors
+from tracer_core.export.tensors import CONSTANTS, WEIGHTS, dtype_of, read_tensors, with_layout
 from tracer_core.storage.archive import Archive, opened_archive
 from tracer_core.storage.processor import processor
 
