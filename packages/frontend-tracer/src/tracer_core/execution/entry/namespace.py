@@ -17,17 +17,12 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Continuation
 from tracer_core.fx_capture.data_errors import AssertionFailed
-from tracer_core.guards.guard import (
-    data_of,
-    exact_members,
-    function_is,
-    same_objects,
-)
+from tracer_core.guards.guard import data_of, exact_members, function_is, same_objects
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.source import payload
@@ -118,7 +113,7 @@ def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
 _SELDOM = {
     **dict.fromkeys(
         ("generator_facts", "generator_values", "peeked", "items_left", "counted", "advance_by"),
-        "tracer_core.trace.suspended_generators",
+        "tracer_core.trace.generator_continuations",
     ),
     **dict.fromkeys(("rng_ahead", "run_steps"), "tracer_core.trace.python_rng"),
     "reading": "tracer_core.fx_capture.state_values",
