@@ -2,7 +2,7 @@
 their users does.
 
 In: a folder, for the programs' files, which form of them, and their names. Out: result.json in the folder: name ->
-what differs from eager mode, what was said about kept entries, and how many captures there were.
+what differs from eager mode, what was said about stored entries, and how many captures there were.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 import tracer_core
 from tests.support.stored_backend import BACKEND
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 
 PROGRAMS = Path(__file__).with_name("persistent_cache_programs.txt")
 BEFORE, AFTER = 0, 1
@@ -93,8 +93,8 @@ def run(text: str, form: int, folder: Path, name: str) -> dict[str, Any]:
         if not (want == got if isinstance(want, str) else same(want, got)):
             differences.append(f"{got}, expected {want}")
     rows = tracer_core.last_compile(fast)
-    said = rows[0].text if rows and rows[0].name == "kept" else ""
-    kept.flush()
+    said = rows[0].text if rows and rows[0].name == "persistent_cache" else ""
+    persistent_cache.flush()
     captures = sum(row.name == "trace" for row in rows)
     return {"differences": differences, "said": said, "captures": captures}
 

@@ -15,7 +15,7 @@ import tracer_core
 from tests.support.persistent_programs import PLAIN, captures, told
 from tracer_core import markers
 from tracer_core.execution.entry.guarded_cache import GuardedCache
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 from tracer_core.execution.tiers.eager_or_compiled import EagerRegion, TimedRegion
 from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.limits import MAX_VERDICT_USES
@@ -222,8 +222,8 @@ def test_another_file_in_the_same_place(program):
 def test_a_damaged_entry_is_a_miss(program, fresh_cache, damage):
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
-    files = [path for path in (Path(fresh_cache) / "kept").iterdir() if path.is_file()]
+    persistent_cache.flush()
+    files = [path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if path.is_file()]
     assert files
     for file in files:
         file.write_bytes(damage(file.read_bytes()))
@@ -238,9 +238,9 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     program.check(X)
     program.started(PLAIN.replace("* 2", "* 3"))
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()
     first, second = [
-        path for path in (Path(fresh_cache) / "kept").iterdir() if len(path.name) == 64
+        path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if len(path.name) == 64
     ]
     first_data, second_data = first.read_bytes(), second.read_bytes()
     first.write_bytes(second_data)
@@ -249,18 +249,18 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     assert program.check(X).startswith("miss")
 
 
-def test_nothing_is_kept_where_that_is_switched_off(program, fresh_cache, monkeypatch):
+def test_nothing_is_stored_where_that_is_switched_off(program, fresh_cache, monkeypatch):
     monkeypatch.setenv("TRACER_KEEP", "0")
     program.started(PLAIN)
     with torch.no_grad():
         program.fast(X)
     assert tracer_core.last_compile(program.fast)[0].name == "trace"
-    kept.flush()
-    assert not (Path(fresh_cache) / "kept").exists()
+    persistent_cache.flush()
+    assert not (Path(fresh_cache) / "persistent_cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_to_costs_nothing_else(program, monkeypatch):
     monkeypatch.setenv("TRACER_CACHE_DIR", "/proc/nowhere")
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()

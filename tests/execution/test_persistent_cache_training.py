@@ -17,7 +17,7 @@ from tests.support.persistent_programs import (
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
 from tracer_core.aot import saved_rng
 from tracer_core.aot.recompute_forward import RecomputeForward
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 
 MODEL = """
@@ -139,7 +139,7 @@ def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch)
 
     program.started(text)
     train([0, 1])
-    kept.flush()
+    persistent_cache.flush()
     train([0])  # after the entry was written
     program.started(text)
     for outputs in ([0, 1], [0]):
@@ -225,7 +225,7 @@ def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypat
         def run(x, w):
             return (x * w).sum(), (x + torch.rand(64).sum()) * 2
     """
-    for expected in ("nothing was kept of this function", "does not save those of rand"):
+    for expected in ("nothing was stored of this function", "does not save those of rand"):
         program.started(text, backend=OTHER_RNG)
         gradients_of(program.fast, 0, [0])
         assert expected in told(program.fast)
@@ -260,7 +260,7 @@ def _AdamW(parameters):
 @pytest.mark.parametrize("make", [_SGD, _AdamW])
 def test_whole_steps_are_found(program, make):
     # The first AdamW step makes state: only where a later process makes that step too is its graph
-    # compiled, and kept.
+    # compiled, and stored.
     known = [("miss", 1), ("hit", 0)] if make is _SGD else [("miss", 1), ("hit", 1), ("hit", 0)]
     for expected, n_captures in known:
         module = program.started(MODEL.replace("def run(x):\n        return x\n", "") + STEP)
@@ -320,7 +320,7 @@ def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):
     program.started(text)
     x = data().requires_grad_()
     result = program.fast(x)
-    kept.flush()
+    persistent_cache.flush()
     result.sum().backward()
     program.started(text)
     y = data().requires_grad_()
