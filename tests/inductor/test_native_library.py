@@ -64,13 +64,13 @@ def words(tmp_path_factory) -> Library:
 def test_a_model_of_images(tmp_path) -> None:
     torch.manual_seed(0)
     model = Images().eval()
-    made = like_eager(model, torch.randn(2, 3, 30, 34), folder=tmp_path / "images")
+    standalone = like_eager(model, torch.randn(2, 3, 30, 34), folder=tmp_path / "images")
     other = torch.randn(2, 3, 30, 34) * 5
     with torch.no_grad():
-        close(made(other)[0], model(other))
-    stays_inside(made, ones="")
+        close(standalone(other)[0], model(other))
+    stays_inside(standalone, ones="")
     weights = sum(item.numel() for item in model.state_dict().values()) * 4
-    assert weights / 2 < made.about["weight_bytes"] < 2 * weights
+    assert weights / 2 < standalone.about["weight_bytes"] < 2 * weights
 
 
 def test_it_needs_neither_python_nor_torch(words) -> None:
@@ -201,9 +201,9 @@ def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
     flags = tuple("-fopenmp-simd" if flag == "-fopenmp" else flag for flag in tools.flags)
     monkeypatch.setattr(writer, "find_compiler", lambda: replace(tools, flags=flags))
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 9)).eval()
-    made = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
-    assert not made.about["openmp"]
-    assert "gomp" not in ran(["ldd", "alone.so"], made.folder)
+    standalone = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
+    assert not standalone.about["openmp"]
+    assert "gomp" not in ran(["ldd", "alone.so"], standalone.folder)
 
 
 def test_two_libraries_in_one_process(words, tmp_path) -> None:
@@ -261,14 +261,14 @@ def test_a_library_of_the_core(tmp_path) -> None:
     with pytest.raises(PackageError, match="returns a view of an input"):
         tracer_core.package_library(model, (rows,), tmp_path / "x", kwargs={"scale": scale})
     model.forward = lambda rows, *, scale: {"all": layers(rows) * scale, "last": rows[-1] * 1}
-    made = Library(tmp_path / "scaled", [0, 1])
-    tracer_core.package_library(model, (rows,), made.folder, kwargs={"scale": scale})
-    made.build("example.c", "example")
-    assert [item["source"] for item in made.about["inputs"]] == ["rows", "scale"]
+    standalone = Library(tmp_path / "scaled", [0, 1])
+    tracer_core.package_library(model, (rows,), standalone.folder, kwargs={"scale": scale})
+    standalone.build("example.c", "example")
+    assert [item["source"] for item in standalone.about["inputs"]] == ["rows", "scale"]
     for count in (7, 1, 64, 2):
         rows = torch.randn(count, 20)
         with torch.no_grad():
-            ours, wanted = made(rows, scale), model(rows, scale=scale)
+            ours, wanted = standalone(rows, scale), model(rows, scale=scale)
         for one, other in zip(ours, wanted.values(), strict=True):
             close(one, other)
 

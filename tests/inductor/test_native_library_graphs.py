@@ -190,10 +190,10 @@ def while_loop(more, step, state):
 def test_loops(tmp_path) -> None:
     torch.manual_seed(0)
     rows, ids = torch.randn(7, 3, 6), torch.tensor([1, 0, 2])
-    made = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
-    made.written(rows, torch.tensor([1, 0, 24]))
+    native = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
+    native.written(rows, torch.tensor([1, 0, 24]))
     done = subprocess.run(
-        ["./example", "inputs", "outputs"], cwd=made.folder, capture_output=True, text=True
+        ["./example", "inputs", "outputs"], cwd=native.folder, capture_output=True, text=True
     )
     assert done.stderr == "steps_run: index out of range in self\n"
 
@@ -211,17 +211,17 @@ def test_sizes_that_the_caller_gives(tmp_path) -> None:
     for one in first:
         tracer_core.mark_dynamic(one, 0, min=2, max=40)
         tracer_core.mark_dynamic(one, 1, min=2, max=100)
-    made = library(model, *first, folder=tmp_path / "sized")
-    assert [(item["least"], item["most"]) for item in made.about["sizes"]] == [(2, 40), (2, 100)]
+    native = library(model, *first, folder=tmp_path / "sized")
+    assert [(item["least"], item["most"]) for item in native.about["sizes"]] == [(2, 40), (2, 100)]
     with torch.no_grad():
         for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
             given = inputs(batch, length)
             for threads in (1, 2):
-                (ours,) = made(*given, threads=threads)
+                (ours,) = native(*given, threads=threads)
                 close(ours, model(*given))
-    wrong = made.about["errors"]["SIZED_BAD_SIZE"]
-    made.written(*inputs(2, 2))
-    (made.folder / "wrong.c").write_text("""
+    wrong = native.about["errors"]["SIZED_BAD_SIZE"]
+    native.written(*inputs(2, 2))
+    (native.folder / "wrong.c").write_text("""
 #include <stdio.h>
 #include "sized.h"
 int main(void) {
@@ -242,8 +242,8 @@ int main(void) {
     sized_close(context);
     return 0;
 }
-""".replace("SIZES", "0, 0").replace("FIRST", made.about["sizes"][0]["name"])
-    .replace("SECOND", made.about["sizes"][1]["name"]))  # fmt: skip
-    made.build("wrong.c", "wrong")
+""".replace("SIZES", "0, 0").replace("FIRST", native.about["sizes"][0]["name"])
+    .replace("SECOND", native.about["sizes"][1]["name"]))  # fmt: skip
+    native.build("wrong.c", "wrong")
     wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
-    assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
+    assert ran(["./wrong"], native.folder).split() == list(map(str, wanted))

@@ -51,7 +51,7 @@ class Sets(nn.Module):
         (lambda x, names: (x + 1, names), (torch.ones(2), ["a"]),
          r"the result\[1\] is names, a list that existed before the call"),
         (lambda x: x + 1 if bool((x * 2).sum() > 0) else x, (torch.ones(300),),
-         r"(?s)is not one graph: it breaks at .*test_packages.py:\d+ in .*What would remove it"),
+         r"(?s)is not one graph: it breaks at .*test_package_files.py:\d+ in .*What would remove it"),
         (remembers, (torch.ones(2),), r"remembers changes .*CALLS"),
         (Flagged(), (torch.ones(2),), r"depends on a value of self\.flag, which may be another"),
         (Sets(), (torch.ones(2),), r"Sets changes self \('last'\)"),

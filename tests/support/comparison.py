@@ -92,7 +92,7 @@ def assert_as_accurate(actual: Any, eager: Any, exact: Any, *, floor: float = 1e
         floor: An error that is always allowed, relative to the largest value.
     """
     sides = (list(tensors_in(value)) for value in (actual, eager, exact))
-    for ours, theirs, truth in zip(*sides, strict=True):
+    for ours, theirs, in_float64 in zip(*sides, strict=True):
         assert (ours.shape, ours.stride(), ours.dtype) == (
             theirs.shape,
             theirs.stride(),
@@ -100,9 +100,10 @@ def assert_as_accurate(actual: Any, eager: Any, exact: Any, *, floor: float = 1e
         )
         assert torch.equal(ours.isnan(), theirs.isnan())
         error, of_eager = (
-            (value.nan_to_num() - truth.nan_to_num()).abs().max().item() for value in (ours, theirs)
+            (value.nan_to_num() - in_float64.nan_to_num()).abs().max().item()
+            for value in (ours, theirs)
         )
-        allowed = floor * truth.nan_to_num().abs().max().item()
+        allowed = floor * in_float64.nan_to_num().abs().max().item()
         assert error <= max(3 * of_eager, allowed), (error, of_eager, allowed)
 
 

@@ -15,8 +15,8 @@ from tests.support.tensor_subclasses import (
     Scaled,
     Special,
     alike,
+    check_subclass_program,
     plain,
-    same,
     scaled,
     two,
 )
@@ -157,8 +157,8 @@ def test_gradients_of_wrappers(name, backend):
             alike(list(want), list(got), 1e-4, 1e-5)
             if name not in ROUNDED:
                 exact = stepped(function, [doubles(item) for item in make(seed)])[1]
-                for value, truth in zip(got[1], exact, strict=True):
-                    near(truth, value)
+                for value, in_float64 in zip(got[1], exact, strict=True):
+                    near(in_float64, value)
     assert len(counter.graphs) == 1
     eagerly = [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
     expected = [AS_CAPTURED[name]] if backend == "inductor" and name in AS_CAPTURED else []
@@ -166,13 +166,13 @@ def test_gradients_of_wrappers(name, backend):
     assert all(reason in text for reason, text in zip(expected, eagerly, strict=True))
 
 
-def near(truth: Any, value: Any) -> None:
-    assert type(truth) is type(value)
-    if isinstance(truth, TwoTensor):
-        near(truth.a, value.a)
-        near(truth.b, value.b)
-    elif truth is not None:
-        torch.testing.assert_close(value.double(), truth, rtol=1e-4, atol=1e-5)
+def near(in_float64: Any, value: Any) -> None:
+    assert type(in_float64) is type(value)
+    if isinstance(in_float64, TwoTensor):
+        near(in_float64.a, value.a)
+        near(in_float64.b, value.b)
+    elif in_float64 is not None:
+        torch.testing.assert_close(value.double(), in_float64, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -233,7 +233,7 @@ def test_guards_of_differentiated_wrappers():
         lambda: (leaf(3, 4, 4), Scaled(scaled(3).data_.int(), scaled(3).scale)),
         lambda: (leaf(4, 4, 4), scaled(4)),
     ]
-    same(function, *calls, graphs=4, grad=True)
+    check_subclass_program(function, *calls, graphs=4, grad=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -274,7 +274,7 @@ def test_wrappers_under_autocast(backend):
             return (x @ w).float(), (x @ x.t()).float()
 
     calls = (lambda: (plain(1), scaled(1)), lambda: (plain(2), scaled(2)))
-    same(function, *calls, backend=backend)
+    check_subclass_program(function, *calls, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

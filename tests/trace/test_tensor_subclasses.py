@@ -15,8 +15,8 @@ from tests.support.tensor_subclasses import (
     Scaled,
     Special,
     alike,
+    check_subclass_program,
     plain,
-    same,
     scaled,
     two,
 )
@@ -92,7 +92,9 @@ LOWERED = ("linear", "views", "made inside", "through __torch_dispatch__")
 )
 def test_wrappers(name, backend):
     function, make = WRAPPERS[name]
-    same(function, *(functools.partial(make, seed) for seed in (1, 5, 9)), backend=backend)
+    check_subclass_program(
+        function, *(functools.partial(make, seed) for seed in (1, 5, 9)), backend=backend
+    )
 
 
 def writes(x, y):
@@ -104,7 +106,9 @@ def writes(x, y):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writes_to_wrappers(backend):
-    same(writes, lambda: (two(1), two(2)), lambda: (two(3), two(4)), backend=backend)
+    check_subclass_program(
+        writes, lambda: (two(1), two(2)), lambda: (two(3), two(4)), backend=backend
+    )
 
 
 def test_a_write_counts_once_a_call():
@@ -121,7 +125,7 @@ def attribute_set(w):
 
 
 def test_attributes_of_wrappers_are_set():
-    same(attribute_set, lambda: (scaled(1),), lambda: (scaled(2),))
+    check_subclass_program(attribute_set, lambda: (scaled(1),), lambda: (scaled(2),))
 
 
 def test_guards_on_what_was_read():
@@ -138,7 +142,7 @@ def test_guards_on_what_was_read():
         lambda: (plain(1),),
         lambda: (scaled(4),),
     ]
-    same(function, *calls, graphs=4)
+    check_subclass_program(function, *calls, graphs=4)
 
 
 def test_a_subclass_of_a_subclass():
@@ -146,11 +150,13 @@ def test_a_subclass_of_a_subclass():
         pass
 
     calls = (lambda: (two(1),), lambda: (Other(plain(1), plain(2)),), lambda: (two(3),))
-    same(lambda x: type(x) is TwoTensor, *calls, graphs=0)
+    check_subclass_program(lambda x: type(x) is TwoTensor, *calls, graphs=0)
 
 
 def test_sizes_of_wrappers_change():
-    same(lambda x: x.sin() + 1, *(lambda n=n: (two(n, n, 4),) for n in (2, 3, 4)), graphs=3)
+    check_subclass_program(
+        lambda x: x.sin() + 1, *(lambda n=n: (two(n, n, 4),) for n in (2, 3, 4)), graphs=3
+    )
 
 
 class Quantized(nn.Module):
@@ -237,7 +243,9 @@ HOLDERS = {
 )
 def test_holders(name, backend):
     function, make = HOLDERS[name]
-    same(function, *(functools.partial(make, seed) for seed in (1, 5)), backend=backend)
+    check_subclass_program(
+        function, *(functools.partial(make, seed) for seed in (1, 5)), backend=backend
+    )
 
 
 class Chunked(torch.Tensor):
@@ -254,7 +262,7 @@ def test_a_handler_that_compares_an_operator():
         return torch.ops.aten.cos.default(x), torch.sin(x)
 
     make = (lambda: (plain(1).as_subclass(Chunked),)), (lambda: (plain(2).as_subclass(Chunked),))
-    same(function, *make)
+    check_subclass_program(function, *make)
 
 
 def named(x):
@@ -264,7 +272,7 @@ def named(x):
 
 
 def test_an_attribute_of_a_new_one():
-    same(named, lambda: (plain(1),), lambda: (plain(2),))
+    check_subclass_program(named, lambda: (plain(1),), lambda: (plain(2),))
 
 
 def test_a_handler_with_an_effect_outside():
@@ -304,7 +312,7 @@ def test_gradients_of_a_special_parameter(backend):
 @pytest.mark.parametrize("kind", [Named, Loud])
 def test_dynamic_sizes_of_holders(kind):
     calls = [lambda n=n: (plain(n, n, 4).as_subclass(kind),) for n in (3, 5, 7, 9)]
-    same(lambda x: torch.sin(x) * 2, *calls, graphs=2)
+    check_subclass_program(lambda x: torch.sin(x) * 2, *calls, graphs=2)
 
 
 # -- dispatch modes entered inside --
@@ -341,11 +349,11 @@ def in_two_modes(x):
     [(in_a_mode, "eager"), (in_a_mode, "inductor"), (in_two_modes, "eager")],
 )
 def test_dispatch_modes(function, backend):
-    same(function, lambda: (plain(1),), lambda: (plain(2),), backend=backend)
+    check_subclass_program(function, lambda: (plain(1),), lambda: (plain(2),), backend=backend)
 
 
 def test_a_wrapper_inside_a_dispatch_mode():
-    same(in_two_modes, lambda: (two(1),), lambda: (two(2),))
+    check_subclass_program(in_two_modes, lambda: (two(1),), lambda: (two(2),))
 
 
 def test_a_break_inside_a_dispatch_mode():
@@ -356,4 +364,6 @@ def test_a_break_inside_a_dispatch_mode():
             y = y + 1
         return y, mode.names
 
-    same(function, lambda: (plain(1),), lambda: (plain(2),), kinds=("torch_mode",), graphs=0)
+    check_subclass_program(
+        function, lambda: (plain(1),), lambda: (plain(2),), kinds=("torch_mode",), graphs=0
+    )
